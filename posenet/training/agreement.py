@@ -34,7 +34,6 @@ PATH_SETTINGS = frozenset(
 The initial weights are not compared, because all ranks start from those of rank 0. Images for the AP are not compared.
 """
 MAX_NAMED_DIFFERENCES = 5
-"""Differences that an error names; further ones are only counted."""
 
 
 def require_same_run(runtime: Runtime, config: Config, contents: Mapping[str, Any]) -> None:
@@ -56,8 +55,16 @@ def require_same_run(runtime: Runtime, config: Config, contents: Mapping[str, An
                 values[name] = value
     values |= contents
     reports = runtime.gather_objects((socket.gethostname(), values))
-    names = dict.fromkeys(name for _, rank_values in reports for name in rank_values)
-    differences = [_describe_difference(name, reports) for name in names if _differs(name, reports)]
+    (main_host, main_values), *others = reports
+    differences = []
+    for name in dict.fromkeys(name for _, rank_values in reports for name in rank_values):
+        value = main_values.get(name)
+        for rank, (host, rank_values) in enumerate(others, 1):
+            other = rank_values.get(name)
+            if other != value:
+                own = f"{_describe_value(value)} on {main_host} (rank 0)"
+                differences.append(f"{name}: {own}, {_describe_value(other)} on {host} (rank {rank})")
+                break
     if not differences:
         return
     if not runtime.is_main:
@@ -86,24 +93,6 @@ def describe_file(path: str | Path) -> str:
         return f"{os.path.getsize(path)} bytes with the digest {digest[:8]}"
     except OSError as error:
         return f"a file that cannot be read ({error.strerror or error})"
-
-
-Reports = list[tuple[str, Mapping[str, Any]]]
-"""For each rank, its machine and its values by name."""
-
-
-def _differs(name: str, reports: Reports) -> bool:
-    first = reports[0][1].get(name)
-    return any(values.get(name) != first for _, values in reports)
-
-
-def _describe_difference(name: str, reports: Reports) -> str:
-    """The value of rank 0, and that of the first rank with another one."""
-    first = reports[0][1].get(name)
-    rank = next(rank for rank, (_, values) in enumerate(reports) if values.get(name) != first)
-    other = reports[rank][1].get(name)
-    places = f"{reports[0][0]} (rank 0)", f"{reports[rank][0]} (rank {rank})"
-    return f"{name}: {_describe_value(first)} on {places[0]}, {_describe_value(other)} on {places[1]}"
 
 
 def _describe_value(value: Any) -> str:

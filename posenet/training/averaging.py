@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from posenet.errors import ConfigError
 from posenet.settings import AverageConfig
-from posenet.training.batch_norm import batch_norm_layers
+from posenet.training.freezing import batch_norm_layers
 
 
 class WeightAverage:
@@ -28,17 +28,18 @@ class WeightAverage:
 
     def __init__(self, network: nn.Module, settings: AverageConfig) -> None:
         if settings.kind == "swa":
-            _require_frozen_batch_norm(network)
+            for layer in batch_norm_layers(network):
+                if any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
+                    raise ConfigError(
+                        "average.kind = swa needs frozen BatchNorm: start from a checkpoint with --weights and add "
+                        "--freeze '*.norm.*'"
+                    )
         self.settings = settings
         self.count = 0  # number of updates
         self.epochs = 0  # completed epochs at the last update of SWA
         state = network.state_dict()
         self._trained = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
         self._average = {name: tensor.clone() for name, tensor in self._trained.items()}
-
-    def start(self) -> None:
-        """Start from the trained weights as they are now."""
-        _copy(self._trained, self._average)
 
     def after_step(self) -> None:
         """Update the EMA after an optimizer step that was not skipped (Polyak and Juditsky).
@@ -103,15 +104,6 @@ def trained_weights(state: Mapping[str, Any]) -> dict[str, Tensor]:
     weights: dict[str, Tensor] = dict(state["model"])
     weights.update(state.get("average", {}).get("trained", {}))
     return weights
-
-
-def _require_frozen_batch_norm(network: nn.Module) -> None:
-    for layer in batch_norm_layers(network):
-        if any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
-            raise ConfigError(
-                "average.kind = swa needs frozen BatchNorm: start from a checkpoint with --weights and add "
-                "--freeze '*.norm.*'"
-            )
 
 
 @torch.no_grad()

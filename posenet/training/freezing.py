@@ -1,24 +1,24 @@
-"""Freezing parameters by name, and training mode that leaves frozen BatchNorm layers alone."""
+"""Freezing parameters by name; the BatchNorm layers of a model, which keep their statistics where they are frozen."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from posenet.errors import ConfigError
 from posenet.model.posenet import PoseNet
-from posenet.training.batch_norm import batch_norm_layers
 
 ALL_BUT_HEADS = "all-but-heads"
 """The pattern that stands for every parameter outside the heads."""
 
 
 def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
-    """Freeze the parameters with names that match any glob pattern, and return these names, sorted.
+    """Freeze the parameters with names that match any glob pattern or ``ALL_BUT_HEADS``; return these names, sorted.
 
-    The pattern "all-but-heads" stands for all parameters outside the heads. ``ConfigError`` if a pattern matches none.
+    ``ConfigError`` if a pattern matches none.
     """
     parameters = dict(network.named_parameters())
     frozen: set[str] = set()
@@ -37,9 +37,37 @@ def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
 
 
 def set_train_mode(model: nn.Module) -> None:
-    """Put a model into training mode, except for frozen BatchNorm layers, which keep their statistics."""
+    """Put a model into training mode, except for frozen BatchNorm layers."""
     model.train()
     for layer in batch_norm_layers(model):
         parameters = list(layer.parameters(recurse=False))
         if parameters and not any(parameter.requires_grad for parameter in parameters):
             layer.eval()
+
+
+def batch_norm_layers(model: nn.Module) -> list[nn.Module]:
+    """Every BatchNorm layer, synchronized ones included."""
+    return [module for module in model.modules() if isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm))]
+
+
+class BatchNormStatistics:
+    """The statistics of all BatchNorm layers of a model: running mean, running variance and number of batches.
+
+    They are read as one tensor per dtype, because a network can have more than a thousand of them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        buffers = [buffer for layer in batch_norm_layers(model) for buffer in layer.buffers(recurse=False)]
+        dtypes = dict.fromkeys(buffer.dtype for buffer in buffers)
+        self._groups = [[buffer for buffer in buffers if buffer.dtype == dtype] for dtype in dtypes]
+
+    def read(self) -> list[Tensor]:
+        """A copy of the statistics: for each dtype a tensor of one dimension."""
+        return [torch.cat([buffer.view(-1) for buffer in buffers]) for buffers in self._groups]
+
+    def write(self, statistics: Sequence[Tensor]) -> None:
+        """Overwrite the statistics with those that ``read`` has returned."""
+        for buffers, values in zip(self._groups, statistics):
+            parts = values.split_with_sizes([buffer.numel() for buffer in buffers])
+            for buffer, part in zip(buffers, parts):
+                buffer.copy_(part.view_as(buffer))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 import math
+from typing import Literal
 
 from torch import Tensor
 
@@ -12,18 +12,9 @@ from posenet.settings import GuardConfig
 RECOVERY_STEPS = 100
 """Good steps that must follow a return to a checkpoint before the run may return to one again."""
 
-
-class GuardAction(enum.Enum):
-    """What to do after an optimizer step."""
-
-    CONTINUE = "continue"
-    """The step was good."""
-    SKIP = "skip"
-    """The step was bad and has been skipped: continue with the next batches."""
-    ROLL_BACK = "roll back"
-    """Too many bad steps in a row: return to the last checkpoint and continue after the bad batches."""
-    FAIL = "fail"
-    """Too many bad steps in a row again, soon after a return to a checkpoint: end the run."""
+GuardAction = Literal["continue", "skip", "roll back", "fail"]
+"""What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
+were bad; return to the last checkpoint, and go on after the bad batches. fail: the same again, soon after a return."""
 
 
 class LossGuard:
@@ -48,23 +39,20 @@ class LossGuard:
     def record_outcome(self, bad: bool) -> GuardAction:
         """Count one step and return what to do next. ``bad`` must be the same on all ranks."""
         if not bad:
-            self._record_good_step()
-            return GuardAction.CONTINUE
+            self.bad_in_a_row = 0
+            if self.good_since_roll_back is not None:
+                self.good_since_roll_back += 1
+                if self.good_since_roll_back >= self.recovery_steps:
+                    self.good_since_roll_back = None
+            return "continue"
         self.bad_in_a_row += 1
         if self.bad_in_a_row < self.max_skips:
-            return GuardAction.SKIP
+            return "skip"
         if self.good_since_roll_back is not None:
-            return GuardAction.FAIL
+            return "fail"
         self.bad_in_a_row = 0
         self.good_since_roll_back = 0
-        return GuardAction.ROLL_BACK
-
-    def _record_good_step(self) -> None:
-        self.bad_in_a_row = 0
-        if self.good_since_roll_back is not None:
-            self.good_since_roll_back += 1
-            if self.good_since_roll_back >= self.recovery_steps:
-                self.good_since_roll_back = None
+        return "roll back"
 
     def state_dict(self) -> dict[str, int | None]:
         return {"bad_in_a_row": self.bad_in_a_row, "good_since_roll_back": self.good_since_roll_back}

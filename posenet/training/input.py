@@ -1,11 +1,11 @@
 """The input of training: batches of every step, even if samples are unreadable or worker processes die.
 
-The data set replaces an unreadable sample by another one and reports it; these reports are counted here. If a worker
-process dies, the loader is made again at its position: the samples depend on their keys alone.
+The data set replaces an unreadable sample by another one and reports it; these reports are counted here.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -28,7 +28,7 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.messages import without_worker_traceback
 from posenet.settings import Config
-from posenet.training.progress import SpeedMeter
+from posenet.training.meters import SpeedMeter
 
 MAX_DEATHS = 3
 """The run fails after this many worker deaths without a batch between them."""
@@ -39,11 +39,9 @@ _log = logging.getLogger(__name__)
 
 
 class RestartingLoader:
-    """A data loader that is made again if a worker process dies. It takes some seconds to notice a death.
+    """A data loader that is made again at its position if a worker process dies, which takes some seconds to notice.
 
-    Args:
-        make_loader: makes a loader whose ``batch_sampler`` is ``sampler``.
-        num_samples: samples in the data set.
+    ``make_loader`` makes one whose ``batch_sampler`` is ``sampler``. ``num_samples`` is the size of the data set.
     """
 
     def __init__(
@@ -142,15 +140,10 @@ def _remove_sigchld_handler() -> None:
 
 
 class InputStream:
-    """The batches of every optimizer step of a run, in host memory.
+    """The batches of every optimizer step of a run of ``epochs``, each of ``accumulate`` batches, in host memory.
 
     The stream is continuous over all epochs: during validation, the workers prepare the first batches of the next
-    epoch. The stream is repositioned only if the run continues at another step, as after loading a checkpoint.
-
-    Args:
-        sampler: the ``batch_sampler`` of the loader.
-        accumulate: batches per optimizer step.
-        epochs: number of epochs of the run.
+    epoch. It is repositioned only if the run continues at another step, as after loading a checkpoint.
     """
 
     def __init__(self, loader: RestartingLoader, sampler: TrainSampler, accumulate: int, epochs: int) -> None:
@@ -191,21 +184,15 @@ class InputStream:
         self.loader.close()
 
 
-class UnreadableSampleLimit:
-    """The most samples of one pass over a data set that may be unreadable: ``max_share`` of all, rounded up."""
-
-    def __init__(self, num_samples: int, max_share: float) -> None:
-        self.num_samples = num_samples
-        self.limit = math.ceil(max_share * num_samples)
-
-    def exceeded_by(self, count: int) -> DataError | None:
-        """The error if more samples than that, ``count``, were unreadable on all ranks together; else None."""
-        if count <= self.limit:
-            return None
-        return DataError(
-            f"more than {self.limit} of {self.num_samples} samples cannot be read, the most that data.max_unreadable "
-            "allows; the log names them"
-        )
+def too_many_unreadable(count: int, num_samples: int, max_share: float) -> DataError | None:
+    """The error if ``count`` unreadable samples of all ranks are more than the share of a data set, rounded up."""
+    limit = math.ceil(max_share * num_samples)
+    if count <= limit:
+        return None
+    return DataError(
+        f"more than {limit} of {num_samples} samples cannot be read, the most that data.max_unreadable allows; the log "
+        "names them"
+    )
 
 
 def as_data_error(error: DataError | OSError) -> DataError:
@@ -251,8 +238,5 @@ def _restarting_loader(
     config: Config, dataset: PoseDataset, sampler: TrainSampler | ValidationSampler, runtime: Runtime
 ) -> RestartingLoader:
     pin_memory = supports_pinned_memory(runtime.device)
-
-    def make() -> DataLoader[Batch]:
-        return make_loader(dataset, sampler, config.data.workers, pin_memory)
-
+    make = functools.partial(make_loader, dataset, sampler, config.data.workers, pin_memory)
     return RestartingLoader(make, sampler, len(dataset))

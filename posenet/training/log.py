@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import logging.handlers
@@ -19,8 +20,6 @@ from posenet.messages import MessageFormatter
 from posenet.settings import Config, LogConfig
 from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
 
-EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
-"""Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
 MAX_EARLY_MESSAGES = 1000
@@ -69,7 +68,7 @@ class TrainingCallback:
         """The run has ended or was stopped, also by an error. Called if ``on_start`` returned."""
 
 
-class CallbackList(TrainingCallback):
+class CallbackList:
     """Calls several callbacks in turn. At the end of its context, it ends those that were started, the last first."""
 
     def __init__(self, callbacks: Sequence[TrainingCallback]) -> None:
@@ -82,26 +81,16 @@ class CallbackList(TrainingCallback):
 
     def __exit__(self, *_: object) -> None:
         self._started.reverse()
-        self._call_all("on_end")
+        self.call("on_end")
 
-    def on_start(self, config: Config, folder: Path) -> None:
+    def start(self, config: Config, folder: Path) -> None:
+        """Call ``on_start`` of each, up to the first that raises an exception."""
         for callback in self._callbacks:
             callback.on_start(config, folder)
             self._started.append(callback)
 
-    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
-        self._call_all("on_step", step, values)
-
-    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
-        self._call_all("on_skip", step, values)
-
-    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
-        self._call_all("on_epoch", step, values)
-
-    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        self._call_all("on_drawing", step, name, image)
-
-    def _call_all(self, method: str, *args: Any) -> None:
+    def call(self, method: str, *args: Any) -> None:
+        """Call another method of each; warn of exceptions."""
         for callback in list(self._started):
             try:
                 getattr(callback, method)(*args)
@@ -121,7 +110,7 @@ class CallbackList(TrainingCallback):
 
 def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
     """The logs that every run has, besides its text log, and those that are configured."""
-    logs: list[TrainingCallback] = [EpochLine(), JsonLines(), DrawingFiles()]
+    logs: list[TrainingCallback] = [JsonLines(), DrawingFiles()]
     if settings.tensorboard:
         logs.append(TensorBoard())
     if settings.curves:
@@ -138,7 +127,6 @@ class TextLog:
     def __init__(self) -> None:
         self._early = logging.handlers.MemoryHandler(MAX_EARLY_MESSAGES, flushLevel=logging.CRITICAL + 1)
         self._file: logging.FileHandler | None = None
-        self._previous_level = logging.NOTSET
 
     def __enter__(self) -> TextLog:
         self._previous_level = _package_logger.level
@@ -163,22 +151,12 @@ class TextLog:
         _package_logger.setLevel(self._previous_level)
         if self._file is not None:
             _package_logger.removeHandler(self._file)
-            try:
+            with contextlib.suppress(OSError):  # of a full disk
                 self._file.close()
-            except OSError:  # of a full disk
-                pass
-
-
-class EpochLine(TrainingCallback):
-    """Logs one line of text for every epoch."""
-
-    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
-        scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
-        _log.info("Epoch %d  %s", values["epoch"], "  ".join(scores))
 
 
 class MeasurementLog(TrainingCallback):
-    """A log that writes all measurements in the same way."""
+    """A log that writes all measurements in the same way, of the kinds "train", "skip" and "epoch"."""
 
     def on_step(self, step: int, values: Mapping[str, Any]) -> None:
         self.write("train", step, values)
@@ -190,7 +168,6 @@ class MeasurementLog(TrainingCallback):
         self.write("epoch", step, values)
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Write measurements of the kind "train", "skip" or "epoch"."""
         raise NotImplementedError
 
 

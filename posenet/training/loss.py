@@ -16,32 +16,6 @@ Predictions = Sequence[Sequence[Tensor]]
 """predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
 
 
-class LossTermMeter:
-    """Mean of the terms of a loss over all images since the last reading. ``add`` does not wait for the device."""
-
-    def __init__(self) -> None:
-        self._sum: Tensor | None = None
-        self._images = 0
-
-    def add(self, terms: Tensor) -> None:
-        """Add (N, stacks, scales) terms."""
-        total = terms.detach().sum(0)
-        self._sum = total if self._sum is None else self._sum + total
-        self._images += len(terms)
-
-    def read(self) -> list[list[float]] | None:
-        """Return the mean terms by stack and scale and restart; None if there are none or they are not finite."""
-        if self._sum is None:
-            return None
-        mean = (self._sum / self._images).cpu()
-        self._sum = None
-        self._images = 0
-        if not mean.isfinite().all():
-            return None
-        # Five digits are enough for the log and keep it small.
-        return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()]
-
-
 class FocalL2Loss(nn.Module):
     """Squared error with a larger weight for cells that are far from their target (Simple Pose, section 3.4).
 
@@ -66,9 +40,8 @@ class FocalL2Loss(nn.Module):
         )
         self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("scale_weights", _normalized(settings.scale_weights), persistent=False)  # (scales,)
-        self.register_buffer(
-            "stack_weights", _normalized(settings.stack_weights), persistent=False
-        )  # (stacks,) or (0,)
+        # (stacks,), or (0,) for equal weights
+        self.register_buffer("stack_weights", _normalized(settings.stack_weights), persistent=False)
 
     @classmethod
     def from_config(cls, config: Config) -> FocalL2Loss:
@@ -77,10 +50,7 @@ class FocalL2Loss(nn.Module):
     def forward(
         self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
     ) -> Tensor:
-        """(N,) float32: the loss of every image, the sum of its ``terms``.
-
-        There is one value per image, so that the mean over images is the same on one device and on several.
-        """
+        """(N,) float32: the loss of every image, the sum of its ``terms``."""
         return self.terms(predictions, target, mask_miss, supervised).sum((1, 2))
 
     def terms(
@@ -100,7 +70,12 @@ class FocalL2Loss(nn.Module):
         Raises:
             ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
         """
-        self._check(predictions, target)
+        if len(self.stack_weights) not in (0, len(predictions)):
+            raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
+        if any(len(scales) != len(self.scale_weights) for scales in predictions):
+            raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
+        if any(scales[0].shape != target.shape for scales in predictions):
+            raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
         channel_weights = self.channel_weights  # (1, C, 1, 1)
         if supervised is not None:
             channel_weights = channel_weights * supervised[:, :, None, None]  # (N, C, 1, 1)
@@ -127,14 +102,6 @@ class FocalL2Loss(nn.Module):
         sums = torch.stack([torch.stack(finest_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
         stack_weights = self.stack_weights[:, None] if len(self.stack_weights) else 1 / len(predictions)
         return sums * stack_weights * self.scale_weights
-
-    def _check(self, predictions: Predictions, target: Tensor) -> None:
-        if len(self.stack_weights) not in (0, len(predictions)):
-            raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
-        if any(len(scales) != len(self.scale_weights) for scales in predictions):
-            raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
-        if any(scales[0].shape != target.shape for scales in predictions):
-            raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
 
     def _cells(self, target: Tensor, weight: Tensor) -> _Cells:
         return _Cells(target, (target >= self.positive_threshold).float(), weight)

@@ -18,11 +18,10 @@ from posenet.training.teacher import Teacher
 
 
 class ModelWithLoss(nn.Module):
-    """Computes the loss of every image of a uint8 batch, on the device of the batch.
+    """Renders the targets of a uint8 batch and computes the loss of every image, on the device of the batch.
 
-    It also renders the targets, so that several devices share this work as well. Only the network runs in the precision
-    ``amp``; targets and loss are float32. ``channels_last`` is the memory layout of the network. In training mode, the
-    maps of a ``teacher`` join the targets.
+    Only the network runs in the precision ``amp``; targets and loss are float32. ``channels_last`` is the memory layout
+    of the network. In training mode, the maps of a ``teacher`` join the targets.
     """
 
     def __init__(

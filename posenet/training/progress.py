@@ -1,10 +1,9 @@
-"""The position of a run, its best score, and its speed."""
+"""The position of a run, and its best score."""
 
 from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +44,6 @@ class Progress:
         return self.loss_sum / self.loss_steps if self.loss_steps else None
 
     def count_step(self) -> None:
-        """Count one step, skipped or not."""
         self.step += 1
         self.total_steps += 1
 
@@ -69,26 +67,22 @@ class Progress:
         self.best_kind = ""
 
     def record_score(self, kind: str, value: float | None) -> bool:
-        """Record the score of an epoch. Return whether it is the best so far; only scores of one kind are compared.
+        """Record the score of an epoch, None if there is none; return whether it is the best of its kind so far.
 
-        Args:
-            kind: "AP", which should be high, or "val_loss", which should be low.
-            value: None if there is no score.
+        A ``kind`` is "AP", which should be high, or "val_loss", which should be low.
         """
         if kind != self.best_kind:
-            self.best = -math.inf
-            self.stale = 0
+            self.forget_scores()
             self.best_kind = kind
         if value is None:
             return False
         score = -value if kind == "val_loss" else value
-        is_best = score > self.best
-        if is_best:
+        if score > self.best:
             self.best = score
             self.stale = 0
-        else:
-            self.stale += 1
-        return is_best
+            return True
+        self.stale += 1
+        return False
 
     def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
         """Keep the completed share of an epoch that had ``old_steps`` steps and now has ``new_steps``.
@@ -112,24 +106,3 @@ class Progress:
             if type(value) is not expected_type or (expected_type is int and value < 0):
                 raise ValueError(f"{key} is {truncate_for_message(value)}")
         return progress
-
-
-class SpeedMeter:
-    """Speed since the last reading."""
-
-    def __init__(self) -> None:
-        self.restart()
-
-    def restart(self) -> None:
-        self.samples = 0
-        """Samples of this process."""
-        self.seconds_waited = 0.0
-        """Time spent waiting for data."""
-        self._started_at = time.monotonic()
-
-    def read(self) -> dict[str, float]:
-        """Return samples per second and the share of the time spent waiting for data; then restart."""
-        seconds = max(time.monotonic() - self._started_at, 1e-9)
-        speed = {"samples_per_s": self.samples / seconds, "data_wait": self.seconds_waited / seconds}
-        self.restart()
-        return speed

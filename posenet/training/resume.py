@@ -1,7 +1,4 @@
-"""Which run to start or resume with which settings, and the state of a run that a checkpoint restores.
-
-The teacher of a resumed run is checked in ``teacher.py``.
-"""
+"""Which run to start or resume with which settings, and the state of a run that a checkpoint restores."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def configure_run(
     Rank 0 alone looks for the checkpoint and reads it, so that no rank can use another one.
 
     Raises:
-        CheckpointError: there is no such checkpoint, or it is damaged or does not fit the settings.
+        CheckpointError: there is no such checkpoint, or it is damaged, contains no run or does not fit the settings.
         ConfigError: the settings are not valid.
         OtherRankError: one of these on another rank.
     """
@@ -69,10 +66,7 @@ def configure_run(
 def find_checkpoint(
     config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path
 ) -> FoundCheckpoint | None:
-    """The checkpoint to resume; None for a new run.
-
-    ``CheckpointError`` if the checkpoint is missing or damaged, or contains no run.
-    """
+    """The checkpoint to resume; None for a new run. For errors see ``configure_run``."""
     if resume is False:
         return None
     if resume is True:
@@ -91,7 +85,11 @@ def find_checkpoint(
     if found is None:
         raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
     checkpoint = FoundCheckpoint(*found, folder_version=version)
-    _require_run(checkpoint.state, checkpoint.path)
+    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
+        if key not in checkpoint.state:
+            raise CheckpointError(
+                f"{checkpoint.path} contains no run to resume (no {key}); fine-tune from it with --weights"
+            )
     return checkpoint
 
 
@@ -111,10 +109,7 @@ def settings_of_new_run(config: Config | str | Path | None, overrides: Sequence[
 def settings_of_resumed_run(
     config: Config | str | Path | None, overrides: Sequence[str], warmup: bool, checkpoint: FoundCheckpoint
 ) -> Config:
-    """The settings in the checkpoint, except those in an experiment file and in overrides; a ``Config`` replaces all.
-
-    ``ConfigError`` if the settings are of another network than the checkpoint.
-    """
+    """The settings in the checkpoint, except those in an experiment file and overrides; a ``Config`` replaces all."""
     path, state = checkpoint.path, checkpoint.state
     saved = config_of_checkpoint(state, path) or Config()
     # The folder may have moved since the checkpoint was written.
@@ -161,10 +156,7 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
 
     def state_dict(self, steps_per_epoch: int, config: dict[str, Any]) -> dict[str, Any]:
-        """The content of a checkpoint except the random states: tensors and plain values only.
-
-        ``config`` is the settings of the run as plain tables.
-        """
+        """The content of a checkpoint except the random states; ``config`` is the settings as plain tables."""
         weights = self.network.state_dict()
         return {
             "format": FORMAT,
@@ -178,12 +170,9 @@ class RunState:
         }
 
     def load_state_dict(self, checkpoint: FoundCheckpoint, steps_per_epoch: int, runtime: Runtime) -> None:
-        """Restore the run of a checkpoint.
+        """Restore the run of a checkpoint, whose epochs may have had another number of steps.
 
-        ``steps_per_epoch`` is that of this run. Its data set, batch size or number of processes may have changed.
-
-        Raises:
-            CheckpointError: the checkpoint belongs to another network or optimizer, or is not valid.
+        ``CheckpointError`` if the checkpoint belongs to another network or optimizer, or is not valid.
         """
         state = checkpoint.state
         try:
@@ -215,20 +204,10 @@ class RunState:
                 f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
                 "and train.freeze, or use --weights instead of --resume"
             ) from error
-        if _has_dynamic_scale(self.scaler) and state["scaler"].get("backoff_factor", 1) < 1:
+        # A fixed loss scale is a setting; it has the backoff factor 1.
+        is_dynamic = self.scaler.is_enabled() and self.scaler.get_backoff_factor() < 1
+        if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
             self.scaler.load_state_dict(state["scaler"])
-
-
-def _require_run(state: dict[str, Any], path: Path) -> None:
-    """Raise ``CheckpointError`` if a checkpoint has no run to resume but, for example, only weights."""
-    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
-        if key not in state:
-            raise CheckpointError(f"{path} contains no run to resume (no {key}); fine-tune from it with --weights")
-
-
-def _has_dynamic_scale(scaler: torch.amp.GradScaler) -> bool:
-    """Whether the loss scale changes during training. A fixed one is a setting and has the backoff factor 1."""
-    return scaler.is_enabled() and scaler.get_backoff_factor() < 1
 
 
 def get_random_state(device: torch.device) -> dict[str, Any]:

@@ -14,10 +14,9 @@ from torch.optim import Optimizer
 
 from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
-from posenet.training.batch_norm import BatchNormStatistics
-from posenet.training.data_set_losses import DataSetLosses
+from posenet.training.freezing import BatchNormStatistics
 from posenet.training.guard import LossGuard
-from posenet.training.loss import LossTermMeter
+from posenet.training.meters import DataSetLosses, LossTermMeter
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,8 @@ class TrainStep:
     """One optimizer step on the mean gradient of one or several batches.
 
     A step with a bad loss or gradient is skipped: weights, optimizer state and BatchNorm statistics do not change. Only
-    the loss scale of fp16 may be lowered. The host waits for the device once in each step, whatever the size of the
-    network: to read the losses and the gradient norm together. In fp16 an optimizer without fused kernels waits a
-    second time.
+    the loss scale of fp16 may be lowered. The host waits for the device once in each step, to read the losses and the
+    gradient norm together; in fp16 an optimizer without fused kernels waits a second time.
 
     Args:
         model: ``ModelWithLoss``, wrapped by the runtime.
@@ -67,7 +65,6 @@ class TrainStep:
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
-        """Make the step with these batches."""
         statistics = self._batch_norm.read()
         result = self._step(batches)
         if result.loss is None:
@@ -82,7 +79,7 @@ class TrainStep:
             is_last = number == len(batches)
             with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
                 loss = self._forward(batch)
-                self._backward(loss / len(batches))
+                self.scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
 
         # Vote on the losses, so that either all ranks skip the step or none does. The gradient and its norm are the
@@ -91,10 +88,8 @@ class TrainStep:
         votes = torch.stack([own_losses, self.guard.bad_losses(own_losses)])  # (2, B)
         votes = self.runtime.all_reduce_sum(votes)
         self.scaler.unscale_(self.optimizer)
-        numbers = torch.cat([votes.flatten(), self._clip_gradient()[None]]).tolist()
-        loss_sums = numbers[: len(batches)]
-        bad_votes = numbers[len(batches) : -1]
-        gradient_norm = numbers[-1]
+        *numbers, gradient_norm = torch.cat([votes.flatten(), self._clip_gradient()[None]]).tolist()
+        loss_sums, bad_votes = numbers[: len(batches)], numbers[len(batches) :]
 
         # Skip or update.
         for number, bad in enumerate(bad_votes):
@@ -102,7 +97,11 @@ class TrainStep:
                 self.scaler.update(self.scaler.get_scale())  # the gradient says nothing about the loss scale
                 return StepResult(bad_value=own_losses[number].item())
         if not math.isfinite(gradient_norm):
-            return StepResult(bad_value=None if self._lower_scale() else gradient_norm)
+            # That the loss scale of fp16 was too large is normal, and no sign of an exploding loss.
+            scale = self.scaler.get_scale()
+            self.scaler.update()
+            was_too_large = scale > 1 and self.scaler.get_scale() < scale
+            return StepResult(bad_value=None if was_too_large else gradient_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return StepResult(loss=sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches))
@@ -118,9 +117,6 @@ class TrainStep:
             self.set_losses.add(losses, batch.set_indices)
         return losses.mean()
 
-    def _backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # PyTorch has no types for it
-
     def _clip_gradient(self) -> Tensor:
         """Clip the gradient if configured. Return its original norm, which is not finite if any gradient is not."""
         norm: Tensor
@@ -129,12 +125,3 @@ class TrainStep:
         else:
             norm = get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
         return norm
-
-    def _lower_scale(self) -> bool:
-        """Lower the loss scale of fp16 after an overflow, and return whether it was too large.
-
-        That is normal in fp16 training, and no sign of an exploding loss.
-        """
-        scale = self.scaler.get_scale()
-        self.scaler.update()
-        return scale > 1 and self.scaler.get_scale() < scale

@@ -22,15 +22,6 @@ class TrainingStores(NamedTuple):
     val: StoreList | None
     """None without validation samples."""
 
-    @property
-    def set_names(self) -> list[str]:
-        """Names of the data sets if there are several."""
-        return self.train.names if len(self.train.sets) > 1 else []
-
-    def num_samples(self, framing: str) -> int:
-        """Samples to train on, with ``data.framing``."""
-        return self.train.num_images if framing == "image" else len(self.train)
-
 
 def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingStores:
     """The training data and, if configured, the validation data; ``exit_stack`` closes them.
@@ -88,16 +79,15 @@ def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> N
         )
     supervision = "taught by the teacher" if has_teacher else "not supervised"
     for data_set, (size, per_epoch) in zip(stores.sets, stores.draws(framing)):
-        missing = data_set.mapping.missing if data_set.mapping else ()
-        others = data_set.mapping.ignored if data_set.mapping else ()
-        lacks = f"; {supervision}: {', '.join(missing)}" if missing else ""
-        ignored = f"; ignored, not in model.skeleton: {', '.join(others)}" if others else ""
-        _log.info("Data set %s: %d samples, %d of them per epoch%s%s", data_set.name, size, per_epoch, lacks, ignored)
+        facts = f"{size} samples, {per_epoch} of them per epoch"
+        if data_set.mapping and data_set.mapping.missing:
+            facts += f"; {supervision}: {', '.join(data_set.mapping.missing)}"
+        if data_set.mapping and data_set.mapping.ignored:
+            facts += f"; ignored, not in model.skeleton: {', '.join(data_set.mapping.ignored)}"
+        _log.info("Data set %s: %s", data_set.name, facts)
     if unsupervised:
-        _log.warning(
-            "no data set annotates both ends of %s, so these body parts are not learned",
-            ", ".join(unsupervised),
-        )
+        parts = ", ".join(unsupervised)
+        _log.warning("no data set annotates both ends of %s, so these body parts are not learned", parts)
     if not has_teacher and all(data_set.mapping and data_set.mapping.missing for data_set in stores.sets):
         _log.warning(
             "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "

@@ -33,13 +33,7 @@ class Teacher:
     DistributedDataParallel do not see its weights. It keeps one copy of the network for each device that asks for maps,
     because the replicas of DataParallel share this object.
 
-    Args:
-        network: the trained network, on any device.
-        weight: share of the teacher in the target where labels count, 0-1.
-        threshold: smaller responses of the teacher count as 0.
-        positive_threshold: target values from this on count as foreground in the loss.
-        input_size: (height, width) of the teacher's input; None means that of the images.
-        digest: SHA-256 of the teacher's file, in hexadecimal.
+    The arguments are settings of ``distill``, and ``loss.positive_threshold``; ``digest`` is the SHA-256 of the file.
     """
 
     def __init__(
@@ -119,14 +113,9 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
         )
     amp = select_amp(device, "auto")
     size = config.distill.size or config.train.size
-    _log.info(
-        "Teacher: %s, %.1f M parameters, precision %s, input %d x %d; distill.weight %g where labels count",
-        name,
-        sum(parameter.numel() for parameter in network.parameters()) / 1e6,
-        amp,
-        *size,
-        config.distill.weight,
-    )
+    parameters = sum(parameter.numel() for parameter in network.parameters()) / 1e6
+    message = "Teacher: %s, %.1f M parameters, precision %s, input %d x %d; distill.weight %g where labels count"
+    _log.info(message, name, parameters, amp, *size, config.distill.weight)
     _warn_of_other_widths(teacher_config.targets, config.targets, config.train.size[0] / size[0])
     return Teacher(
         FusedNetwork(network, amp),
@@ -168,10 +157,6 @@ def _warn_of_other_widths(teacher: TargetsConfig, student: TargetsConfig, scale:
         wanted = getattr(student, name)
         if max(width / wanted, wanted / width) > MAX_SIGMA_RATIO:
             _log.warning(
-                "the teacher's maps have a targets.%s of %.3g pixels of this network's input, and the labels "
-                "%g; set distill.input_size or targets.%s so that they agree",
-                name,
-                width,
-                wanted,
-                name,
+                f"the teacher's maps have a targets.{name} of {width:.3g} pixels of this network's input, and the "
+                f"labels {wanted:g}; set distill.input_size or targets.{name} so that they agree"
             )

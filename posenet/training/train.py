@@ -1,6 +1,6 @@
 """A training run: how it is built, its loops over epochs and steps, and how it saves and stops.
 
-``train`` builds the run, ``Trainer.run`` is the loop over the epochs, ``Trainer.train_one_epoch`` the loop over the
+``Trainer`` builds the run; ``Trainer.run`` is the loop over the epochs, ``Trainer.train_one_epoch`` the loop over the
 steps; ``step.TrainStep`` is one step.
 """
 
@@ -14,11 +14,9 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
-from torch import Tensor
-from torch.optim import Optimizer
 from tqdm import tqdm
 
 from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
@@ -35,32 +33,28 @@ from posenet.progress import progress_bar
 from posenet.settings import Config, config_to_dict
 from posenet.training.agreement import require_same_run
 from posenet.training.averaging import WeightAverage
-from posenet.training.batch_norm import BatchNormStatistics
-from posenet.training.data_set_losses import DataSetLosses, format_losses
-from posenet.training.freezing import freeze, set_train_mode
-from posenet.training.guard import GuardAction, LossGuard
+from posenet.training.freezing import BatchNormStatistics, freeze, set_train_mode
+from posenet.training.guard import LossGuard
 from posenet.training.input import (
-    RestartingLoader,
-    UnreadableSampleLimit,
     as_data_error,
     log_unreadable,
     make_input_stream,
     make_validation_loader,
+    too_many_unreadable,
 )
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run
+from posenet.training.meters import DataSetLosses, format_losses
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer, set_lr
 from posenet.training.progress import Progress
-from posenet.training.resume import (
-    FoundCheckpoint,
-    RunState,
-    configure_run,
-    get_random_state,
-)
+from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state
 from posenet.training.step import StepResult, TrainStep
-from posenet.training.stores import TrainingStores, describe_contents, describe_paths, open_stores
-from posenet.training.teacher import Teacher, load_teacher, require_same_teacher
+from posenet.training.stores import describe_contents, describe_paths, open_stores
+from posenet.training.teacher import load_teacher, require_same_teacher
 from posenet.training.validation import CocoValidation, validation_loss
+
+EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
+"""Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
 
 _log = logging.getLogger(__name__)
 
@@ -136,93 +130,41 @@ def train(
         runtime.select_device(settings.train.device)
         stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         _log.info(describe_training_mode(runtime.device, settings.train))
-        settings = _with_device_settings(settings, runtime)
+        # Checkpoints contain the values that "auto" stands for, so that a resumed run keeps them on any device.
+        mode = select_training_mode(runtime.device, settings.train)
+        settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
 
-        # What the run is made of.
+        # The run, and on rank 0 its folder with the logs.
+        log = stack.enter_context(CallbackList([*logs_of_run(settings.log), *callbacks] if runtime.is_main else []))
         shows_progress = progress and runtime.is_main
         is_new = checkpoint is None
-        parts = runtime.run_on_all(lambda: _build_parts(settings, runtime, stack, is_new, shows_progress))
-        contents = describe_contents(settings, parts.stores) | {"--max-steps": max_steps}
-        if parts.teacher is not None:
-            contents["train.teacher"] = f"a file with the digest {parts.teacher.digest[:8]}"
-        require_same_run(runtime, settings, contents)
+        trainer = Trainer(settings, runtime, folder, log, is_new, max_steps, stop_requested, shows_progress, stack)
 
-        # The folder of the run and its logs, on rank 0.
-        logs = [*logs_of_run(settings.log), *callbacks] if runtime.is_main else []
-        log = stack.enter_context(CallbackList(logs))
-        status = runtime.run_on_main(lambda: _open_folder(folder, version, settings, text_log, log, stack))
-        _log.info(_describe_run(settings, parts, folder.path))
+        def open_folder() -> RunStatusFile:
+            stack.enter_context(run_lock(folder.path))
+            # Another process may have written checkpoints before this one had the lock.
+            _refuse_another_run(folder, version)
+            status = stack.enter_context(RunStatusFile(folder.path))
+            text_log.open(folder.path)
+            log.start(settings, folder.path)
+            return status
 
-        # Training.
-        trainer = Trainer(settings, parts, runtime, folder, log, max_steps, stop_requested, shows_progress)
+        status = runtime.run_on_main(open_folder)
         stack.callback(trainer.close)
+        _log.info(trainer.describe())
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(trainer.resume, checkpoint, continues_run))
             checkpoint = None  # it takes as much memory as the run
-        if trainer.progress.epoch >= settings.train.epochs:
-            epochs = pluralize(settings.train.epochs, "epoch")
-            _log.info("%s has completed its %s already; --epochs adds more", folder.path, epochs)
-            return trainer.result(finished=True)
-        _log.info(_describe_lr(settings, runtime.world_size))
-        result = trainer.result(finished=trainer.run())
+        result = trainer.run()
         if status is not None and result.stopped:
             status.final = "stopped"
         return result
 
 
-def _with_device_settings(settings: Config, runtime: Runtime) -> Config:
-    """The settings with values in place of ``train.amp = "auto"`` and ``train.channels_last = "auto"``.
-
-    Checkpoints contain the values, so that a resumed run keeps them on any device.
-    """
-    mode = select_training_mode(runtime.device, settings.train)
-    return dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
-
-
-class Parts(NamedTuple):
-    """What a run is made of, built from its settings by each rank."""
-
-    stores: TrainingStores
-    network: PoseNet
-    """On the device of the rank."""
-    optimizer: Optimizer
-    average: WeightAverage | None
-    teacher: Teacher | None
-    evaluate: CocoValidation | None
-    """Computes COCO's scores; None without images and annotations for it."""
-
-
-def _build_parts(
-    settings: Config, runtime: Runtime, stack: contextlib.ExitStack, is_new: bool, shows_progress: bool
-) -> Parts:
-    """Open the stores, which ``stack`` closes, and build the network. A new run starts from ``train.weights``."""
-    stores = open_stores(settings, stack)
-    network = PoseNet.from_config(settings)
-    if settings.train.weights and is_new:
-        _log.info("Fine-tuning. %s", load_weights(network, settings.train.weights))
-    if frozen := freeze(network, settings.train.freeze):
-        _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
-    network.channels_last = select_training_mode(runtime.device, settings.train).channels_last
-    layout = torch.channels_last if network.channels_last else torch.contiguous_format
-    network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
-    if settings.parallel.sync_bn:
-        network = cast(PoseNet, runtime.convert_sync_batch_norm(network))
-    return Parts(
-        stores,
-        network,
-        optimizer=make_optimizer(network, settings.optim),
-        average=None if settings.average.kind == "off" else WeightAverage(network, settings.average),
-        teacher=load_teacher(settings, runtime.device),
-        evaluate=CocoValidation.from_config(settings, network, runtime, shows_progress),
-    )
-
-
 def _refuse_another_run(folder: CheckpointFolder, version: int | None) -> None:
     """Raise ``CheckpointError`` if the folder contains a run that this one does not continue.
 
-    Args:
-        version: ``folder.version()`` when the checkpoint was read that this run continues; None for a run that is new
-            in the folder.
+    ``version`` is that of the folder when the checkpoint to continue was read; None for a run that is new there.
     """
     if version is None and folder.has_checkpoints():
         raise CheckpointError(
@@ -236,118 +178,107 @@ def _refuse_another_run(folder: CheckpointFolder, version: int | None) -> None:
         )
 
 
-def _open_folder(
-    folder: CheckpointFolder,
-    version: int | None,
-    settings: Config,
-    text_log: TextLog,
-    log: TrainingCallback,
-    stack: contextlib.ExitStack,
-) -> RunStatusFile:
-    """Lock the folder of the run and write its status, until ``stack`` is closed, and start the logs there."""
-    stack.enter_context(run_lock(folder.path))
-    # Another process may have written checkpoints before this one had the lock.
-    _refuse_another_run(folder, version)
-    status = stack.enter_context(RunStatusFile(folder.path))
-    text_log.open(folder.path)
-    log.on_start(settings, folder.path)
-    return status
-
-
-def _describe_run(settings: Config, parts: Parts, folder: Path) -> str:
-    """The network, the data and the folder of a run."""
-    model = settings.model
-    parameters = sum(parameter.numel() for parameter in parts.network.parameters()) / 1e6
-    stacks = pluralize(model.stacks, "stack")
-    samples = parts.stores.num_samples(settings.data.framing)
-    return (
-        f"Training a network of {stacks}, width {model.width}, growth {model.growth} ({parameters:.1f} M parameters) "
-        f"on {pluralize(samples, 'sample')} of {describe_paths(settings.data.train)}; the run is in {folder}"
-    )
-
-
-def _describe_lr(config: Config, world_size: int) -> str:
-    """The learning rate of all processes together, and the settings that determine it."""
-    samples = config.train.batch_size * world_size * config.optim.accumulate
-    lr = config.optim.lr * lr_factor(config.optim, world_size)
-    processes = pluralize(world_size, "process", "processes")
-    rule = f"optim.lr {config.optim.lr:g} x {processes}" if config.optim.scale_lr else "optim.lr, not scaled"
-    return f"Learning rate {lr:g} ({rule}) for steps of {samples} samples"
-
-
 class Trainer:
     """Trains one network over epochs that can be interrupted at any step.
 
-    Args:
-        config: the settings of the run; every checkpoint contains them.
-        folder: where rank 0 writes the checkpoints.
-        parts: what the run is made of.
-        runtime: the device, and the other processes.
-        log: receives the measurements.
-        max_steps: stop after this many steps since the start of the run; 0 never stops.
-        stop_requested: whether a stop signal has arrived.
-        shows_progress: whether to show progress bars.
+    A run that ``is_new`` starts from ``train.weights``, not from a checkpoint. ``stack`` closes the data. Any
+    ``PosenetError`` if a setting or a file cannot be used, or the processes have different ones.
     """
 
     def __init__(
         self,
         config: Config,
-        parts: Parts,
         runtime: Runtime,
         folder: CheckpointFolder,
-        log: TrainingCallback,
+        log: CallbackList,
+        is_new: bool,
         max_steps: int,
         stop_requested: Callable[[], bool],
         shows_progress: bool,
+        stack: contextlib.ExitStack,
     ) -> None:
         self.config = config
         self.runtime = runtime
+        self.folder = folder
         self.log = log
         self.max_steps = max_steps
         self.stop_requested = stop_requested
         self.shows_progress = shows_progress
-        self.stopped = False  # whether a stop signal, on any rank, has ended ``run``
+        runtime.run_on_all(lambda: self._build(stack, is_new))
+        contents = describe_contents(config, self.stores) | {"--max-steps": max_steps}
+        if self.teacher is not None:
+            contents["train.teacher"] = f"a file with the digest {self.teacher.digest[:8]}"
+        require_same_run(runtime, config, contents)
 
-        self.teacher = parts.teacher
-        self.model = ModelWithLoss.from_config(parts.network, config, parts.teacher)
+        self.model = ModelWithLoss.from_config(self.network, config, self.teacher)
         self.wrapped_model = runtime.wrap(self.model)
         self.batch_norm = BatchNormStatistics(self.model)
-        self.optimizer = parts.optimizer
-        self.average = parts.average
-        if self.average is not None:
-            self.average.start()  # from the weights of rank 0, which all ranks have now
-        self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
+        self.average: WeightAverage | None = None
+        if config.average.kind != "off":  # of the weights of rank 0, which all ranks have now
+            self.average = runtime.run_on_all(lambda: WeightAverage(self.network, config.average))
+        scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
         self.guard = LossGuard(config.guard)
-        self.set_losses = DataSetLosses(parts.stores.set_names, runtime) if parts.stores.set_names else None
+        names = self.stores.train.names
+        self.set_losses = DataSetLosses(names, runtime) if len(names) > 1 else None
+        max_norm = config.optim.max_grad_norm
         self.train_step = TrainStep(
-            self.wrapped_model,
-            self.optimizer,
-            self.scaler,
-            self.guard,
-            runtime,
-            config.optim.max_grad_norm,
-            self.set_losses,
+            self.wrapped_model, self.optimizer, scaler, self.guard, runtime, max_norm, self.set_losses
         )
-        self.state = RunState(parts.network, self.average, self.optimizer, self.scaler, self.guard)
-
-        self.input = make_input_stream(config, parts.stores.train, runtime)
-        self.unreadable_limit = UnreadableSampleLimit(self.input.samples_per_epoch, config.data.max_unreadable)
-        self.validation_loader: RestartingLoader | None = None
-        if parts.stores.val is not None:
-            self.validation_loader = make_validation_loader(config, parts.stores.val, runtime)
-        self.evaluate = parts.evaluate
-        self.folder = folder
+        self.state = RunState(self.network, self.average, self.optimizer, scaler, self.guard)
+        self.input = make_input_stream(config, self.stores.train, runtime)
+        self.validation_loader = None
+        if self.stores.val is not None:
+            self.validation_loader = make_validation_loader(config, self.stores.val, runtime)
         self.writer = CheckpointWriter(folder, config.checkpoint)
+
+    def _build(self, stack: contextlib.ExitStack, is_new: bool) -> None:
+        """Open the data and make what the settings define; another rank may fail to."""
+        config, device = self.config, self.runtime.device
+        self.stores = open_stores(config, stack)
+        network = PoseNet.from_config(config)
+        if config.train.weights and is_new:
+            _log.info("Fine-tuning. %s", load_weights(network, config.train.weights))
+        if frozen := freeze(network, config.train.freeze):
+            _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
+        network.channels_last = select_training_mode(device, config.train).channels_last
+        layout = torch.channels_last if network.channels_last else torch.contiguous_format
+        network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        if config.parallel.sync_bn:
+            network = cast(PoseNet, self.runtime.convert_sync_batch_norm(network))
+        self.network = network
+        self.optimizer = make_optimizer(network, config.optim)
+        self.teacher = load_teacher(config, device)
+        self.evaluate = None
+        if config.data.val_images and config.data.val_annotations and config.train.evaluate_every:
+            self.evaluate = CocoValidation(config, network, self.runtime, self.shows_progress)
+
+    def describe(self) -> str:
+        """The network, the data and the folder of the run."""
+        model = self.config.model
+        parameters = sum(parameter.numel() for parameter in self.network.parameters()) / 1e6
+        store = self.stores.train
+        samples = store.num_images if self.config.data.framing == "image" else len(store)
+        return (
+            f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
+            f"({parameters:.1f} M parameters) on {pluralize(samples, 'sample')} of "
+            f"{describe_paths(self.config.data.train)}; the run is in {self.folder.path}"
+        )
+
+    def _describe_lr(self) -> str:
+        """The learning rate of all processes together, and the settings that determine it."""
+        optim, world_size = self.config.optim, self.runtime.world_size
+        samples = self.config.train.batch_size * world_size * optim.accumulate
+        lr = optim.lr * lr_factor(optim, world_size)
+        processes = pluralize(world_size, "process", "processes")
+        rule = f"optim.lr {optim.lr:g} x {processes}" if optim.scale_lr else "optim.lr, not scaled"
+        return f"Learning rate {lr:g} ({rule}) for steps of {samples} samples"
 
     @property
     def progress(self) -> Progress:
         return self.state.progress
 
     def resume(self, checkpoint: FoundCheckpoint, same_folder: bool) -> None:
-        """Continue the run of a checkpoint; see ``RunState.load_state_dict``.
-
-        In another folder, which has no ``best.pth`` yet, the best score is forgotten.
-        """
+        """Continue the run of a checkpoint; in another folder, which has no ``best.pth`` yet, forget the best score."""
         require_same_teacher(checkpoint.state, self.teacher, checkpoint.path)
         self.state.load_state_dict(checkpoint, self.input.steps_per_epoch, self.runtime)
         progress = self.progress
@@ -357,11 +288,8 @@ class Trainer:
         position = f"epoch {progress.epoch + 1}, step {progress.step} of {self.input.steps_per_epoch}"
         _log.info("Resuming from %s: %s", checkpoint.path, position)
 
-    def run(self) -> bool:
+    def run(self) -> TrainingResult:
         """Train to the last epoch, to ``max_steps`` or to a stop signal.
-
-        Returns:
-            Whether the last epoch was completed.
 
         Raises:
             TrainingError: the loss explodes again shortly after a return to a checkpoint.
@@ -370,24 +298,25 @@ class Trainer:
             OtherRankError: one of these on another rank.
         """
         progress = self.progress
-        try:
-            while progress.epoch < self.config.train.epochs:
-                if 0 < self.config.train.patience <= progress.stale:
-                    self.writer.finish()
-                    _log.info("Stopped early: no better score for %d epochs", progress.stale)
-                    return False
-                if not (self.train_one_epoch() and self.finish_epoch()):
-                    self.save()
-                    self.writer.finish()
-                    position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
-                    _log.info("Stopped after %s, saved in %s; --resume continues", position, self.folder.last)
-                    self.stopped = not self._has_done_max_steps()
-                    return False
-            self.writer.finish()
-        finally:
-            self.writer.wait()
-        _log.info("Finished %s; the run is in %s", pluralize(self.config.train.epochs, "epoch"), self.folder.path)
-        return True
+        epochs = pluralize(self.config.train.epochs, "epoch")
+        if progress.epoch >= self.config.train.epochs:
+            _log.info("%s has completed its %s already; --epochs adds more", self.folder.path, epochs)
+            return self._result(finished=True)
+        _log.info(self._describe_lr())
+        while progress.epoch < self.config.train.epochs:
+            if 0 < self.config.train.patience <= progress.stale:
+                self.writer.finish()
+                _log.info("Stopped early: no better score for %d epochs", progress.stale)
+                return self._result(finished=False)
+            if not (self.train_one_epoch() and self.finish_epoch()):
+                self.save()
+                self.writer.finish()
+                position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
+                _log.info("Stopped after %s, saved in %s; --resume continues", position, self.folder.last)
+                return self._result(finished=False, stopped=not self._has_done_max_steps())
+        self.writer.finish()
+        _log.info("Finished %s; the run is in %s", epochs, self.folder.path)
+        return self._result(finished=True)
 
     def train_one_epoch(self) -> bool:
         """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
@@ -398,7 +327,12 @@ class Trainer:
         with self._progress_bar() as bar:
             while progress.step < steps:
                 # Take the batches of this rank; then all ranks agree whether to fail, to save or to stop.
-                batches, error = self._take_batches()
+                batches: list[Batch] = []
+                error = None
+                try:
+                    batches = self.input.take_step(progress.epoch, progress.step)
+                except (DataError, OSError) as caught:
+                    error = as_data_error(caught)
                 if self._vote(error, log_unreadable(batches)):
                     return False
                 # Step.
@@ -415,25 +349,12 @@ class Trainer:
         self._vote()
         return True
 
-    def _take_batches(self) -> tuple[list[Batch], DataError | None]:
-        """The batches of the next step, or the error that ends the run."""
-        try:
-            return self.input.take_step(self.progress.epoch, self.progress.step), None
-        except (DataError, OSError) as error:
-            return [], as_data_error(error)
-
     def _vote(self, error: DataError | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
 
-        Rank 0 knows when a checkpoint is due; a signal or an error may reach any rank.
-
         Args:
-            error: why this rank cannot continue, if it cannot.
+            error: why this rank cannot continue, if it cannot. The run is saved before all ranks end with an error.
             num_replaced: unreadable samples that were replaced since the last vote.
-
-        Raises:
-            DataError: this rank cannot continue, or too many samples are unreadable. The run has been saved.
-            OtherRankError: likewise, on the other ranks.
         """
         progress = self.progress
         # A run of as many steps as whole epochs ends after the validation.
@@ -441,7 +362,8 @@ class Trainer:
         stop_due = self.stop_requested() or steps_done
         save_due = self.runtime.is_main and self.writer.is_due(progress.total_steps)
         stop, save, failed, replaced = self.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
-        too_many = self.unreadable_limit.exceeded_by(progress.replaced + replaced) if replaced else None
+        num_samples, max_share = self.input.samples_per_epoch, self.config.data.max_unreadable
+        too_many = too_many_unreadable(progress.replaced + replaced, num_samples, max_share) if replaced else None
         if failed or too_many:
             self._save_before_failing()
             self.runtime.raise_on_all(error or too_many)
@@ -469,31 +391,29 @@ class Trainer:
                 self.average.after_step()
             return
         self.progress.skipped += 1
-        if result.bad_value is not None:
-            self._react_to_bad_step(result.bad_value, [batch.image_ids for batch in batches])
-
-    def _react_to_bad_step(self, bad_value: float, own_image_ids: Sequence[Tensor]) -> None:
+        if result.bad_value is None:
+            return
         step = self.progress.total_steps
-        value, image_ids = self._find_cause(bad_value, own_image_ids)
+        value, image_ids = self._find_cause(result.bad_value, batches)
         _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, image_ids)
-        self.log.on_skip(step, {"value": str(value), "image_ids": image_ids})
+        self.log.call("on_skip", step, {"value": str(value), "image_ids": image_ids})
         action = self.guard.record_outcome(bad=True)
-        if action is GuardAction.FAIL:
+        if action == "fail":
             self.runtime.raise_on_all(
                 TrainingError(
                     f"the loss explodes again after a return to a checkpoint (step {step}, value {value:g}); lower "
                     f"optim.lr or look at images {image_ids}"
                 )
             )
-        if action is GuardAction.ROLL_BACK:
+        if action == "roll back":
             self._return_to_checkpoint()
 
-    def _find_cause(self, value: float, image_ids: Sequence[Tensor]) -> tuple[float, list[int]]:
+    def _find_cause(self, value: float, batches: Sequence[Batch]) -> tuple[float, list[int]]:
         """The bad value and the image ids of the ranks that have one.
 
         If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
         """
-        report = value, [image_id for batch_ids in image_ids for image_id in batch_ids.tolist()]
+        report = value, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
         reports = self.runtime.gather_objects(report)
         # A float32 loss that is bad on the device may round to the threshold itself here.
         bad_reports = [other for other in reports if self.guard.is_bad(other[0])] or reports
@@ -542,10 +462,7 @@ class Trainer:
         return True
 
     def _validate(self, epoch: int) -> dict[str, Any]:
-        """The validation loss, None without validation samples, and every few epochs COCO's scores.
-
-        ``StopRequested`` after a stop signal on any rank.
-        """
+        """The validation loss, None without validation samples, and every few epochs COCO's scores."""
         # The BatchNorm statistics differ between the ranks. A checkpoint contains those of rank 0, so all ranks
         # validate with them.
         statistics = self.batch_norm.read()
@@ -567,22 +484,21 @@ class Trainer:
             scores, drawing = self.evaluate(self.stop_requested)
             values |= scores
             if drawing is not None:
-                self.log.on_drawing(self.progress.total_steps, f"epoch_{epoch:04d}", drawing)
+                self.log.call("on_drawing", self.progress.total_steps, f"epoch_{epoch:04d}", drawing)
         return values
 
     def _report_epoch(self, values: dict[str, Any]) -> None:
         progress = self.progress
         epoch = values["epoch"]
-        self.log.on_epoch(progress.total_steps, values)
+        self.log.call("on_epoch", progress.total_steps, values)
+        scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        _log.info("Epoch %d  %s", epoch, "  ".join(scores))
         if self.set_losses is not None:
             _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
         if progress.skipped:
             _log.warning(
-                "epoch %d: %d of %d steps were skipped: a bad loss or gradient, or a loss scale of fp16 that "
-                "was too large",
-                epoch,
-                progress.skipped,
-                progress.step,
+                f"epoch {epoch}: {progress.skipped} of {progress.step} steps were skipped: a bad loss or gradient, or "
+                "a loss scale of fp16 that was too large"
             )
         if values["val_loss"] is not None and not math.isfinite(values["val_loss"]):
             _log.warning("epoch %d: the validation loss is not finite; lower optim.lr", epoch)
@@ -597,13 +513,12 @@ class Trainer:
             state["teacher"] = self.teacher.digest
         self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
 
-    def result(self, finished: bool) -> TrainingResult:
-        """Where the run is now."""
+    def _result(self, finished: bool, stopped: bool = False) -> TrainingResult:
         progress = self.progress
         best = {}
         if math.isfinite(progress.best):
             best[progress.best_kind] = -progress.best if progress.best_kind == "val_loss" else progress.best
-        return TrainingResult(self.folder.path, finished, progress.epoch, progress.total_steps, best, self.stopped)
+        return TrainingResult(self.folder.path, finished, progress.epoch, progress.total_steps, best, stopped)
 
     def close(self) -> None:
         """End the data workers, and wait for a checkpoint that is being written."""
@@ -643,7 +558,7 @@ class Trainer:
         values: dict[str, Any] = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
         if self.set_losses is not None:
             values["sets"] = self.set_losses.read()
-        self.log.on_step(progress.total_steps, values)
+        self.log.call("on_step", progress.total_steps, values)
 
     def _has_done_max_steps(self) -> bool:
         return bool(self.max_steps) and self.progress.total_steps >= self.max_steps

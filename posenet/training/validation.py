@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import read_split
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import select_training_mode
@@ -32,7 +31,7 @@ from posenet.model.posenet import PoseNet
 from posenet.progress import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.input import RestartingLoader, UnreadableSampleLimit, as_data_error, log_unreadable
+from posenet.training.input import RestartingLoader, as_data_error, log_unreadable, too_many_unreadable
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -49,18 +48,12 @@ def validation_loss(
     stop_requested: Callable[[], bool],
     show_progress: bool,
 ) -> float:
-    """Mean loss per image over the validation samples of all ranks.
-
-    Args:
-        model: wrapped ``ModelWithLoss`` in evaluation mode.
-        loader: this rank's share of the samples.
-        max_unreadable: share of the samples that may be unreadable and replaced.
-        stop_requested: called before every batch; returns whether to stop.
+    """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
     Raises:
-        DataError: too many samples cannot be read.
+        DataError: a larger share of the samples than ``max_unreadable`` cannot be read.
         OtherRankError: likewise, on another rank.
-        StopRequested: ``stop_requested`` returned true on any rank.
+        StopRequested: ``stop_requested``, which is called before every batch, returned true on any rank.
     """
     loss_and_count = torch.zeros(2, dtype=torch.float64)
     replaced = 0
@@ -79,8 +72,7 @@ def validation_loss(
         error = as_data_error(caught)
     runtime.raise_on_all(error)
     stopped, all_replaced = runtime.sum_over_ranks(stop_requested(), replaced)
-    limit = UnreadableSampleLimit(loader.num_samples, max_unreadable)
-    runtime.raise_on_all(limit.exceeded_by(all_replaced))
+    runtime.raise_on_all(too_many_unreadable(all_replaced, loader.num_samples, max_unreadable))
     if stopped:
         raise StopRequested
     totals = runtime.gather_objects(loss_and_count.tolist())
@@ -92,10 +84,7 @@ class CocoValidation:
     """Predicts the validation images as ``posenet evaluate`` does, in the run's precision, and computes COCO's scores.
 
     Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. It also draws
-    annotated and predicted people of some images side by side.
-
-    Raises:
-        DataError: the annotations or images cannot be used. The run fails before its first epoch.
+    annotated and predicted people of some images side by side. ``DataError`` if annotations or images cannot be used.
     """
 
     def __init__(self, config: Config, network: PoseNet, runtime: Runtime, show_progress: bool) -> None:
@@ -112,19 +101,11 @@ class CocoValidation:
         if not self.split.annotated:
             raise DataError(f"{annotations} contains no annotated people; set data.val_annotations to another file")
         find_image_files(self.images_dir, self.split.images)
-        self.share = share_of_rank(self.split.images, runtime.rank, runtime.world_size)
+        # Every rank gets about the same number of images of every shape.
+        self.share = sort_by_shape(self.split.images)[runtime.rank :: runtime.world_size]
         self.truth = _labelled_people(self.split.people, config.model.skeleton)
         self.drawn_indices = self._choose_drawn(config.log.pictures if runtime.is_main else 0)
         self.has_logged_frames = False
-
-    @classmethod
-    def from_config(
-        cls, config: Config, network: PoseNet, runtime: Runtime, show_progress: bool
-    ) -> CocoValidation | None:
-        """The configured validation; None if ``data.val_images`` or ``data.val_annotations`` is not set."""
-        data = config.data
-        is_configured = data.val_images and data.val_annotations and config.train.evaluate_every
-        return cls(config, network, runtime, show_progress) if is_configured else None
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
@@ -195,13 +176,12 @@ class CocoValidation:
         coco_image = self.share[index]
         truth = self.truth[coco_image.id]
         predicted = [person for person in predicted if person.score >= MIN_SCORE]
-        truth_note = f"truth: {pluralize(len(truth), 'person', 'people')}"
-        predicted_note = f"predicted: {pluralize(len(predicted), 'person', 'people')}"
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
+        truth_note, predicted_note = (pluralize(len(people), "person", "people") for people in (truth, predicted))
         return [
-            label_tile(truth_drawing, coco_image.file_name, TILE_SIZE, truth_note),
-            label_tile(predicted_drawing, "", TILE_SIZE, predicted_note),
+            label_tile(truth_drawing, coco_image.file_name, TILE_SIZE, f"truth: {truth_note}"),
+            label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),
         ]
 
     def _choose_drawn(self, count: int) -> frozenset[int]:
@@ -212,11 +192,6 @@ class CocoValidation:
         with_people = [index for index, image in enumerate(self.share) if image.id in self.truth]
         spacing = max(1, len(with_people) // max(count, 1))
         return frozenset(with_people[::spacing][:count])
-
-
-def share_of_rank(images: Sequence[CocoImage], rank: int, world_size: int) -> list[CocoImage]:
-    """The images of one rank. Every rank gets about the same number of images of every shape."""
-    return sort_by_shape(images)[rank::world_size]
 
 
 def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:

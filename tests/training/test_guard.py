@@ -15,7 +15,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.errors import OtherRankError, TrainingError
 from posenet.settings import GuardConfig
-from posenet.training.guard import GuardAction, LossGuard
+from posenet.training.guard import LossGuard
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.run_logs import read_log
@@ -31,7 +31,7 @@ from tests.helpers.tiny_training import (
 )
 
 EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep=99")
-LETTERS = {GuardAction.CONTINUE: ".", GuardAction.SKIP: "s", GuardAction.ROLL_BACK: "R", GuardAction.FAIL: "F"}
+LETTERS = {"continue": ".", "skip": "s", "roll back": "R", "fail": "F"}
 
 
 def actions(guard: LossGuard, steps: str) -> str:

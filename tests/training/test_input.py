@@ -18,7 +18,7 @@ from posenet.data.loader import Batch
 from posenet.data.sampler import TrainSampler
 from posenet.devices.runtime import DistributedRuntime
 from posenet.errors import DataError, OtherRankError
-from posenet.training.input import InputStream, RestartingLoader, UnreadableSampleLimit
+from posenet.training.input import InputStream, RestartingLoader, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.process_runs import find_differences
@@ -112,9 +112,8 @@ def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogC
 
 
 def test_the_limit_of_unreadable_samples_is_rounded_up_and_may_be_reached() -> None:
-    limit = UnreadableSampleLimit(num_samples=150, max_share=0.01)
-    assert limit.exceeded_by(2) is None
-    assert "more than 2 of 150 samples cannot be read" in str(limit.exceeded_by(3))
+    assert too_many_unreadable(2, num_samples=150, max_share=0.01) is None
+    assert "more than 2 of 150 samples cannot be read" in str(too_many_unreadable(3, 150, 0.01))
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from torch.profiler import profile
 from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
-from posenet.training.data_set_losses import DataSetLosses, format_losses
-from posenet.training.loss import FocalL2Loss, LossTermMeter
+from posenet.training.loss import FocalL2Loss
+from posenet.training.meters import DataSetLosses, LossTermMeter, format_losses
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
 NUM_SCALES = 5
