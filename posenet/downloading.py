@@ -33,8 +33,7 @@ def without_credentials(url: str) -> str:
 def open_address(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
     """Open an address, which may have a user name and a password, with these request headers.
 
-    Raises:
-        OSError, http.client.HTTPException, ValueError: the server cannot be reached or refuses, or it is no address.
+    ``OSError``, ``HTTPException`` or ``ValueError`` if the server cannot be reached or refuses, or it is no address.
     """
     request = urllib.request.Request(without_credentials(url), headers=dict(headers or {}))
     credentials = unquote(urlsplit(url).netloc.rpartition("@")[0])
@@ -45,13 +44,9 @@ def open_address(url: str, headers: Mapping[str, str] | None = None) -> http.cli
 
 
 def download_image(url: str) -> np.ndarray:
-    """Read the image at an address (http, https or ftp), which may have a user name and a password.
+    """Read the image at an address (http, https or ftp): (H, W, 3) uint8 BGR, upright.
 
-    Returns:
-        (H, W, 3) uint8 BGR, upright.
-
-    Raises:
-        DataError: it cannot be downloaded, is too large, or is not an image that OpenCV can decode.
+    ``DataError`` if it cannot be downloaded, is too large, or is not an image that OpenCV can decode.
     """
     name = without_credentials(url)
     try:
@@ -70,19 +65,15 @@ def download_image(url: str) -> np.ndarray:
 class WebVideo(NamedTuple):
     """What is at the address of a video."""
 
-    is_file: bool
-    """Whether it is a file of a known length; else it may be a live stream."""
-    copy: Path | None = None
-    """A downloaded copy, if FFmpeg cannot read the file at its address."""
+    is_file: bool  # whether it is a file of a known length; else it may be a live stream
+    copy: Path | None = None  # a downloaded copy, if FFmpeg cannot read the file at its address
 
 
 def fetch_video(url: str, folder: Path) -> WebVideo:
     """Find out what is at an address, and download a file whose server does not send parts of it.
 
     FFmpeg jumps in a file to its index, which may be at the end, and needs a server that sends parts for that.
-
-    Raises:
-        DataError: the download fails.
+    ``DataError`` if the download fails.
     """
     path = Path(urlsplit(url).path)
     if urlsplit(url).scheme not in ("http", "https") or path.suffix.lower() in PLAYLIST_SUFFIXES:

@@ -37,11 +37,12 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     protected = {path.resolve() for path in inputs}
     checked: set[Path] = set()
     for path in outputs:
-        if path.resolve() in protected:
+        resolved = path.resolve()
+        if resolved in protected:
             raise DataError(f"writing {path} would replace an input; choose another name or folder")
-        if path.resolve() in checked:
+        if resolved in checked:
             raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
-        checked.add(path.resolve())
+        checked.add(resolved)
         if path.is_dir():
             raise DataError(f"{path} is a folder; give the name of a file")
         try:
@@ -55,10 +56,8 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
     """Yield a temporary path beside ``path``, and rename that file to ``path`` when the block ends without an error.
 
     Other processes find either the old or the new content, complete, also after a kill or a power failure. FIFOs and
-    devices are not replaced: for them ``path`` itself is yielded, to be written directly.
-
-    Args:
-        temporary_suffix: suffix of the temporary path, for libraries that choose the format of a file by it.
+    devices are not replaced: for them ``path`` itself is yielded, to be written directly. Libraries choose the format
+    of a file by the ``temporary_suffix``.
     """
     if path.exists() and not path.is_file():
         yield path

@@ -38,6 +38,11 @@ def truncate_for_message(value: object) -> str:
     return _short_repr.repr(value)
 
 
+def first_sentence(error: Exception) -> str:
+    """The first sentence of the first line of an error's message, which names the cause in errors of PyTorch."""
+    return str(error).partition("\n")[0].partition(". ")[0]
+
+
 def without_worker_traceback(message: str) -> str:
     """The original message of an error to which PyTorch has added the traceback of a data worker."""
     if message.startswith("Caught ") and "Traceback" in message:

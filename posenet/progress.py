@@ -25,10 +25,9 @@ _bars: weakref.WeakSet[tqdm[Any]] = weakref.WeakSet()
 
 
 class LineSchedule:
-    """When the next plain line is due. All bars of a process share one schedule, so that many short ones write little.
+    """When the next plain line is due, in seconds of ``time.monotonic``.
 
-    Args:
-        start: the time at which the schedule starts, in seconds of ``time.monotonic``.
+    All bars of a process share one schedule, so that many short ones write little.
     """
 
     def __init__(self, start: float) -> None:
@@ -48,11 +47,7 @@ _schedule: LineSchedule | None = None
 
 
 class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """A bar that writes a plain line whenever the schedule says so.
-
-    Args:
-        following: number of items that follow after this bar, of which the time left takes account.
-    """
+    """A bar that writes a plain line whenever the schedule says so; for ``following`` see ``progress_bar``."""
 
     def __init__(self, *args: Any, following: int = 0, **options: Any) -> None:
         self._following = following
@@ -60,11 +55,7 @@ class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
         super().__init__(*args, gui=True, mininterval=UPDATE_SECONDS, maxinterval=UPDATE_SECONDS, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        global _schedule
-        now = time.monotonic()
-        if _schedule is None:
-            _schedule = LineSchedule(now)
-        if _schedule.is_due(now):
+        if _schedule is not None and _schedule.is_due(time.monotonic()):
             self.fp.write(self._line() + "\n")
             self.fp.flush()
 
@@ -101,24 +92,20 @@ def progress_bar(
     leave: bool = True,
     disable: bool = False,
 ) -> tqdm[Any]:
-    """A bar over ``items``, or one that its caller updates, on standard error.
-
-    Where standard error is no terminal, the bar writes plain lines.
+    """A bar over ``items``, or one that its caller updates, on standard error; plain lines where that is no terminal.
 
     Args:
         total: number of items; None for ``len(items)``, or if it is unknown.
         unit: name of one item.
         done: number of items that were done earlier.
-        following: number of items of later bars, such as those of the epochs to come; the time left in a plain line
-            includes them.
+        following: number of items of later bars, which the time left in a plain line includes.
         leave: whether a finished bar stays on the terminal.
-        disable: show nothing.
     """
     options: dict[str, Any] = {"desc": title, "total": total, "unit": unit, "initial": done}
     if disable or _is_hidden:
         return tqdm(items, disable=True, **options)
     global _schedule
-    if _is_terminal(sys.stderr):
+    if sys.stderr.isatty():
         bar = tqdm(items, leave=leave, dynamic_ncols=True, **options)
     else:
         if _schedule is None:
@@ -159,10 +146,6 @@ def close_bars() -> None:
     """End all bars of this process, so that a last message starts on a line of its own."""
     for bar in list(_bars):
         bar.close()
-    if _is_terminal(sys.stderr):
+    if sys.stderr.isatty():
         # Another process may have left a bar on this line.
         sys.stderr.write("\r\x1b[K")
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()

@@ -99,17 +99,21 @@ def _read(file: BinaryIO, path: Path) -> Any:
 
 
 def _refuse_damaged(file: BinaryIO, path: Path) -> None:
-    """Check what ``torch.load`` does not check: compression, our checksum, and the checksums of the zip entries."""
-    if _is_compressed(file):
-        raise CheckpointError(f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first")
+    """Check what ``torch.load`` does not check: our checksum, compression, and the checksums of the zip entries."""
     matches = _verify_checksum(file)
     if matches is False:
         raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
-    if matches is None and zipfile.is_zipfile(file):
-        with zipfile.ZipFile(file) as archive:
-            damaged_entry = archive.testzip()
-        if damaged_entry is not None:
-            raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
+    if not zipfile.is_zipfile(file):
+        return
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        # A file that unpacks to more bytes than it has; many entries can refer to the same bytes.
+        is_larger = sum(entry.file_size for entry in entries) > path.stat().st_size
+        if is_larger or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise CheckpointError(f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first")
+        damaged_entry = archive.testzip() if matches is None else None
+    if damaged_entry is not None:
+        raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
 
 
 def _append_checksum(file: BinaryIO) -> None:
@@ -122,14 +126,10 @@ def _append_checksum(file: BinaryIO) -> None:
 
 
 def _verify_checksum(file: BinaryIO) -> bool | None:
-    """Compare a file with its checksum.
+    """Whether a file matches its checksum; None for a foreign file, which has none.
 
-    Returns:
-        True if they match, False if the file is damaged, None for a foreign file, which has no checksum.
-
-    A flipped bit and a truncation are always detected, because two fields mark a file with a checksum: the prefix of
-    the comment, and the length of the comment in the end record. Only damage to both makes it look like a foreign file,
-    for which the checksums of the zip entries remain.
+    Two fields mark a file with a checksum: the prefix of the comment, and the length of the comment in the end record.
+    Only damage to both makes it look like a foreign file.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(-min(size, _TAIL_SIZE), os.SEEK_END)
@@ -153,18 +153,6 @@ def _hex_digest(file: BinaryIO, length: int) -> bytes:
         digest.update(chunk)
         length -= len(chunk)
     return digest.hexdigest().encode()
-
-
-def _is_compressed(file: BinaryIO) -> bool:
-    """Whether a file is a zip file that unpacks to more bytes than it has; PyTorch does not write such files."""
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        entries = archive.infolist()
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        return True
-    # Many entries can refer to the same bytes.
-    return sum(entry.file_size for entry in entries) > file.seek(0, os.SEEK_END)
 
 
 def _system_message(error: BaseException) -> str | None:

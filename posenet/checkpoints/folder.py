@@ -68,7 +68,10 @@ class CheckpointFolder:
         if self._created and not self.path.is_dir():
             _log.warning("%s was removed during the run; creating it again for new checkpoints", self.path)
         self._created = True
-        self._delete_temporary_files()
+        # A killed process may have left temporary files; those with other names may belong to another program.
+        for name in ("step-*", "last", "best"):
+            for temporary in self.path.glob(f".{name}.pth.*.tmp"):
+                temporary.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
         write_checkpoint(numbered, state)
         _link(self.last, numbered)
@@ -76,12 +79,6 @@ class CheckpointFolder:
             _link(self.best, numbered)
         for old in self.history()[self.keep :]:
             old.unlink(missing_ok=True)
-
-    def _delete_temporary_files(self) -> None:
-        """Delete the temporary files of a killed process; files with other names may belong to another program."""
-        for name in ("step-*", "last", "best"):
-            for temporary in self.path.glob(f".{name}.pth.*.tmp"):
-                temporary.unlink(missing_ok=True)
 
     def history(self) -> list[Path]:
         """The numbered checkpoints, newest first.
@@ -96,10 +93,7 @@ class CheckpointFolder:
     ) -> tuple[Path, dict[str, Any]] | None:
         """Path and content of the newest intact checkpoint that ``accept`` accepts; None if there is none.
 
-        Damaged checkpoints are logged as warnings.
-
-        Raises:
-            CheckpointError: there are checkpoints, and all of them are damaged.
+        Damaged checkpoints are logged as warnings; ``CheckpointError`` if all are damaged.
         """
         paths = [path for path in [self.last, *self.history(), self.best] if path.exists()]
         num_damaged = 0
@@ -131,8 +125,7 @@ def _link(name: Path, target: Path) -> None:
 class CheckpointWriter:
     """Writes the checkpoints of a run one at a time, in a thread. Training waits only until the state is copied.
 
-    If a checkpoint cannot be written, a warning is logged and training continues. ``finish`` raises an error if it was
-    the last checkpoint.
+    If a checkpoint cannot be written, a warning is logged and training continues.
     """
 
     def __init__(self, folder: CheckpointFolder, settings: CheckpointConfig) -> None:
@@ -147,8 +140,8 @@ class CheckpointWriter:
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint is due after the run's ``step``-th step.
 
-        A checkpoint that is due by the clock waits until the previous one is written, so that a slow disk does not slow
-        down training. One that is due by steps does not, so that a return to a checkpoint does not depend on the disk.
+        One that is due by the clock waits until the previous one is written, so that a slow disk does not slow down
+        training. One that is due by steps does not, so that a return to a checkpoint does not depend on the disk.
         """
         if step == self.saved_step:
             return False
@@ -197,11 +190,7 @@ def copy_to_host(value: Any) -> Any:
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Within this context, only this process may write into ``folder``, which is created if necessary.
-
-    Raises:
-        CheckpointError: another process holds the lock.
-    """
+    """Within this context, only this process may write into ``folder``, which is created; else ``CheckpointError``."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / LOCK_FILE)
     try:
@@ -220,8 +209,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 class RunStatusFile:
     """The status of a run, a word in a file of its folder: within this context running, afterwards finished or failed.
 
-    Scripts read it, because an exit status does not serve them well if a launcher is between: torchrun turns every
-    status into 0 or 1, and srun reports the highest status of all processes.
+    Scripts read it, because torchrun turns every exit status into 0 or 1, and srun reports the highest of all tasks.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -233,10 +221,9 @@ class RunStatusFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._write(self.final)
-        else:
-            self._write("stopped" if issubclass(kind, KeyboardInterrupt) else "failed")
+        if kind is not None:
+            self.final = "stopped" if issubclass(kind, KeyboardInterrupt) else "failed"
+        self._write(self.final)
 
     def _write(self, status: RunStatus) -> None:
         try:

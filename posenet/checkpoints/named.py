@@ -61,11 +61,7 @@ NAMED_WEIGHTS = {
 
 
 def read_named_weights() -> dict[str, NamedWeights]:
-    """All weights by name: the built-in ones and those in the file ``POSENET_REGISTRY``.
-
-    Raises:
-        ConfigError: the file cannot be read or is not valid.
-    """
+    """All weights by name: the built-in ones and those in ``POSENET_REGISTRY``; ``ConfigError`` if it is not valid."""
     path = os.environ.get(REGISTRY_VARIABLE)
     if not path:
         return dict(NAMED_WEIGHTS)
@@ -100,10 +96,8 @@ def find_weights(name: str | Path) -> Path:
         CheckpointError: the name is not known, or the weights cannot be downloaded or are not the expected ones.
         ConfigError: the file ``POSENET_REGISTRY`` is not valid.
     """
-    text = str(name)
-    path = Path(name)
-    looks_like_name = path.name == text and not path.suffix and not path.exists()
-    if not looks_like_name:
+    text, path = str(name), Path(name)
+    if path.name != text or path.suffix or path.exists():
         return path
     known = read_named_weights()
     if text in known:
@@ -129,13 +123,8 @@ def cached_path(name: str, entry: NamedWeights) -> Path:
 def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path:
     """The file of published weights, downloaded and checked if it is not in the cache.
 
-    Several processes may call this at the same time: one downloads, the others wait.
-
-    Args:
-        progress: whether to show a progress bar.
-
-    Raises:
-        CheckpointError: the file cannot be downloaded or is not the expected one.
+    Several processes may call this at the same time: one downloads, the others wait. ``CheckpointError`` if the file
+    cannot be downloaded or is not the expected one.
     """
     path = cached_path(name, entry)
     if path.is_file():

@@ -38,7 +38,7 @@ WEIGHT_KEYS = ("model", "weights", "state_dict")
 class LoadReport:
     """Names of the tensors that were loaded from a file, and of those that were not."""
 
-    path: str
+    path: str | Path
     loaded: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # in the model only; these tensors kept their values
     unexpected: list[str] = field(default_factory=list)  # in the file only
@@ -100,10 +100,8 @@ def load_weights(
 def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet, Config]:
     """Build the network of a checkpoint, on the CPU and in evaluation mode; return it and its configuration.
 
-    Args:
-        path: a checkpoint, or the name of published weights.
-        config: overrides the configuration in the checkpoint. A file without one, such as a published file, means the
-            defaults, with the size of network that its weights have.
+    ``config`` overrides the configuration in the checkpoint. A file without one, such as a published file, means the
+    defaults, with the size of network that its weights have.
 
     Raises:
         CheckpointError: the file is unreadable, or its weights do not all fit.
@@ -158,13 +156,14 @@ def compare_tensors(
     model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path
 ) -> LoadReport:
     """Report which tensors of a model can be loaded from those of a file."""
-    report = LoadReport(str(path), unexpected=[name for name in file_tensors if name not in model_tensors])
+    report = LoadReport(path, unexpected=[name for name in file_tensors if name not in model_tensors])
     for name, tensor in model_tensors.items():
         if name not in file_tensors:
             report.missing.append(name)
+        elif file_tensors[name].shape == tensor.shape:
+            report.loaded.append(name)
         else:
-            fits = file_tensors[name].shape == tensor.shape
-            (report.loaded if fits else report.reshaped).append(name)
+            report.reshaped.append(name)
     return report
 
 
@@ -192,16 +191,10 @@ def strip_wrapper_prefixes(name: str) -> str:
 
 
 def import_weights(source: str | Path, output: str | Path, config: Config | None = None) -> Config:
-    """Write the weights of a published file as our checkpoint, and return the configuration in it.
+    """Write the weights of any file, or published weights by name, as our checkpoint; return the configuration in it.
 
-    Args:
-        source: a published file, another file with the weights of a ``PoseNet``, such as a bare state dict, or the name
-            of published weights.
-        config: configuration to store in the checkpoint, with the size of the network replaced by that of the weights.
-            None uses the configuration in ``source``, if it has one, or else the defaults.
-
-    Raises:
-        CheckpointError: the source is unreadable or has no weights of a ``PoseNet``, or the output cannot be written.
+    That is ``config``, else the configuration in ``source``, else the defaults, all with the size of network that the
+    weights have. ``CheckpointError`` if the source has no weights of a ``PoseNet``, or the output cannot be written.
     """
     source = find_weights(source)
     state = read_checkpoint(source)
@@ -220,10 +213,7 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
 
     Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
-
-    Raises:
-        CheckpointError: the source is unreadable, its network does not predict the published maps, or the output
-            cannot be written.
+    ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or written.
     """
     source = find_weights(source)
     network, config = load_model(source)

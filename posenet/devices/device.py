@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from posenet.errors import ConfigError
+from posenet.messages import first_sentence
 
 
 def select_device(name: str) -> torch.device:
@@ -23,13 +24,11 @@ def select_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    device = parse_device(name)
     try:
-        device = parse_device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
-        # The first sentence of PyTorch's message names the cause; kilobytes of backend names may follow.
-        reason = str(error).partition("\n")[0].partition(". ")[0]
-        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
+        raise _unusable(name, error) from error
     make_current(device)
     return device
 
@@ -41,8 +40,12 @@ def parse_device(name: str) -> torch.device:
             importlib.import_module("torch_npu")  # the import registers the device type
         return torch.device(name)
     except (RuntimeError, ImportError) as error:
-        reason = str(error).partition("\n")[0].partition(". ")[0]
-        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
+        raise _unusable(name, error) from error
+
+
+def _unusable(name: str, error: Exception) -> ConfigError:
+    # Kilobytes of backend names may follow the first sentence.
+    return ConfigError(f"device {name!r} cannot be used here ({first_sentence(error)}); try --device cpu")
 
 
 def make_current(device: torch.device) -> None:

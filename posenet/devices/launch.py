@@ -91,32 +91,23 @@ def _torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _port_of_step(environment: Mapping[str, str]) -> int:
     """A port that differs between the steps of a job, and between jobs with ids close to each other."""
-    job = int(environment["SLURM_JOB_ID"])
-    step = int(environment["SLURM_STEP_ID"])
+    job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
     return 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
 
 
 def first_host(node_list: str) -> str:
     """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
-    match = re.fullmatch(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>[^\],-]+)[^\]]*\])?(?P<rest>.*)", node_list)
+    match = re.match(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\]([^,]*))?", node_list)
     if match is None:
         raise ValueError(f"{node_list!r} is not a node list")
-    if match["number"] is None:
-        return match["prefix"]
-    suffix = match["rest"].partition(",")[0]
-    return match["prefix"] + match["number"] + suffix
+    return "".join(part for part in match.groups() if part)
 
 
 def run_processes(count: int, arguments: Sequence[str]) -> int:
     """Run ``posenet ARGUMENTS`` in ``count`` processes on this machine, as torchrun does, until all have ended.
 
-    Ctrl-C, SIGTERM and SIGUSR1 are passed on to the processes.
-
-    Returns:
-        The exit status: 0, or that of the first process that failed; after a signal, that of rank 0.
-
-    Raises:
-        PosenetError: a process was killed.
+    Ctrl-C, SIGTERM and SIGUSR1 are passed on to the processes. The exit status is 0, or that of the first process that
+    failed; after a signal, that of rank 0. ``PosenetError`` if a process was killed.
     """
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException

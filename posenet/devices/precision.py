@@ -22,8 +22,6 @@ from posenet.settings import TrainConfig
 Amp = Literal["off", "bf16", "fp16"]
 """Name of a precision; "off" is float32. AMP stands for automatic mixed precision."""
 
-DTYPE_NAMES: dict[Amp, str] = {"off": "float32", "bf16": "bf16", "fp16": "fp16"}
-
 DTYPES: dict[Amp, torch.dtype] = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -47,12 +45,10 @@ def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
 
 
 class NetworkMode(NamedTuple):
-    """How a network is trained on a device."""
+    """The precision of a network, and whether its weights and features have the channels-last memory format."""
 
     amp: Amp
-    """Precision of the network."""
     channels_last: bool
-    """Whether weights and features have the channels-last memory format."""
 
 
 def select_training_mode(device: torch.device, settings: TrainConfig) -> NetworkMode:
@@ -97,7 +93,7 @@ def describe_training_mode(device: torch.device, settings: TrainConfig) -> str:
     """
     mode = select_training_mode(device, settings)
     parts = [
-        f"precision {DTYPE_NAMES[mode.amp]}{_auto(settings.amp)}",
+        f"precision {'float32' if mode.amp == 'off' else mode.amp}{_auto(settings.amp)}",
         f"channels_last {_on_or_off(mode.channels_last)}{_auto(settings.channels_last)}",
     ]
     if uses_cudnn(device):

@@ -22,6 +22,7 @@ from posenet.devices.device import make_current, parse_device, select_device
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, ConnectError, TrainingError
+from posenet.messages import first_sentence
 
 _log = logging.getLogger(__name__)
 
@@ -99,8 +100,23 @@ class DataParallelRuntime(Runtime):
 
     def select_device(self, name: str) -> None:
         super().select_device(name)
-        self.devices = _select_devices(self.device, self.indices)
+        if self.device.type == "cpu":
+            return
+        type, indices = self.device.type, self.indices
+        if indices is None:
+            indices = range(torch.accelerator.device_count())
+        if len(set(indices)) < len(indices):
+            raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
+        self.devices = [select_device(f"{type}:{index}") for index in indices]
         self.device = self.devices[0]
+        try:
+            scatter(torch.zeros(len(indices)), self.devices)
+        except (RuntimeError, AttributeError) as error:  # only builds of PyTorch for CUDA and ROCm can do it
+            raise ConfigError(
+                f"DataParallel cannot use {len(indices)} devices of type {type}, only CUDA devices; use posenet "
+                f"train-distributed --nproc {len(indices)}, or one device with --devices {indices[0]}"
+            ) from error
+        make_current(self.device)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         if len(self.devices) == 1:
@@ -118,29 +134,6 @@ class DataParallelRuntime(Runtime):
 
     def to_device(self, batch: Any) -> Any:
         return super().to_device(batch) if len(self.devices) == 1 else batch
-
-
-def _select_devices(device: torch.device, indices: Sequence[int] | None) -> list[torch.device]:
-    """The devices of the type of ``device`` with these indices, or all of them; the first one becomes the current one.
-
-    ``ConfigError`` if this machine lacks one of them, an index appears twice, or DataParallel cannot use them.
-    """
-    if device.type == "cpu":
-        return [device]
-    if indices is None:
-        indices = range(torch.accelerator.device_count())
-    if len(set(indices)) < len(indices):
-        raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
-    devices = [select_device(f"{device.type}:{index}") for index in indices]
-    try:
-        scatter(torch.zeros(len(devices)), devices)
-    except (RuntimeError, AttributeError) as error:  # only builds of PyTorch for CUDA and ROCm can do it
-        raise ConfigError(
-            f"DataParallel cannot use {len(devices)} devices of type {device.type}, only CUDA devices; use "
-            f"posenet train-distributed --nproc {len(devices)}, or one device with --devices {indices[0]}"
-        ) from error
-    make_current(devices[0])
-    return devices
 
 
 class DistributedRuntime(Runtime):
@@ -271,8 +264,3 @@ def device_of_rank(name: str, local_rank: int) -> torch.device:
             f"local rank {local_rank} has no device: this machine has only {device_count}; start one process per device"
         )
     return select_device(f"{device.type}:{local_rank if device_count > 1 else 0}")
-
-
-def first_sentence(error: Exception) -> str:
-    """The first sentence of the first line of an error's message."""
-    return str(error).partition("\n")[0].partition(". ")[0]

@@ -46,19 +46,12 @@ def catch_stop_signals() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         caught.append(number)
 
-    with stop_signal_handler(record):
-        yield lambda: bool(caught)
-
-
-@contextlib.contextmanager
-def stop_signal_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within this context, ``handler`` receives the stop signals; at its end the previous handlers are restored."""
-    previous = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    previous = {number: signal.signal(number, record) for number in STOP_SIGNALS}
     try:
-        yield
+        yield lambda: bool(caught)
     finally:
-        for number, previous_handler in previous.items():
-            signal.signal(number, previous_handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

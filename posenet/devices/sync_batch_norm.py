@@ -20,9 +20,7 @@ class AllReduceSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total
+        return _all_reduce_sum(gradient.contiguous())
 
 
 class GroupBatchNorm2d(nn.BatchNorm2d):

@@ -26,12 +26,10 @@ class Change:
     """What kind of number: ``metric``, ``cost`` (AP that a kind of error costs), ``count`` (of keypoints of each kind,
     of background results and of missed people), ``keypoint`` (share of good ones), or a key of
     ``Diagnosis.sensitivity`` (AP of a slice)."""
-    name: str
-    """Which number of the group: ``AP50``, ``jitter``, ``nose``, ``medium`` ..."""
+    name: str  # which number of the group: ``AP50``, ``jitter``, ``nose``, ``medium`` ...
     before: float
     after: float
-    improved: bool
-    """Whether the second file is better. Equal numbers are not listed."""
+    improved: bool  # whether the second file is better; equal numbers are not listed
 
 
 @dataclass(frozen=True)
@@ -75,15 +73,11 @@ class Comparison:
 def compare(
     diagnoses: Sequence[Diagnosis], *, resamples: int = RESAMPLES, seed: int = 0, progress: bool = True
 ) -> Comparison:
-    """Compare results files with the first of them, the baseline.
+    """Compare diagnoses of the same annotations with the first of them, the baseline.
 
     The interval of the AP difference is a paired bootstrap over images: each resample draws as many images as there
     are, with replacement, and computes the AP of all files on them. An interval that contains 0 means that other images
     of the same kind could reverse the difference.
-
-    Args:
-        diagnoses: of the same annotations, as ``diagnose`` returns them.
-        seed: of the random numbers. The same seed gives the same interval.
 
     Raises:
         ValueError: fewer than two diagnoses.
@@ -93,7 +87,13 @@ def compare(
         raise ValueError("a comparison needs two diagnoses or more")
     baseline, *others = diagnoses
     for other in others:
-        _require_same_truth(baseline, other)
+        same_images = [image.id for image in baseline.images] == [image.id for image in other.images]
+        same_skeleton = baseline.matched.skeleton == other.matched.skeleton
+        if not (same_images and same_skeleton and baseline.matched.truth.equals(other.matched.truth)):
+            raise DataError(
+                f"{baseline.name} and {other.name} were diagnosed with different annotations; "
+                "diagnose all results with the same annotation file, images and skeleton"
+            )
     aps = _resample(diagnoses, resamples, seed, progress)  # (files, resamples)
     differences = []
     for other, gain in zip(others, aps[1:] - aps[0]):
@@ -111,16 +111,6 @@ def compare(
             )
         )
     return Comparison([diagnosis.name for diagnosis in diagnoses], differences)
-
-
-def _require_same_truth(first: Diagnosis, other: Diagnosis) -> None:
-    same_images = [image.id for image in first.images] == [image.id for image in other.images]
-    same_skeleton = first.matched.skeleton == other.matched.skeleton
-    if not (same_images and same_skeleton and first.matched.truth.equals(other.matched.truth)):
-        raise DataError(
-            f"{first.name} and {other.name} were diagnosed with different annotations; "
-            "diagnose all results with the same annotation file, images and skeleton"
-        )
 
 
 def _resample(diagnoses: Sequence[Diagnosis], resamples: int, seed: int, progress: bool) -> np.ndarray:

@@ -178,10 +178,9 @@ def diagnose(
     Args:
         annotations: COCO keypoint JSON.
         results: COCO results file, or its content; of any network.
-        skeleton: the keypoints of both files, their left and right names and their OKS constants.
+        skeleton: of both files.
         image_ids: restricts the images of the annotation file.
         name: how the report calls the results; by default, the name of the file.
-        progress: show a progress bar.
 
     Raises:
         DataError: a file cannot be used, or has other keypoints than the skeleton; the annotations contain no people.
@@ -189,8 +188,8 @@ def diagnose(
     split = read_split(annotations, image_ids, skeleton)
     require_people(split, annotations)
     if isinstance(results, (str, Path)):
-        name = name or Path(results).name
         checked = read_results(results, split, skeleton)
+        name = name or Path(results).name
     else:
         name = name or "results"
         checked = parse_results(list(results), split, skeleton, name)
@@ -200,13 +199,12 @@ def diagnose(
 def require_people(split: Split, annotations: str | Path) -> None:
     """Raise a ``DataError`` unless at least one person of the split's images has a labelled keypoint."""
     listed = {image.id for image in split.images}
-    for person in split.people:
-        if person["num_keypoints"] and not person["iscrowd"] and person["image_id"] in listed:
-            return
-    raise DataError(
-        f"{annotations} contains no people with labelled keypoints to compare the results with; "
-        "give the person_keypoints_*.json of a validation set"
-    )
+    people = (person for person in split.people if person["image_id"] in listed and not person["iscrowd"])
+    if not any(person["num_keypoints"] for person in people):
+        raise DataError(
+            f"{annotations} contains no people with labelled keypoints to compare the results with; "
+            "give the person_keypoints_*.json of a validation set"
+        )
 
 
 def diagnose_results(
@@ -254,10 +252,8 @@ def _correct(
 
 def _compute_metrics(matched: MatchedResults, outcome: Outcome) -> dict[str, float]:
     """COCO's ten keypoint metrics, as ``pycocotools`` defines them."""
-    medium = evaluate_area(matched, *SIZES["medium"])
-    large = evaluate_area(matched, *SIZES["large"])
-    precision = outcome.precision()
-    recall = outcome.recall()
+    medium, large = (evaluate_area(matched, *SIZES[size]) for size in ("medium", "large"))
+    precision, recall = outcome.precision(), outcome.recall()
     at_50, at_75 = 0, 5  # indices of these OKS thresholds
     return {
         "AP": average_precision(precision),

@@ -116,8 +116,7 @@ def count_kinds(kinds: np.ndarray) -> dict[str, int]:
 
 
 def measure_misranking(scores: np.ndarray, true_oks: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """(N,) how far the rank of every result by score is from the nearest rank that its true OKS allows; see
-    ``MISRANKED``.
+    """(N,) how far the rank of every result by score is from the nearest rank that its true OKS allows.
 
     It is a share of the number of results that have a person. Results of equal true OKS may have any order, and equal
     scores share their mean rank. 0 for results that are not counted.
@@ -143,10 +142,12 @@ def _classify_keypoints(
 ) -> tuple[np.ndarray, np.ndarray]:
     """``MatchedResults.kinds`` and ``similarity`` of results that match ``person``.
 
-    Each keypoint is compared with the same and with the mirrored keypoint of the matched person, and with both of every
-    other person. Only labelled keypoints count. The most similar one decides; of equal ones the right one.
+    Each keypoint is compared with the same and with the mirrored labelled keypoint of the matched person, and with both
+    of every other person. The most similar one decides; of equal ones the right one.
     """
-    mirror = _mirror_indices(skeleton)
+    # Index of the left or right counterpart of every keypoint of the annotation file; else its own.
+    names, twin_of = skeleton.file_keypoints, twins(skeleton.left_right)
+    mirror = np.array([names.index(twin_of[a]) if twin_of.get(a) in names else k for k, a in enumerate(names)])  # (F,)
     rows = np.flatnonzero((person[pairs.result] >= 0) & ~truth.crowd[pairs.person])
     result, other = pairs.result[rows], pairs.person[rows]
     xy = results.keypoints[result, :, :2]
@@ -168,13 +169,6 @@ def _classify_keypoints(
     matched = np.flatnonzero(person >= 0)
     kinds[matched] = np.where(truth.labelled[person[matched]], kinds[matched], UNLABELLED)
     return kinds, best
-
-
-def _mirror_indices(skeleton: Skeleton) -> np.ndarray:
-    """(F,) index of the left or right counterpart of every keypoint of the annotation file; else its own."""
-    mirror = twins(skeleton.left_right)
-    names = skeleton.file_keypoints
-    return np.array([names.index(mirror[name]) if mirror.get(name) in names else k for k, name in enumerate(names)])
 
 
 def _similarity_to(

@@ -28,8 +28,7 @@ def write_diagnosis_file(
     """Write ``diagnosis.json`` into a folder and return its path.
 
     The object describes the first results file. If there are several, ``others`` is a list of such objects for the
-    others, and ``comparison`` a list with one object for each of them. ``provenance`` is what the page says about where
-    the results come from.
+    others, and ``comparison`` a list with one object for each of them. ``provenance`` says where results come from.
     """
     first, *others = diagnoses
     content = to_json(first)

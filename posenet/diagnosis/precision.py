@@ -35,13 +35,7 @@ class Outcome:
 
     @classmethod
     def of(cls, matches: np.ndarray, scores: np.ndarray, people: np.ndarray, free: np.ndarray | None = None) -> Outcome:
-        """From the matches.
-
-        Args:
-            matches: (T, N) the annotation of every result, -1 for none.
-            people: (G,) bool: the people to be found.
-            free: (N,) bool: results that do not count without a match; None for none.
-        """
+        """From ``matches`` (T, N), the annotation of every result or -1; for the other arguments see ``evaluate``."""
         is_matched = matches >= 0
         correct = select_rows(people, matches)
         is_false = ~is_matched if free is None else ~is_matched & ~free

@@ -21,7 +21,7 @@ BORDER = 1.0
 class Slice(NamedTuple):
     """People with something in common, such as a size."""
 
-    name: str  # for people to read, such as ``medium``, ``1-2`` or ``truncated``
+    name: str  # such as ``medium``, ``1-2`` or ``truncated``
     people: int  # number of labelled people
     ap: float  # AP of these people; -1 if there are none
     counts: dict[str, int]  # number of keypoints of each kind in these people's matched results
@@ -102,15 +102,14 @@ def measure_slices(
                 outcome = evaluate_area(matched, *SIZES[name])
             else:
                 outcome = evaluate(matched, people, free=~select_rows(people, nearest))
-            slices[dimension].append(
-                Slice(
-                    name=name,
-                    people=int(people.sum()),
-                    ap=average_precision(outcome.precision()),
-                    counts=count_kinds(matched.kinds[select_rows(people, matched.person)]),
-                    missed=int((missed & people).sum()),
-                )
+            part = Slice(
+                name=name,
+                people=int(people.sum()),
+                ap=average_precision(outcome.precision()),
+                counts=count_kinds(matched.kinds[select_rows(people, matched.person)]),
+                missed=int((missed & people).sum()),
             )
+            slices[dimension].append(part)
     return slices
 
 

@@ -1,7 +1,6 @@
 """Reading a configuration from TOML files, tables and ``section.key=value`` overrides.
 
-An experiment file states only what differs from the defaults. An unknown key, a value of the wrong type and a value out
-of range raise an error that names the key.
+An error names the key that is unknown, or whose value has the wrong type or is out of range.
 """
 
 from __future__ import annotations
@@ -47,7 +46,11 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         if not isinstance(path, (str, Path)):
             raise ConfigError(f"an experiment file is given by its path, not by {truncate_for_message(path)}")
         remedy = "give the path of an experiment file, such as config/demo.toml"
-        _merge(tables, read_toml(path, "configuration", remedy))
+        for section, table in read_toml(path, "configuration", remedy).items():
+            if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
+                tables[section].update(table)
+            else:
+                tables[section] = table  # an unknown section or a wrong value, which _build_section reports
     file_source = str(path or "configuration")
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     if not pairs:
@@ -79,16 +82,15 @@ def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", i
 def _without_unknown_keys(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
     known: dict[str, Any] = {}
     unknown = []
-    sections = typing.get_type_hints(Config)
+    defaults = dataclasses.asdict(Config())
     for section, table in tables.items():
-        if section not in sections:
+        if section not in defaults:
             unknown.append(str(section))
         elif not isinstance(table, Mapping):
             known[section] = table
         else:
-            keys = typing.get_type_hints(sections[section])
-            known[section] = {key: value for key, value in table.items() if key in keys}
-            unknown += [f"{section}.{key}" for key in table if key not in keys]
+            known[section] = {key: value for key, value in table.items() if key in defaults[section]}
+            unknown += [f"{section}.{key}" for key in table if key not in defaults[section]]
     if unknown:
         _log.info("%s: settings that do not exist any more are ignored: %s", source, ", ".join(unknown))
     return known
@@ -116,15 +118,6 @@ def config_differences(old: Config, new: Config) -> list[str]:
 
 def _describe_value(value: Any) -> str:
     return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
-
-
-def _merge(tables: dict[str, Any], file_tables: Mapping[str, Any]) -> None:
-    """Overwrite the keys of ``tables`` that are in a file."""
-    for section, table in file_tables.items():
-        if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
-            tables[section].update(table)
-        else:
-            tables[section] = table  # an unknown section or a wrong value, which _build_section reports
 
 
 def _apply_override(tables: dict[str, Any], pair: str) -> None:
@@ -159,16 +152,12 @@ def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
     values = {}
     for key, value in table.items():
         if key not in expected_types:
-            raise ValueError(_describe_unknown_key(key, prefix, expected_types))
+            name = truncate_for_message(key)[1:-1]  # without the quotes
+            similar = difflib.get_close_matches(name, expected_types, n=1)
+            suggestion = f"did you mean {prefix}{similar[0]}? " if similar else ""
+            raise ValueError(f"unknown key {prefix}{name} ({suggestion}known: {', '.join(sorted(expected_types))})")
         values[key] = _convert_value(expected_types[key], value, f"{prefix}{key}")
     return kind(**values)
-
-
-def _describe_unknown_key(key: object, prefix: str, known: Iterable[str]) -> str:
-    name = truncate_for_message(key)[1:-1]  # without the quotes
-    similar = difflib.get_close_matches(name, known, n=1)
-    suggestion = f"did you mean {prefix}{similar[0]}? " if similar else ""
-    return f"unknown key {prefix}{name} ({suggestion}known: {', '.join(sorted(known))})"
 
 
 def _convert_value(expected: Any, value: Any, key: str) -> Any:
@@ -183,26 +172,22 @@ def _convert_value(expected: Any, value: Any, key: str) -> Any:
         return _convert_choice(arguments, value, key)
     if origin in (types.UnionType, typing.Union):
         for member in arguments:
-            if typing.get_origin(member) is Literal:
-                return _convert_switch(typing.get_args(member), value, key)
+            if typing.get_origin(member) is Literal:  # bool | Literal[...]
+                return value if isinstance(value, bool) else _convert_choice(typing.get_args(member), value, key, True)
         return _convert_value(_select_union_member(arguments, value), value, key)
     if origin is tuple:
         return _convert_list(arguments, value, key)
     return _convert_scalar(expected, value, key)
 
 
-def _convert_choice(choices: Sequence[str], value: Any, key: str) -> str:
+def _convert_choice(choices: Sequence[str], value: Any, key: str, or_switch: bool = False) -> str:
     if isinstance(value, str) and value in choices:
         return value
-    raise ValueError(f"{key} must be one of {', '.join(map(repr, choices))}, not {truncate_for_message(value)}")
-
-
-def _convert_switch(choices: Sequence[str], value: Any, key: str) -> bool | str:
-    """Convert to a bool or one of the named choices."""
-    if isinstance(value, bool) or (isinstance(value, str) and value in choices):
-        return value
-    names = " or ".join(["true, false", *map(repr, choices)])
-    raise ValueError(f"{key} must be {names}, not {truncate_for_message(value)}")
+    if or_switch:
+        expected = " or ".join(["true, false", *map(repr, choices)])
+    else:
+        expected = f"one of {', '.join(map(repr, choices))}"
+    raise ValueError(f"{key} must be {expected}, not {truncate_for_message(value)}")
 
 
 def _select_union_member(members: Sequence[Any], value: Any) -> Any:

@@ -259,10 +259,10 @@ class OptimConfig:
     """Clip the norm of the gradient to this value; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        not_negative = (
+        names = (
             "momentum weight_decay warmup_epochs step_epochs restart_epoch restart_lr restart_step_epochs max_grad_norm"
         )
-        for name in not_negative.split():
+        for name in names.split():
             _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
         _check(self.lr > 0, "optim.lr must be positive")
         _check(self.momentum < 1, "optim.momentum must be below 1")

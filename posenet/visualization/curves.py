@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
-"""The log and the drawing in a run's folder."""
 PRECISION_RECALL_FILE = "precision_recall.png"
 KEYPOINTS_FILE = "keypoints.png"
 MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'simplepose[plot]'"
@@ -46,7 +45,6 @@ LogEntry = dict[str, Any]
 
 
 def has_matplotlib() -> bool:
-    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
@@ -74,14 +72,14 @@ class RunHistory:
         positions: np.ndarray = np.interp(steps, epoch_steps, epochs) + pace * np.maximum(steps - epoch_steps[-1], 0)
         return positions
 
-    def terms(self) -> tuple[list[LogEntry], np.ndarray]:
-        """The entries with loss terms, and their terms (N, stacks, scales).
+    def series(self, entries: Sequence[LogEntry], key: str) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) positions and (N, ...) values of the entries in which ``key`` has a value.
 
-        If the run was resumed with another number of stacks, they begin there.
+        Values have one shape. If the run was resumed with another number of stacks, its terms begin there.
         """
-        entries = _entries_with(self.train, "terms")
-        entries = [entry for entry in entries if np.shape(entry["terms"]) == np.shape(entries[-1]["terms"])]
-        return entries, np.array([entry["terms"] for entry in entries], np.float64)
+        entries = _entries_with(entries, key)
+        entries = [entry for entry in entries if np.shape(entry[key]) == np.shape(entries[-1][key])]
+        return self.positions(entries), np.array([entry[key] for entry in entries], np.float64)
 
 
 def read_log(path: Path) -> RunHistory:
@@ -110,9 +108,7 @@ def read_log(path: Path) -> RunHistory:
 def write_curves(folder: Path, output: Path | None = None) -> Path:
     """Draw the curves of the run in ``folder`` to ``output``, or else to ``CURVES_FILE`` there; return the path.
 
-    Raises:
-        DataError: the folder contains no run.
-        ConfigError: matplotlib is missing, or the format is unknown.
+    ``DataError`` if the folder contains no run, ``ConfigError`` if matplotlib is missing or the format is unknown.
     """
     path = folder / CURVES_FILE if output is None else output
     _save_figure(training_figure(read_log(folder / LOG_FILE), folder.resolve().name), path)
@@ -125,7 +121,7 @@ def training_figure(history: RunHistory, run_name: str) -> Figure:
     What the log does not have has no panel: shares of a loss without terms or of a single stack, scores without an AP.
     """
     panels = [_plot_loss]
-    _, terms = history.terms()
+    _, terms = history.series(history.train, "terms")
     if len(terms):
         panels.append(_plot_scales)
     if len(terms) and terms.shape[1] > 1:
@@ -165,10 +161,11 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
     # The terms are means since the previous entry; the loss is that of one step.
     losses = [np.asarray(entry["terms"], np.float64).sum() if entry.get("terms") else entry["loss"] for entry in logged]
     _plot_curve(axes, history.positions(logged), losses, "training, between log lines", COLOURS[5], linewidth=1)
-    epoch_curves = {"train_loss": "training, mean of the epoch", "val_loss": "validation"}
-    for (key, label), colour in zip(epoch_curves.items(), COLOURS):
-        entries = _entries_with(history.epochs, key)
-        _plot_curve(axes, history.positions(entries), [entry[key] for entry in entries], label, colour, linewidth=2)
+    for key, label, colour in (
+        ("train_loss", "training, mean of the epoch", COLOURS[0]),
+        ("val_loss", "validation", COLOURS[1]),
+    ):
+        _plot_curve(axes, *history.series(history.epochs, key), label, colour, linewidth=2)
     _scale_loss_axis(axes)
     if history.skips:
         positions = history.positions(history.skips)
@@ -188,10 +185,10 @@ def _plot_stacks(axes: Axes, history: RunHistory) -> None:
 def _plot_terms(axes: Axes, history: RunHistory, title: str, summed_axis: int, label_of: Callable[[int], str]) -> None:
     """Plot the loss terms (N, stacks, scales), summed over one of these axes; ``label_of`` labels the curves."""
     _style_axes(axes, title)
-    entries, terms = history.terms()
+    positions, terms = history.series(history.train, "terms")
     values = terms.sum(axis=summed_axis)  # (N, curves)
     for index, colour in enumerate(_sequential_colours(values.shape[1])):
-        _plot_curve(axes, history.positions(entries), values[:, index], label_of(index), colour)
+        _plot_curve(axes, positions, values[:, index], label_of(index), colour)
     _scale_loss_axis(axes)
     _add_legend(axes)
 
@@ -208,24 +205,21 @@ def _plot_scores(axes: Axes, history: RunHistory) -> None:
 
 def _plot_learning_rate(axes: Axes, history: RunHistory) -> None:
     _style_axes(axes, "Learning rate")
-    entries = _entries_with(history.train, "lr")
-    _plot_curve(axes, history.positions(entries), [entry["lr"] for entry in entries], "", COLOURS[0])
+    _plot_curve(axes, *history.series(history.train, "lr"), "", COLOURS[0])
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     axes.set_ylim(bottom=0)
 
 
 def _plot_speed(axes: Axes, history: RunHistory) -> None:
     _style_axes(axes, "Speed", ylabel="samples/s")
-    entries = _entries_with(history.train, "samples_per_s")
-    positions = history.positions(entries)
-    speeds = [entry["samples_per_s"] for entry in entries]
+    positions, speeds = history.series(history.train, "samples_per_s")
     _plot_curve(axes, positions, speeds, "samples/s", COLOURS[0])
     # The quarter above the curves is for the legend.
-    axes.set_ylim(0, 1.25 * max(speeds, default=1))
+    axes.set_ylim(0, 1.25 * speeds.max() if len(speeds) else 1)
     wait_axes = axes.twinx()
     wait_axes.spines[["top"]].set_visible(False)
-    wait_percentages = [100 * entry.get("data_wait", 0) for entry in entries]
-    _plot_curve(wait_axes, positions, wait_percentages, "wait for data", COLOURS[4])
+    positions, waits = history.series(history.train, "data_wait")
+    _plot_curve(wait_axes, positions, 100 * waits, "wait for data", COLOURS[4])
     wait_axes.set_ylabel("time spent waiting for data, %")
     wait_axes.set_ylim(0, 125)
     wait_axes.set_yticks(range(0, 101, 25))
@@ -284,11 +278,7 @@ def evaluation_paths(folder: Path) -> list[Path]:
 
 
 def write_evaluation_curves(evaluation: Evaluation, folder: Path) -> list[Path]:
-    """Write the precision over recall and the OKS of every keypoint into a folder, and return the paths of the files.
-
-    Raises:
-        ConfigError: matplotlib is missing.
-    """
+    """Draw precision over recall and the OKS of every keypoint into files of a folder, and return their paths."""
     _save_figure(precision_figure(evaluation), folder / PRECISION_RECALL_FILE)
     _save_figure(keypoint_figure(evaluation), folder / KEYPOINTS_FILE)
     return evaluation_paths(folder)
@@ -334,11 +324,7 @@ def keypoint_figure(evaluation: Evaluation) -> Figure:
 
 
 def _new_figure(size: tuple[float, float], title: str = "", layout: Literal["constrained"] | None = None) -> Figure:
-    """Create a figure of (width, height) ``size`` in inches, without a window and without global state.
-
-    Raises:
-        ConfigError: matplotlib is missing or does not work.
-    """
+    """A figure of (width, height) ``size`` in inches, without a window; ``ConfigError`` if matplotlib does not work."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -350,7 +336,6 @@ def _new_figure(size: tuple[float, float], title: str = "", layout: Literal["con
 
 
 def _style_axes(axes: Axes, title: str, xlabel: str = "", ylabel: str = "") -> None:
-    """Set the title and the axis labels; draw a faint grid and no frame."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)

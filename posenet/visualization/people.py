@@ -26,7 +26,6 @@ LEFT: Colour = (255, 160, 40)
 RIGHT: Colour = (30, 130, 255)
 MIDDLE: Colour = (250, 250, 250)
 OUTLINE: Colour = (25, 25, 25)
-
 PALETTE: tuple[Colour, ...] = (
     (233, 180, 86), (0, 159, 230), (167, 121, 204), (66, 228, 240), (115, 158, 0), (0, 94, 213), (178, 114, 0),
     (230, 230, 230),
@@ -64,7 +63,7 @@ def draw_people(
     line_width: int = 0,
     colours: ColourScheme = "side",
 ) -> Drawing:
-    """Draw the keypoints and limbs of people on a copy of an image; (H, W, 3) uint8 BGR. Notebooks show it as an image.
+    """Draw the keypoints and limbs of people on a copy of an image; (H, W, 3) uint8 BGR.
 
     Args:
         image: what ``Predictor`` accepts: an image file, a PIL image or an array.

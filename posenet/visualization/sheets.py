@@ -47,14 +47,10 @@ _MARGIN = 4
 
 
 def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
-    """Fit an image into a tile below a strip with a label on the left and a note on the right.
+    """Centre an image (H, W, 3) BGR uint8 in a tile below a strip with a label on the left and a note on the right.
 
-    The image keeps its aspect ratio and is centred. A label that is too long loses its beginning, which is the least
-    important part of a path.
-
-    Args:
-        image: (H, W, 3) BGR uint8.
-        size: (height, width) of the tile without the strip of ``LABEL_HEIGHT`` pixels.
+    ``size`` is the (height, width) of the tile without the strip of ``LABEL_HEIGHT`` pixels. A label that is too long
+    loses its beginning, which is the least important part of a path.
     """
     height, width = size
     tile = np.full((height + LABEL_HEIGHT, width, 3), BACKGROUND, np.uint8)
@@ -142,9 +138,9 @@ def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
 
 def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
     """Draw the first ``count`` training samples, at most one epoch; ``DataError`` if one cannot be read."""
-    paths = []
     from posenet.data.sampler import TrainSampler
 
+    paths = []
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
         record, _ = dataset.read_record(index)
@@ -156,28 +152,22 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path,
 
 
 def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
-    """Draw the first sample of a batch as a contact sheet of four tiles; (H, W, 3) BGR uint8.
-
-    The tiles show the input with its keypoints, the masks, the maximum of the keypoint maps and that of the body-part
-    maps.
-    """
+    """Draw the first sample of a batch, its masks and the maxima of its maps as four tiles; (H, W, 3) BGR uint8."""
     skeleton = renderer.skeleton
     image = batch.images[0].numpy()
     targets = renderer(batch.joints[:1], batch.person_mask[:1].float() / 255)[0].numpy()
     part_maps = targets[skeleton.part_channels]
     keypoint_maps = targets[skeleton.keypoint_channels]
-    dimmed = dim_image(image)
     joints = _draw_joints(image, batch.joints[0].numpy(), skeleton)
     masks = _draw_masks(image, batch.person_mask[0].numpy(), batch.mask_miss[0].numpy())
     size = (image.shape[0], max(image.shape[1], MIN_SAMPLE_WIDTH))
     tiles = [
         label_tile(joints, "input and labelled keypoints", size, "dark dots: hidden keypoints"),
         label_tile(masks, "masks", size, "blue: people; red: not supervised"),
-        label_tile(
-            overlay_heatmap(dimmed, keypoint_maps.max(axis=0)), f"maximum of {len(keypoint_maps)} keypoint maps", size
-        ),
-        label_tile(overlay_heatmap(dimmed, part_maps.max(axis=0)), f"maximum of {len(part_maps)} body-part maps", size),
     ]
+    for kind, maps in (("keypoint", keypoint_maps), ("body-part", part_maps)):
+        overlay = overlay_heatmap(dim_image(image), maps.max(axis=0))
+        tiles.append(label_tile(overlay, f"maximum of {len(maps)} {kind} maps", size))
     return contact_sheet(tiles, columns=2, title=title)
 
 

@@ -124,20 +124,15 @@ def write_report(
     exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
 ) -> Path:
-    """Write ``report.html``, a page that needs neither a network nor other files.
+    """Write ``report.html``, a page that needs neither a network nor other files, and return its path.
 
     Args:
         diagnoses: of one results file, or of several for the same annotations.
         comparison: of several results files with the first; None for one.
         output_dir: folder of the page, which is created if necessary.
-        images_dir: folder of the images. The page shows small copies of those in its gallery. Without it, and for
-            images that cannot be read, the people are drawn on a plain ground.
+        images_dir: folder of the images. Without it, the people are drawn on a plain ground.
         provenance: where the results come from, from name to value; the page states it.
         exif_frame: see ``find_annotated_frame``.
-        progress: show a progress bar while the images are read.
-
-    Returns:
-        The path of the page.
     """
     chosen = choose_images(diagnoses, comparison)
     images = [diagnoses[0].images[index] for index in chosen]
@@ -181,10 +176,8 @@ def write_report(
 
 def _reach(comparison: Comparison) -> float:
     """The AP difference at both ends of the chart of intervals."""
-    ends = [
-        value for difference in comparison.differences for value in (*difference.interval, difference.ap_difference)
-    ]
-    return max(0.002, 1.15 * max(map(abs, ends)))
+    numbers = [(*difference.interval, difference.ap_difference) for difference in comparison.differences]
+    return max(0.002, 1.15 * float(np.abs(numbers).max()))
 
 
 def _hash(text: str) -> str:

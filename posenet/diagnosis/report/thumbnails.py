@@ -35,10 +35,7 @@ class Thumbnail(NamedTuple):
 def read_thumbnails(
     images: Sequence[CocoImage], folder: str | Path | None, exif_frame: ExifFrame, *, progress: bool = True
 ) -> list[Thumbnail]:
-    """Read images in the frame of their annotations (see ``find_annotated_frame``), and make them small.
-
-    An image that cannot be read gets a note instead.
-    """
+    """Read images in the frame of their annotations (see ``find_annotated_frame``), and make them small."""
     if folder is None:
         return [Thumbnail(b"", NO_FOLDER)] * len(images)
     max_bytes = min(MAX_BYTES, MAX_TOTAL_BYTES // max(len(images), 1))
@@ -55,10 +52,10 @@ def _read_thumbnail(path: Path, image: CocoImage, max_bytes: int, exif_frame: Ex
     if not jpeg:
         return Thumbnail(b"", f"{image.file_name} does not fit into the report, even made small.")
     height, width = pixels.shape[:2]
+    note = ""
     if (height, width) != (image.height, image.width):
         note = f"The file has {width} x {height} pixels, but the annotations say {image.width} x {image.height}."
-        return Thumbnail(jpeg, note)
-    return Thumbnail(jpeg, "")
+    return Thumbnail(jpeg, note)
 
 
 def encode_within(pixels: np.ndarray, max_bytes: int) -> bytes:

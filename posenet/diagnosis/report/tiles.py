@@ -104,19 +104,19 @@ def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> Ru
         present = keypoints[:, 2] > 0
         if not present.any():  # some files have a 0 in every third value
             present = ~present
-        wrong = np.flatnonzero(matched.kinds[row] > KEYPOINT_KINDS.index("good")).tolist()
-        errors = [f"{KEYPOINT_KINDS[matched.kinds[row, k]]}:{k}" for k in wrong]
+        wrong = {
+            k: KEYPOINT_KINDS[kind] for k, kind in enumerate(matched.kinds[row]) if kind > KEYPOINT_KINDS.index("good")
+        }
+        errors = [f"{kind}:{k}" for k, kind in wrong.items()]
         errors += ["background"] * bool(outcome.background[0, row]) + ["score"] * bool(diagnosis.is_misranked[row])
         badges.update(error.partition(":")[0] for error in errors)
         facts = f"score {matched.results.scores[row]:.3f}, OKS {diagnosis.result_oks[row]:.3f}"
         if not outcome.counted[0, row]:
             facts += ", in a crowd region, which does not count"
         shapes = [_draw_skeleton(keypoints, present, scale, matched.skeleton)]
-        for k in wrong:
+        for k, kind in wrong.items():
             right = matched.truth.keypoints[person, k] * scale
-            shapes.append(
-                _draw_mark(KEYPOINT_KINDS[matched.kinds[row, k]], keypoints[k] * scale if present[k] else right, right)
-            )
+            shapes.append(_draw_mark(kind, keypoints[k] * scale if present[k] else right, right))
         if outcome.background[0, row]:
             shapes.append(_frame("background", keypoints[present] * scale))
         partner = f"t{people[person]}" if person >= 0 else ""
