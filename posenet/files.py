@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import sys
@@ -77,10 +78,7 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
 
 @contextlib.contextmanager
 def open_text_output(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 file that replaces an earlier one when the block ends without an error; or standard output.
-
-    Bytes of file names that are not UTF-8 are written as they are.
-    """
+    """Open a UTF-8 file that replaces an earlier one when the block ends without an error; or standard output."""
     if is_standard_output(path):
         sys.stdout.flush()
         stream = io.TextIOWrapper(sys.stdout.buffer, "utf-8", "surrogateescape", newline="")
@@ -121,10 +119,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until the content of a file, or the names in a folder, would survive a power failure.
-
-    Not every system can flush a folder; there this does nothing.
-    """
+    """Wait until a file, or the names in a folder if the system can flush those, would survive a power failure."""
     is_folder = path.is_dir()
     try:
         descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
@@ -135,6 +130,12 @@ def flush_to_disk(path: Path) -> None:
     except OSError:
         if not is_folder:
             raise
+
+
+def sha256_of(path: str | Path) -> str:
+    """The SHA-256 of a file in hexadecimal; ``OSError`` if it cannot be read."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_toml(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ FORMAT = 1
 """Version of the dictionary that a run saves."""
 COMMENT_PREFIX = b"posenet-sha256:"
 COMMENT_LENGTH = len(COMMENT_PREFIX) + 2 * hashlib.sha256().digest_size
-"""Bytes of the comment: the prefix, and the checksum in hexadecimal."""
 
 _END_RECORD_SIGNATURE = b"PK\x05\x06"
 _END_RECORD_SIZE = 22
@@ -36,12 +35,9 @@ _CHUNK_SIZE = 1 << 20
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint with its checksum; ``path`` is the complete old or the complete new file at any time.
+    """Write a checkpoint with its checksum, also the folder; ``path`` is the complete old or new file at any time.
 
-    The folder is created if necessary.
-
-    Raises:
-        CheckpointError: the disk is full or failing, or permission is missing; ``path`` is unchanged.
+    ``CheckpointError`` if the disk is full or failing, or permission is missing; then ``path`` is unchanged.
     """
     if is_standard_output(path):
         raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
@@ -49,7 +45,11 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:
             torch.save(dict(state), file)
-            _append_checksum(file)
+            file.seek(-len(_LENGTH_FIELD), os.SEEK_END)
+            file.write(_LENGTH_FIELD + COMMENT_PREFIX)
+            digest = _hex_digest(file, file.tell())
+            file.seek(0, os.SEEK_END)
+            file.write(digest)
     except (OSError, RuntimeError) as error:
         reason = _system_message(error) or "is the disk full?"
         raise CheckpointError(
@@ -60,9 +60,8 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint into host memory; code in the file is never run.
 
-    Raises:
-        CheckpointError: the file is missing, truncated, damaged or not a checkpoint, has a newer format, or contains
-            objects other than plain data.
+    ``CheckpointError`` if the file is missing, damaged or no checkpoint, has a newer format, or contains objects other
+    than plain data.
     """
     path = Path(path)
     if path.is_dir():
@@ -114,15 +113,6 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
         damaged_entry = archive.testzip() if matches is None else None
     if damaged_entry is not None:
         raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
-
-
-def _append_checksum(file: BinaryIO) -> None:
-    """Write the checksum into the comment of a complete zip file that has none; ``file`` is open for update."""
-    file.seek(-len(_LENGTH_FIELD), os.SEEK_END)
-    file.write(_LENGTH_FIELD + COMMENT_PREFIX)
-    digest = _hex_digest(file, file.tell())
-    file.seek(0, os.SEEK_END)
-    file.write(digest)
 
 
 def _verify_checksum(file: BinaryIO) -> bool | None:

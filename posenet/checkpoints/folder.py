@@ -1,7 +1,4 @@
-"""The folder of a run: its checkpoints, which a thread writes, its lock and its status.
-
-Only rank 0 writes here.
-"""
+"""The folder of a run, where only rank 0 writes: its checkpoints, which a thread writes, its lock and its status."""
 
 from __future__ import annotations
 
@@ -62,8 +59,7 @@ class CheckpointFolder:
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
         """Write the checkpoint after ``step``; link ``last.pth`` and, if ``best``, ``best.pth`` to it; delete old ones.
 
-        Raises:
-            CheckpointError, OSError: the checkpoint cannot be written; older ones are intact.
+        ``CheckpointError`` or ``OSError`` if it cannot be written; older ones are intact.
         """
         if self._created and not self.path.is_dir():
             _log.warning("%s was removed during the run; creating it again for new checkpoints", self.path)
@@ -81,10 +77,7 @@ class CheckpointFolder:
             old.unlink(missing_ok=True)
 
     def history(self) -> list[Path]:
-        """The numbered checkpoints, newest first.
-
-        They are sorted by time, because a run that returns to an older checkpoint writes lower numbers again.
-        """
+        """The numbered checkpoints, newest first by time: a run that returns to an older one writes lower ones."""
         numbered = [path for path in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", path.name)]
         return sorted(numbered, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 

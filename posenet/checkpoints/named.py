@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock
 
 from posenet.errors import CheckpointError, ConfigError
-from posenet.files import read_toml
+from posenet.files import read_toml, sha256_of
 from posenet.messages import to_single_line, truncate_for_message
 
 HOME_VARIABLE = "POSENET_HOME"
@@ -88,9 +88,7 @@ def _parse_entry(name: str, table: Any, path: str) -> NamedWeights:
 
 
 def find_weights(name: str | Path) -> Path:
-    """The file that a path or the name of published weights means; downloaded if it is not in the cache.
-
-    An existing file comes before published weights of the same name.
+    """The file that a path or else the name of published weights means; downloaded if it is not in the cache.
 
     Raises:
         CheckpointError: the name is not known, or the weights cannot be downloaded or are not the expected ones.
@@ -110,10 +108,7 @@ def find_weights(name: str | Path) -> Path:
 
 
 def cached_path(name: str, entry: NamedWeights) -> Path:
-    """The file of published weights in the cache, whether it is there or not.
-
-    The name depends on the source, so that an entry with a new source is downloaded again.
-    """
+    """The file of published weights in the cache, whether it is there or not; the name depends on the source."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet").expanduser()
     source = hashlib.sha256(entry.source.encode()).hexdigest()
@@ -179,8 +174,7 @@ def _check(name: str, entry: NamedWeights, file: Path) -> None:
     """Raise ``CheckpointError`` unless a downloaded file is the expected one. Code in it is never run."""
     from posenet.checkpoints.file import read_checkpoint
 
-    with open(file, "rb") as stream:
-        actual = hashlib.file_digest(stream, "sha256").hexdigest()
+    actual = sha256_of(file)
     if entry.sha256 and actual != entry.sha256.lower():
         raise CheckpointError(
             f"{entry.source} has sent a file with the SHA-256 {actual} instead of {entry.sha256} for {name}; check the "

@@ -1,7 +1,4 @@
-"""The weights in checkpoints: ours, the authors' published ones and bare state dicts.
-
-A checkpoint is given by its path, or by the name of published weights, which are downloaded when they are first used.
-"""
+"""The weights in checkpoints, given by path or name: ours, the authors' published ones and bare state dicts."""
 
 from __future__ import annotations
 

@@ -62,10 +62,7 @@ PYTORCH_MISSING = (
 
 
 class ToolParser(argparse.ArgumentParser):
-    """A parser whose help shows defaults, and whose errors are one line, with a suggestion for a mistyped flag.
-
-    Its subcommands have parsers of the same kind.
-    """
+    """A parser whose help shows defaults, and whose errors are one line, with a suggestion for a mistyped flag."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": _HelpFormatter} | options)
@@ -147,10 +144,7 @@ def make_parser(name: str, prog: str) -> argparse.ArgumentParser:
 
 
 def run_and_report(task: Callable[[], int | None], prog: str) -> int:
-    """Run a task and return the exit status: that of the task, and 0 if it returns None.
-
-    An error that the user can fix is reported as one line on standard error.
-    """
+    """Run a task and return its exit status; report an error that the user can fix as one line on standard error."""
     status = 1
     try:
         with repeat_lost_interrupts():

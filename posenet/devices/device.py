@@ -1,7 +1,4 @@
-"""Selecting a device by name, what it can do, and the flags of its library of convolutions.
-
-What an accelerator offers is asked of its PyTorch module, so that no list of device types has to be kept.
-"""
+"""Selecting a device by name, what it can do by its PyTorch module, and the flags of its library of convolutions."""
 
 from __future__ import annotations
 
@@ -18,10 +15,7 @@ from posenet.messages import first_sentence
 
 
 def select_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" is an accelerator or the CPU. ``ConfigError`` if this machine lacks it.
-
-    A device with an index becomes the current device of this thread.
-    """
+    """The device called ``name``, now current; "auto" is an accelerator or the CPU. ``ConfigError`` without it."""
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     device = parse_device(name)
@@ -65,12 +59,13 @@ def describe_device(device: torch.device) -> str:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Whether a device computes in bf16 natively, as far as it tells.
-
-    ``torch.mps`` does not tell, and older Apple chips emulate bf16, so the answer is False for it.
-    """
-    if device.type == "cpu":
-        return _cpu_computes_in_bf16()
+    """Whether a device computes in bf16 natively, as far as it tells; ``torch.mps`` does not."""
+    if device.type == "cpu":  # it needs bf16 instructions, and PyTorch the library that uses them
+        get_capabilities = getattr(torch.cpu, "get_capabilities", None)  # older releases of PyTorch do not tell
+        if get_capabilities is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            return False
+        capabilities = get_capabilities()
+        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
     is_supported = _function_of_module(device, "is_bf16_supported")
     if is_supported is None:
         return torch.bfloat16 in _autocast_dtypes(device)
@@ -78,15 +73,6 @@ def computes_in_bf16(device: torch.device) -> bool:
     if "including_emulation" in inspect.signature(is_supported).parameters:
         return bool(is_supported(including_emulation=False))
     return bool(is_supported())
-
-
-def _cpu_computes_in_bf16() -> bool:
-    """Whether the CPU has bf16 instructions and PyTorch has the library that uses them."""
-    get_capabilities = getattr(torch.cpu, "get_capabilities", None)  # older releases of PyTorch do not tell
-    if get_capabilities is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    capabilities = get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def prefers_fp16(device: torch.device) -> bool:
@@ -150,8 +136,8 @@ def cudnn_flags(*, benchmark: bool, tf32: bool | None = None) -> Iterator[None]:
     """Within this context, cuDNN (MIOpen on ROCm) has these flags; other devices ignore them.
 
     Args:
-        benchmark: try all algorithms for every new shape of input and keep the fastest. This pays for shapes that come
-            back often. It is left off if the algorithms must be deterministic, because the choice would not be.
+        benchmark: try all algorithms for every new shape of input, which pays for shapes that come back often. It is
+            left off if the algorithms must be deterministic, because the choice would not be.
         tf32: let convolutions round float32 to TF32; None changes nothing.
     """
     flags = torch.backends.cudnn

@@ -24,10 +24,7 @@ def launched_processes(environment: MutableMapping[str, str]) -> int:
     """The number of processes that torchrun or srun has started together; 1 without a launcher.
 
     PyTorch reads the rank of a process from the variables that torchrun sets: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR
-    and MASTER_PORT. For a task of srun, this function sets them.
-
-    Raises:
-        ConfigError: variables are missing, or their values are impossible.
+    and MASTER_PORT. For a task of srun, this function sets them. ``ConfigError`` if they are missing or impossible.
     """
     try:
         if "RANK" not in environment and _num_slurm_tasks(environment) > 1:
@@ -64,35 +61,26 @@ def restarts_after_failure(environment: Mapping[str, str]) -> bool:
 
 
 def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
-    """The number of processes that srun has started together; 1 outside a job step.
-
-    SLURM_NTASKS is the number of tasks that the job has asked for. The shell of an interactive ``salloc`` has it too,
-    although it is the only task of its step.
-    """
+    """The number of processes that srun has started together; 1 outside a job step."""
     if "SLURM_PROCID" not in environment or "SLURM_STEP_ID" not in environment:
         return 1
+    # The shell of an interactive salloc has SLURM_NTASKS too, although it is the only task of its step.
     return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
 
 
 def _torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun would set for this task of srun.
-
-    The processes meet on the first host of the step, unless MASTER_ADDR names another one: it must be that of rank 0.
-    """
+    """What torchrun would set for this task of srun. They meet on the first host, unless MASTER_ADDR is set."""
     nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    # A port that differs between the steps of a job, and between jobs with ids close to each other.
+    job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
+    port = 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
     return {
         "RANK": environment["SLURM_PROCID"],
         "LOCAL_RANK": environment["SLURM_LOCALID"],
         "WORLD_SIZE": str(_num_slurm_tasks(environment)),
         "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(nodes),
-        "MASTER_PORT": environment.get("MASTER_PORT") or str(_port_of_step(environment)),
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
     }
-
-
-def _port_of_step(environment: Mapping[str, str]) -> int:
-    """A port that differs between the steps of a job, and between jobs with ids close to each other."""
-    job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
-    return 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
 
 
 def first_host(node_list: str) -> str:

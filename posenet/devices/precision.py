@@ -26,14 +26,10 @@ DTYPES: dict[Amp, torch.dtype] = {"off": torch.float32, "bf16": torch.bfloat16, 
 
 
 def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
-    """The precision called ``name`` for prediction; "auto" is the fastest one on this device.
+    """The precision called ``name`` for prediction; ``ConfigError`` if it is unknown.
 
     "auto" selects bf16, which has the range of float32, if the device computes in it natively. It selects fp16 on other
-    devices that are faster in it, such as older CUDA devices with tensor cores, and float32 everywhere else: a CPU
-    without bf16 instructions emulates bf16, which is slower than float32.
-
-    Raises:
-        ConfigError: the name is unknown.
+    devices that are faster in it, such as older CUDA devices with tensor cores, and float32 everywhere else.
     """
     if name != "auto":
         if name not in DTYPES:
@@ -55,8 +51,7 @@ def select_training_mode(device: torch.device, settings: TrainConfig) -> Network
     """The precision and memory format that ``settings`` name; "auto" is what suits the device.
 
     On a CPU "auto" is float32 in the contiguous format, so that a run does not depend on the instructions of the CPU.
-    On accelerators it is the precision of prediction, and the channels-last format in half precision, because tensor
-    cores work on it.
+    On accelerators it is the precision of prediction, and in half precision the channels-last format of tensor cores.
     """
     amp: Amp = "off" if settings.amp == "auto" and device.type == "cpu" else select_amp(device, settings.amp)
     channels_last = settings.channels_last
@@ -73,10 +68,7 @@ def autocast(device: torch.device, amp: Amp) -> contextlib.AbstractContextManage
 
 
 def make_grad_scaler(device: torch.device, amp: Amp, loss_scale: float) -> torch.amp.GradScaler:
-    """The loss scaler for fp16 training; for other precisions it is disabled and does nothing.
-
-    A ``loss_scale`` of 0 lets the scaler adapt the scale; another value is kept.
-    """
+    """The loss scaler of fp16, disabled for other precisions; a ``loss_scale`` of 0 lets it adapt the scale."""
     enabled = amp == "fp16"
     if loss_scale == 0:
         return torch.amp.GradScaler(device.type, enabled=enabled)

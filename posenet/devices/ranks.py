@@ -50,12 +50,10 @@ class Ranks:
         raise OtherRankError(f"rank {failed[0]} has failed and reports why")
 
     def run_on_all(self, function: Callable[[], Result]) -> Result:
-        """The result of a function that every rank calls. If it fails on one, all ranks end.
+        """The result of a function that every rank calls. If it fails on one, all ranks end; see ``raise_on_all``.
 
-        Raises:
-            PosenetError, OSError: that of the function, on the first rank that has one. Any other exception is a fault
-                of the program: it is not shared, and ends the other ranks when this one ends.
-            OtherRankError: on all other ranks.
+        Errors are ``PosenetError`` and ``OSError``. Any other exception is a fault of the program: it is not shared,
+        and ends the other ranks when this one ends.
         """
         error = None
         try:

@@ -1,7 +1,4 @@
-"""How training uses devices and processes: one device, DataParallel, or DistributedDataParallel.
-
-Code that calls a runtime is the same for all three.
-"""
+"""How training uses devices and processes: one device, DataParallel, or DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -87,11 +84,8 @@ class Runtime(Ranks):
 class DataParallelRuntime(Runtime):
     """One process that splits every batch over several devices; with a single device it is a plain ``Runtime``.
 
-    The wrapped module renders the targets and computes the loss, so that work is split over the devices too. Batches
-    stay in host memory until DataParallel splits them. BatchNorm computes its statistics on each device separately.
-
-    Args:
-        indices: numbers of the devices; None means all of the type of the configured device.
+    Batches stay in host memory until DataParallel splits them. BatchNorm computes its statistics on each device
+    separately. ``indices`` are the numbers of the devices; None means all of the type of the configured device.
     """
 
     def __init__(self, indices: Sequence[int] | None = None) -> None:
@@ -141,10 +135,8 @@ class DistributedRuntime(Runtime):
 
     Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device. A collective
     call raises an error after it has waited ``timeout_minutes`` for the other ranks. The ranks are those of the
-    environment variables of torchrun; without them, this process is the only one.
-
-    Raises:
-        ConnectError: the processes did not find or did not reach each other.
+    environment variables of torchrun; without them, this process is the only one. ``ConnectError`` if the processes did
+    not reach each other.
     """
 
     def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> None:
@@ -245,10 +237,8 @@ def _meet(timeout: timedelta) -> tuple[Any, int, int]:
 def device_of_rank(name: str, local_rank: int) -> torch.device:
     """The device of this process: of the type that ``name`` names, with the local rank as its index.
 
-    If a scheduler shows each process only one device, it is that device for every local rank.
-
-    Raises:
-        ConfigError: this machine has fewer devices than processes, or ``name`` has an index.
+    If a scheduler shows each process only one device, it is that one. ``ConfigError`` if this machine has fewer devices
+    than processes, or ``name`` has an index.
     """
     device = select_device("auto") if name == "auto" else parse_device(name)
     if device.type == "cpu":

@@ -27,14 +27,11 @@ class StopRequested(Exception):
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[Callable[[], bool]]:
-    """Within this context, a stop signal sets a flag instead of ending the process.
+    """Within this context, a stop signal ends nothing; yields a function that tells whether one has arrived.
 
     A second Ctrl-C raises ``KeyboardInterrupt``, and so does SIGTERM after Ctrl-C: torchrun sends that to the processes
-    of a user who presses Ctrl-C twice. SLURM never sends Ctrl-C, so its second signal does not disturb a save.
-
-    Yields:
-        A function that returns whether a stop signal has arrived. Outside the main thread, where Python cannot catch
-        signals, it always returns False.
+    of a user who presses Ctrl-C twice. SLURM never sends Ctrl-C, so its second signal does not disturb a save. Outside
+    the main thread, Python cannot catch signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

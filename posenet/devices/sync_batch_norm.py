@@ -34,26 +34,20 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
 
     Each sum is one all-reduce. Computing the variance as sum(x^2) / m - mean^2 would save the second one, but loses
     digits if the mean is large. The running variance is the unbiased one, with m - 1.
-
-    Parameter names and the behaviour in evaluation mode are those of ``nn.BatchNorm2d``.
     """
 
     @classmethod
     def convert(cls, module: nn.Module) -> nn.Module:
         """Replace every ``nn.BatchNorm2d`` inside a module; parameters and buffers stay the same objects."""
         for name, child in module.named_children():
-            if isinstance(child, nn.BatchNorm2d) and not isinstance(child, cls):
-                setattr(module, name, cls._from_batch_norm(child))
-            else:
+            if not isinstance(child, nn.BatchNorm2d):
                 cls.convert(child)
+            elif not isinstance(child, cls):
+                converted = cls(child.num_features, child.eps, child.momentum).train(child.training)
+                for key, tensor in (*child.named_parameters(), *child.named_buffers()):
+                    setattr(converted, key, tensor)
+                setattr(module, name, converted)
         return module
-
-    @classmethod
-    def _from_batch_norm(cls, norm: nn.BatchNorm2d) -> GroupBatchNorm2d:
-        converted = cls(norm.num_features, norm.eps, norm.momentum)
-        for name, tensor in (*norm.named_parameters(), *norm.named_buffers()):
-            setattr(converted, name, tensor)
-        return converted.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalize x (N, C, h, w) of any floating-point dtype; sums are computed in float32 or float64."""

@@ -98,6 +98,8 @@ def compare(
     differences = []
     for other, gain in zip(others, aps[1:] - aps[0]):
         low, high = np.percentile(gain, _INTERVAL).tolist()
+        sums = zip(baseline.images, baseline.image_oks().tolist(), other.image_oks().tolist())
+        images = [ImageChange(image.id, image.file_name, old, new) for image, old, new in sums if old != new]
         differences.append(
             Difference(
                 baseline=baseline.name,
@@ -107,7 +109,7 @@ def compare(
                 share_better=float((gain > 0).mean() + (gain == 0).mean() / 2),
                 resamples=resamples,
                 changes=_changes(baseline, other),
-                images=_image_changes(baseline, other),
+                images=sorted(images, key=lambda change: -abs(change.after - change.before)),
             )
         )
     return Comparison([diagnosis.name for diagnosis in diagnoses], differences)
@@ -160,9 +162,3 @@ def _numbers(diagnosis: Diagnosis) -> Iterator[tuple[str, str, float]]:
         for part in slices:
             if part.ap >= 0:
                 yield dimension, part.name, part.ap
-
-
-def _image_changes(before: Diagnosis, after: Diagnosis) -> list[ImageChange]:
-    sums = zip(before.images, before.image_oks().tolist(), after.image_oks().tolist())
-    changes = [ImageChange(image.id, image.file_name, old, new) for image, old, new in sums if old != new]
-    return sorted(changes, key=lambda change: -abs(change.after - change.before))

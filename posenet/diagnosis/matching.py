@@ -126,7 +126,9 @@ def compute_oks(keypoints: np.ndarray, truth: Truth, pairs: Pairs, sigmas: np.nd
         gaps = xy - truth.keypoints[person, :, :2]
         labelled = truth.labelled[person]
         region = np.flatnonzero(~labelled.any(axis=1))
-        gaps[region] = _gaps_to_regions(xy[region], truth.boxes[person[region]])
+        corner, size = np.split(truth.boxes[person[region], None], 2, axis=2)
+        low, high = corner - size, corner + 2 * size
+        gaps[region] = np.maximum(0, low - xy[region]) + np.maximum(0, xy[region] - high)
         labelled[region] = True
         similarity = keypoint_similarity((gaps**2).sum(axis=-1), truth.areas[person, None], sigmas)
         oks[block] = mean_over_labelled(similarity, labelled)
@@ -180,10 +182,3 @@ def ranks_within(groups: np.ndarray) -> np.ndarray:
 def select_rows(chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Whether each of ``rows`` is chosen in a (N,) bool array; False for -1, which stands for no row."""
     return np.asarray(np.append(chosen, False)[rows])
-
-
-def _gaps_to_regions(xy: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """(rows, F, 2) distance along x and y from boxes (rows, 4) of thrice the width and height; 0 inside."""
-    corner, size = np.split(boxes[:, None], 2, axis=2)
-    low, high = corner - size, corner + 2 * size
-    return np.asarray(np.maximum(0, low - xy) + np.maximum(0, xy - high))

@@ -41,13 +41,17 @@ class Attributes(NamedTuple):
     def of(cls, truth: Truth, image_sizes: np.ndarray) -> Attributes:
         """``image_sizes`` is (images, 2): width and height of every image."""
         labelled = truth.labelled.sum(axis=1)
+        limits = image_sizes[truth.image].astype(float)  # (G, 2)
+        corner, xy = truth.boxes[:, :2], truth.keypoints[..., :2]
+        box_truncated = (corner <= BORDER) | (corner + truth.boxes[:, 2:] >= limits - BORDER)
+        keypoint_truncated = ((xy <= 0) | (xy >= limits[:, None] - 1)).any(axis=2) & truth.labelled
         is_hidden = truth.labelled & (truth.keypoints[..., 2] < 2)
         medium = SIZES["medium"]
         return cls(
             size=(truth.areas >= medium[0]).astype(int) + (truth.areas > medium[1]),
             labelled=labelled,
             crowding=_count_overlaps(truth),
-            truncated=_is_truncated(truth, image_sizes),
+            truncated=box_truncated.any(axis=1) | keypoint_truncated.any(axis=1),
             hidden=is_hidden.sum(axis=1) / np.maximum(labelled, 1),
         )
 
@@ -133,12 +137,3 @@ def _box_iou(boxes: np.ndarray) -> np.ndarray:
     iou = np.divide(intersection, union, out=np.zeros_like(union), where=union > 0)
     np.fill_diagonal(iou, 1)
     return np.asarray(iou)
-
-
-def _is_truncated(truth: Truth, image_sizes: np.ndarray) -> np.ndarray:
-    size = image_sizes[truth.image].astype(float)  # (G, 2)
-    high = truth.boxes[:, :2] + truth.boxes[:, 2:]
-    box = (truth.boxes[:, :2] <= BORDER) | (high >= size - BORDER)
-    xy = truth.keypoints[..., :2]
-    keypoint = ((xy <= 0) | (xy >= size[:, None] - 1)).any(axis=2) & truth.labelled
-    return np.asarray(box.any(axis=1) | keypoint.any(axis=1))

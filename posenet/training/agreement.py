@@ -13,6 +13,7 @@ from typing import Any
 import posenet
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, OtherRankError
+from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, config_to_dict
 
@@ -88,9 +89,7 @@ def code_digest() -> str:
 def describe_file(path: str | Path) -> str:
     """Size and digest of a file, or why it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return f"{os.path.getsize(path)} bytes with the digest {digest[:8]}"
+        return f"{os.path.getsize(path)} bytes with the digest {sha256_of(path)[:8]}"
     except OSError as error:
         return f"a file that cannot be read ({error.strerror or error})"
 

@@ -19,11 +19,8 @@ class WeightAverage:
     """An average of a network's weights and BatchNorm statistics, on the device of the network.
 
     Until the first update the average equals the trained weights. In a checkpoint, ``model`` is the average, and
-    ``average`` contains the trained weights.
-
-    Raises:
-        ConfigError: SWA of a network with BatchNorm layers that are not frozen; their statistics would not match the
-            averaged weights.
+    ``average`` contains the trained weights. ``ConfigError`` for SWA without frozen BatchNorm, whose statistics would
+    not match the averaged weights.
     """
 
     def __init__(self, network: nn.Module, settings: AverageConfig) -> None:
@@ -87,10 +84,7 @@ class WeightAverage:
         return {"model": weights | self._average, "average": average}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the average from a checkpoint, after the network has loaded its ``trained_weights``.
-
-        An average of the other kind is not continued: the new one starts from the trained weights.
-        """
+        """Restore the average, if it is of the same kind, after the network has loaded its ``trained_weights``."""
         saved = state.get("average", {})
         if saved.get("kind", self.settings.kind) != self.settings.kind:
             saved = {}

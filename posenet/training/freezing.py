@@ -16,10 +16,7 @@ ALL_BUT_HEADS = "all-but-heads"
 
 
 def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
-    """Freeze the parameters with names that match any glob pattern or ``ALL_BUT_HEADS``; return these names, sorted.
-
-    ``ConfigError`` if a pattern matches none.
-    """
+    """Freeze the parameters whose names match a pattern, and return the names; ``ConfigError`` if one matches none."""
     parameters = dict(network.named_parameters())
     frozen: set[str] = set()
     for pattern in patterns:

@@ -127,10 +127,9 @@ class RestartingLoader:
 
 
 def _remove_sigchld_handler() -> None:
-    """Remove the signal handler with which PyTorch reports the death of a worker.
+    """Remove the signal handler with which PyTorch reports the death of a worker; the loader notices it without that.
 
-    The handler raises an error wherever the main process is at that moment, perhaps in the middle of an optimizer step
-    or a checkpoint. The loader notices dead workers without it.
+    The handler raises an error wherever the main process is, perhaps in the middle of a step or a checkpoint.
     """
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         return

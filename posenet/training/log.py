@@ -119,10 +119,7 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
 
 
 class TextLog:
-    """Writes all messages of the package to ``log.txt``, also those from before its folder is known.
-
-    As a context it receives messages; ``open`` starts the file.
-    """
+    """Writes all messages of the package within this context to ``log.txt``, also those from before ``open``."""
 
     def __init__(self) -> None:
         self._early = logging.handlers.MemoryHandler(MAX_EARLY_MESSAGES, flushLevel=logging.CRITICAL + 1)

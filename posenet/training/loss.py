@@ -86,7 +86,9 @@ class FocalL2Loss(nn.Module):
 
         # Maps become (N, L) in the order in which the predictions are in memory. So every operation on them reads and
         # writes memory in order, and the target is reordered once and not once for each stack.
-        flatten = _flatten_channels_last if _is_channels_last(predictions[0][0]) else _flatten_channels_first
+        finest = predictions[0][0]
+        is_channels_last = finest.is_contiguous(memory_format=torch.channels_last) and not finest.is_contiguous()
+        flatten = _flatten_channels_last if is_channels_last else _flatten_channels_first
         cells = self._cells(flatten(targets[0]), flatten(weights[0]))  # (N, L) each
         finest_sums = [self._weighted_error(flatten(scales[0]), cells).sum(1) for scales in predictions]  # (N,) each
         # The coarser scales have a third of the cells of the finest. One copy joins those of all stacks, because an
@@ -131,10 +133,6 @@ class _Cells(NamedTuple):
 def _normalized(weights: Sequence[float]) -> Tensor:
     """The weights divided by their sum."""
     return torch.tensor([weight / sum(weights) for weight in weights])
-
-
-def _is_channels_last(maps: Tensor) -> bool:
-    return maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()
 
 
 def _flatten_channels_last(maps: Tensor) -> Tensor:

@@ -58,9 +58,9 @@ class ModelWithLoss(nn.Module):
         return self._compiled is not None
 
     def compile(self, **options: Any) -> None:
-        """Make ``torch.compile`` compile targets, network and loss in training mode; ``options`` are its arguments.
+        """Make ``torch.compile`` compile targets, network and loss in training; ``options`` are its arguments.
 
-        Evaluation is not compiled: it would be a second graph, which takes longer to compile than it saves.
+        Evaluation would be a second graph, which takes longer to compile than it saves.
         """
         self._compiled = torch.compile(self._loss_terms, **options)
 

@@ -1,8 +1,7 @@
 """The optimizer, its learning rate, and restoring its state.
 
-The learning rate of a step is a pure function of the settings and the position in the run. In these functions,
-``epoch`` is the number of completed epochs, and ``step`` the number of completed steps of the current epoch. ``factor``
-multiplies all learning rates; see ``lr_factor``.
+The learning rate of a step is a pure function of the settings and the position in the run: the number of completed
+epochs, and of completed steps of the current one. ``factor`` multiplies all learning rates; see ``lr_factor``.
 """
 
 from __future__ import annotations
@@ -39,13 +38,11 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore the accumulated state, such as momentum. Hyperparameters keep their current values.
+    """Restore the accumulated state, such as momentum; hyperparameters keep their current values.
 
     ``ValueError`` if the state belongs to another kind of optimizer or to other parameters.
     """
-    hyperparameters = [
-        {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
-    ]
+    current_groups = [dict(group) for group in optimizer.param_groups]
     if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
         raise ValueError("another kind of optimizer")
     optimizer.load_state_dict(state)
@@ -54,7 +51,7 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
             # Scalars, such as Adam's number of steps, have no shape to compare.
             if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
                 raise ValueError("the optimizer's state has another shape")
-    for group, current in zip(optimizer.param_groups, hyperparameters):
+    for group, current in zip(optimizer.param_groups, current_groups):
         group.update(current)
 
 

@@ -85,10 +85,7 @@ class Progress:
         return False
 
     def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
-        """Keep the completed share of an epoch that had ``old_steps`` steps and now has ``new_steps``.
-
-        ``ValueError`` if the position is not in such an epoch.
-        """
+        """Keep the completed share of an epoch that has another number of steps now; ``ValueError`` if it had fewer."""
         if type(old_steps) is not int or not self.step <= old_steps:
             raise ValueError(f"step {self.step} of an epoch of {truncate_for_message(old_steps)} steps")
         if old_steps != new_steps:

@@ -189,10 +189,7 @@ class RunState:
             ) from error
 
     def load_weights(self, checkpoint: FoundCheckpoint) -> None:
-        """Restore the weights, their average, the state of the optimizer and the loss scale.
-
-        ``CheckpointError`` if they belong to another network or optimizer.
-        """
+        """Restore the weights, their average, the state of the optimizer and the loss scale, or ``CheckpointError``."""
         path, state = checkpoint.path, checkpoint.state
         load_weights(self.network, path, state={"model": trained_weights(state)}, min_loaded_share=0).require_all()
         if self.average is not None:
@@ -211,10 +208,7 @@ class RunState:
 
 
 def get_random_state(device: torch.device) -> dict[str, Any]:
-    """The state of the CPU's generator ("cpu") and, if ``device`` is an accelerator, of its generator ("device").
-
-    "device_type" says which kind of accelerator it is.
-    """
+    """The state of the generators of the CPU ("cpu") and of an accelerator ("device"), and its "device_type"."""
     state = {"cpu": torch.get_rng_state(), "device_type": device.type}
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state(device)

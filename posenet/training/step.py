@@ -37,10 +37,8 @@ class TrainStep:
     the loss scale of fp16 may be lowered. The host waits for the device once in each step, to read the losses and the
     gradient norm together; in fp16 an optimizer without fused kernels waits a second time.
 
-    Args:
-        model: ``ModelWithLoss``, wrapped by the runtime.
-        max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this value; 0 does not clip.
-        set_losses: records the losses of several data sets; None if there is only one.
+    ``model`` is a ``ModelWithLoss``, wrapped by the runtime. The norm of the true (unscaled, averaged) gradient is
+    clipped to ``max_grad_norm``, unless that is 0. ``set_losses`` records the losses of several data sets.
     """
 
     def __init__(

@@ -66,10 +66,7 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
 
 
 def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:
-    """Log what every data set contributes; ``DataError`` if nothing supervises some keypoint of the network.
-
-    A teacher supervises all keypoints.
-    """
+    """Log what every data set contributes; ``DataError`` if neither a set nor a teacher supervises some keypoint."""
     unsupervised = [] if has_teacher else stores.never_supervised()
     keypoints = [name for name in unsupervised if name in stores.skeleton.keypoints]
     if keypoints:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from posenet.checkpoints.named import find_weights
 from posenet.checkpoints.weights import load_model
 from posenet.devices.precision import select_amp
 from posenet.errors import CheckpointError, ConfigError
+from posenet.files import sha256_of
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, TargetsConfig
 
@@ -99,9 +99,7 @@ class Teacher:
 def load_teacher(config: Config, device: torch.device) -> Teacher | None:
     """The teacher of a run, in the fastest precision of its device; None if ``train.teacher`` is not set.
 
-    Raises:
-        CheckpointError: the file is missing or damaged, or has no weights of a network.
-        ConfigError: the teacher has another skeleton than ``model.skeleton``.
+    ``CheckpointError`` if the file is no network, ``ConfigError`` if it has another skeleton than ``model.skeleton``.
     """
     name = config.train.teacher
     if not name:
@@ -131,17 +129,13 @@ def teacher_digest(name: str) -> str:
     """SHA-256, in hexadecimal, of the file of a teacher, given by its path or the name of registered weights."""
     path = find_weights(name)
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(path)
     except OSError as error:
         raise CheckpointError(f"cannot read the teacher {path}: {error.strerror or error}") from error
 
 
 def require_same_teacher(state: Mapping[str, Any], teacher: Teacher | None, path: str | Path) -> None:
-    """Raise ``CheckpointError`` if the checkpoint at ``path`` was trained with another teacher than ``teacher``.
-
-    A resumed run may go on without its teacher, and a run without a teacher may get one.
-    """
+    """Raise ``CheckpointError`` if the checkpoint at ``path`` was trained with a teacher, but now has another one."""
     digest = state.get("teacher")
     if teacher is not None and digest and digest != teacher.digest:
         raise CheckpointError(

@@ -51,8 +51,7 @@ def validation_loss(
     """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
     Raises:
-        DataError: a larger share of the samples than ``max_unreadable`` cannot be read.
-        OtherRankError: likewise, on another rank.
+        DataError, OtherRankError: a larger share of the samples than ``max_unreadable`` cannot be read.
         StopRequested: ``stop_requested``, which is called before every batch, returned true on any rank.
     """
     loss_and_count = torch.zeros(2, dtype=torch.float64)
@@ -104,7 +103,10 @@ class CocoValidation:
         # Every rank gets about the same number of images of every shape.
         self.share = sort_by_shape(self.split.images)[runtime.rank :: runtime.world_size]
         self.truth = _labelled_people(self.split.people, config.model.skeleton)
-        self.drawn_indices = self._choose_drawn(config.log.pictures if runtime.is_main else 0)
+        # Indices into ``share`` of the images that rank 0 draws: always the same ones, of different shapes.
+        with_people = [index for index, image in enumerate(self.share) if image.id in self.truth]
+        num_drawn = config.log.pictures if runtime.is_main else 0
+        self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
         self.has_logged_frames = False
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
@@ -114,8 +116,7 @@ class CocoValidation:
         Only rank 0 draws; the sheet is None elsewhere, and if ``log.pictures`` is 0.
 
         Raises:
-            DataError: an image cannot be read.
-            OtherRankError: likewise, on another rank.
+            DataError, OtherRankError: an image cannot be read, here or on another rank.
             StopRequested: ``stop_requested``, which is called before every image, returned true on any rank.
         """
         drawings: list[np.ndarray] = []
@@ -183,15 +184,6 @@ class CocoValidation:
             label_tile(truth_drawing, coco_image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),
         ]
-
-    def _choose_drawn(self, count: int) -> frozenset[int]:
-        """Indices into this rank's share of the images to draw: the same ones every time, evenly spaced.
-
-        The images are sorted by shape, so that even spacing shows different shapes.
-        """
-        with_people = [index for index, image in enumerate(self.share) if image.id in self.truth]
-        spacing = max(1, len(with_people) // max(count, 1))
-        return frozenset(with_people[::spacing][:count])
 
 
 def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:

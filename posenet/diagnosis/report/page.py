@@ -146,12 +146,18 @@ def write_report(
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
+    # The chart of intervals has the same AP difference at both ends.
+    differences = [
+        number
+        for difference in (comparison.differences if comparison else ())
+        for number in (*difference.interval, difference.ap_difference)
+    ]
     folder = resources.files(__package__) / "templates"
     style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
     page = environment.get_template("page.html").render(
         runs=[Run(diagnosis) for diagnosis in diagnoses],
         comparison=comparison,
-        reach=0.0 if comparison is None else _reach(comparison),
+        reach=max(0.002, 1.15 * max(map(abs, differences), default=0.0)),
         tiles=tiles,
         tile_of={tile.id: tile for tile in tiles},
         provenance=provenance or {},
@@ -172,12 +178,6 @@ def write_report(
     # A name may hold bytes that are no text.
     write_atomically(path, page.encode(errors="replace"))
     return path
-
-
-def _reach(comparison: Comparison) -> float:
-    """The AP difference at both ends of the chart of intervals."""
-    numbers = [(*difference.interval, difference.ap_difference) for difference in comparison.differences]
-    return max(0.002, 1.15 * float(np.abs(numbers).max()))
 
 
 def _hash(text: str) -> str:

@@ -43,7 +43,10 @@ def choose_images(diagnoses: Sequence[Diagnosis], comparison: Comparison | None)
         position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
         rankings += [[position[change.id] for change in difference.images] for difference in comparison.differences]
     everybody = [range(len(diagnoses[0].images))]
-    num_points = _count_points(diagnoses)
+    # The keypoints of the people of each image, and of the results of all files.
+    truth = diagnoses[0].matched.truth
+    rows = [truth.image[truth.people], *(diagnosis.matched.results.image for diagnosis in diagnoses)]
+    num_points = truth.keypoints.shape[1] * np.bincount(np.concatenate(rows), minlength=len(diagnoses[0].images))
     chosen: set[int] = set()
     points_left = MAX_POINTS
     for lists, limit in ((worst, WORST_IMAGES), (rankings, MAX_IMAGES), (worst, MAX_IMAGES), (everybody, MAX_IMAGES)):
@@ -88,11 +91,3 @@ def _worst_first(severity: np.ndarray) -> list[int]:
 def _in_turn(rankings: Sequence[Sequence[int]]) -> Iterable[int]:
     """The first of each ranking, then the second of each ..."""
     return (index for row in zip_longest(*rankings) for index in row if index is not None)
-
-
-def _count_points(diagnoses: Sequence[Diagnosis]) -> np.ndarray:
-    """(images,) number of keypoints in each image: those of its people, and those of the results of all files."""
-    truth = diagnoses[0].matched.truth
-    rows = [truth.image[truth.people], *(diagnosis.matched.results.image for diagnosis in diagnoses)]
-    people = np.bincount(np.concatenate(rows), minlength=len(diagnoses[0].images))
-    return np.asarray(people * truth.keypoints.shape[1])
