@@ -31,13 +31,7 @@ def write_diagnosis(
     provenance: Mapping[str, str],
     exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> None:
-    """Compare several diagnoses, write all files, and print a summary.
-
-    Args:
-        images_dir: folder of the images for the report; None to draw the people without images.
-        provenance: where the results come from, from name to value.
-        exif_frame: see ``find_annotated_frame``.
-    """
+    """Compare several diagnoses, write all files, and print a summary; for the arguments see ``write_report``."""
     comparison = compare(diagnoses) if len(diagnoses) > 1 else None
     written = f"{time.strftime('%Y-%m-%d %H:%M')} by posenet {posenet.__version__}"
     facts = {**provenance, "Images": str(images_dir or "not shown"), "Written": written}

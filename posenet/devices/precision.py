@@ -79,10 +79,7 @@ def make_grad_scaler(device: torch.device, amp: Amp, loss_scale: float) -> torch
 
 
 def describe_training_mode(device: torch.device, settings: TrainConfig) -> str:
-    """One line for the log of a run about the settings that "auto" and the device determine.
-
-    ``Device cuda:0 (NVIDIA H100): precision bf16 (auto), channels_last on (auto), TF32 on, cudnn.benchmark on``
-    """
+    """``Device cuda:0 (NVIDIA H100): precision bf16 (auto), channels_last on (auto), TF32 on, cudnn.benchmark on``."""
     mode = select_training_mode(device, settings)
     parts = [
         f"precision {'float32' if mode.amp == 'off' else mode.amp}{_auto(settings.amp)}",

@@ -19,8 +19,7 @@ class TrainingStores(NamedTuple):
     """The data of a run."""
 
     train: StoreList
-    val: StoreList | None
-    """None without validation samples."""
+    val: StoreList | None  # None without validation samples
 
 
 def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingStores:

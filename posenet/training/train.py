@@ -265,7 +265,6 @@ class Trainer:
         )
 
     def _describe_lr(self) -> str:
-        """The learning rate of all processes together, and the settings that determine it."""
         optim, world_size = self.config.optim, self.runtime.world_size
         samples = self.config.train.batch_size * world_size * optim.accumulate
         lr = optim.lr * lr_factor(optim, world_size)

@@ -145,9 +145,7 @@ def training_figure(history: RunHistory, run_name: str) -> Figure:
 
 
 def _title(history: RunHistory, run_name: str) -> str:
-    facts = []
-    if history.epochs:
-        facts.append(f"epoch {history.epochs[-1]['epoch']}")
+    facts = [f"epoch {entry['epoch']}" for entry in history.epochs[-1:]]
     facts.append(f"step {max(entry['step'] for entry in history.train + history.epochs)}")
     if scored := _entries_with(history.epochs, "AP"):
         best = max(scored, key=lambda entry: float(entry["AP"]))

@@ -89,14 +89,10 @@ def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") ->
 def draw_heatmap_sheet(
     image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw every map over the dimmed image, with its channel, its name and its maximum; about 2000 pixels wide.
+    """Draw every map (C, h, w) over the dimmed image (H, W, 3) BGR, with its channel, its name and its maximum.
 
-    All maps have the same colours, from dark violet (0) to yellow (1).
-
-    Args:
-        image: (H, W, 3) BGR.
-        maps: (C, h, w) maps of the whole image.
-        drawing: the image with its people, for the first tile; None shows the image alone.
+    All maps have the same colours, from dark violet (0) to yellow (1). The first tile shows the image, or the
+    ``drawing`` of its people. The sheet is about 2000 pixels wide.
     """
     image = to_bgr(image)
     factor = MAP_SIZE / max(image.shape[:2])
@@ -126,10 +122,7 @@ def dim_image(image: np.ndarray) -> np.ndarray:
 
 
 def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
-    """Draw a (h, w) map in colours over an (H, W, 3) background, which is visible where the map is low.
-
-    The map is enlarged to the background and clipped to 0-1. The result is (H, W, 3) BGR uint8.
-    """
+    """Draw a (h, w) map, enlarged and clipped to 0-1, over an (H, W, 3) background that is visible where it is low."""
     height, width = background.shape[:2]
     enlarged = cv2.resize(heatmap.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
     values = np.clip(enlarged, 0, 1)
