@@ -138,16 +138,10 @@ def compute_oks(keypoints: np.ndarray, truth: Truth, pairs: Pairs, sigmas: np.nd
 def match(
     pairs: Pairs, oks: np.ndarray, results: Results, truth: Truth, counted: np.ndarray, thresholds: ArrayLike
 ) -> np.ndarray:
-    """Match results to annotations as ``pycocotools`` does, at T thresholds.
+    """(T, N) the annotation that each result matches at T thresholds as in ``pycocotools``, -1 for none.
 
     The results of an image choose in the order of their scores. Each takes the free annotation with the highest OKS
-    that reaches the threshold; one that is not counted only if no other is left. A crowd region is always free.
-
-    Args:
-        counted: (G,) people who are to be found.
-
-    Returns:
-        (T, N) the annotation of every result, -1 for none.
+    that reaches the threshold; one not ``counted`` (G,) only if no other is left. Crowd regions are always free.
     """
     # An OKS that rounding has made a little less than 1 counts as 1.
     limits = np.minimum(np.asarray(thresholds, float), 1 - 1e-10)[:, None]

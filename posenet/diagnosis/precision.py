@@ -69,14 +69,11 @@ class Outcome:
         return levels
 
     def precision(self, num_people: np.ndarray | None = None, weights: np.ndarray | None = None) -> np.ndarray:
-        """Compute the precision over recall.
+        """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
 
         Args:
             num_people: (T,) number of people to be found, instead of all; each as often as its image counts.
             weights: (N,) how often each result counts, whole numbers; once if None.
-
-        Returns:
-            (T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
         """
         people_of_level = np.full(len(self.correct), self.num_people) if num_people is None else num_people
         ranked = np.ones(len(self.scores)) if weights is None else weights[self._ranking]

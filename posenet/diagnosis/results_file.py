@@ -21,9 +21,8 @@ _REMEDY = "give a COCO results file: a list of objects with image_id, category_i
 def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> Results:
     """Read the results for the images of a split. The list may be empty.
 
-    Raises:
-        DataError: the file cannot be read or is no results file; or a result has an unknown image or category, the
-            wrong number of keypoints, or a coordinate or score that is not a finite number.
+    ``DataError`` if the file is no results file, or a result has an unknown image or category, the wrong number of
+    keypoints, or a coordinate or score that is not a finite number.
     """
     try:
         data = Path(path).read_bytes()
