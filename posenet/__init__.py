@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from posenet.training.log import TrainingCallback as TrainingCallback
     from posenet.training.loss import FocalL2Loss as FocalL2Loss
     from posenet.training.train import train as train
-    from posenet.visualization.people import draw_people as draw_people
+    from posenet.visualization.drawing import draw_people as draw_people
 
 __version__ = "0.5.0"
 _MODULES = {
@@ -66,7 +66,7 @@ _MODULES = {
     "compare": "posenet.diagnosis.compare",
     "decode": "posenet.inference.decoder.decode",
     "diagnose": "posenet.diagnosis.diagnose",
-    "draw_people": "posenet.visualization.people",
+    "draw_people": "posenet.visualization.drawing",
     "evaluate": "posenet.inference.evaluation",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",

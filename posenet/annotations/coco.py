@@ -28,7 +28,7 @@ from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images import AnnotatedFrame, check_image, find_annotated_frame, oriented_size
 from posenet.messages import truncate_for_message
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 

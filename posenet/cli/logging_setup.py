@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from posenet.messages import MessageFormatter
-from posenet.progress import AboveBarHandler, above_bars, close_bars, hide_progress
+from posenet.progress_bar import AboveBarHandler, above_bars, close_bars, hide_progress
 
 
 @contextlib.contextmanager

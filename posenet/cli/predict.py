@@ -41,9 +41,9 @@ from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.shares import share
 from posenet.messages import pluralize
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig, load_config
-from posenet.visualization.people import MIN_SCORE, Trails
+from posenet.visualization.drawing import MIN_SCORE, Trails
 
 _log = logging.getLogger(__name__)
 

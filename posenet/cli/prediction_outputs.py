@@ -23,7 +23,7 @@ from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.visualization.people import KEYPOINT_MIN_SCORE, ColourScheme, Trails, draw_people
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, ColourScheme, Trails, draw_people
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 MAX_NAMED_FAILURES = 5

@@ -24,12 +24,12 @@ from posenet.annotations.people import People, encode_mask, person_masks, select
 from posenet.annotations.reading import read_annotations
 from posenet.background import map_in_background
 from posenet.data.inspection import StoreSummary, summarize
-from posenet.data.store import FORMAT, NO_PERSON, PERSON, RECORD, SCHEMA, Record, Store, compute_fingerprint
+from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import flush_to_disk, is_standard_output, resolve_link
 from posenet.images import AnnotatedFrame, check_image, count_frames, find_annotated_frame, find_images, oriented_size
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
@@ -207,7 +207,7 @@ def _prepare_image(
         height, width = header.displayed_size
         frame = find_annotated_frame(header, height, width, "displayed")
         joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)
-        table = np.zeros(0, PERSON)
+        table = np.zeros(0, PERSON_TYPE)
         mask_all = mask_miss = np.zeros((height, width), np.uint8)
         main_rows = [NO_PERSON]
     else:
@@ -217,7 +217,7 @@ def _prepare_image(
             raise ValueError(f"is {width} x {height} pixels, annotated as {image.width} x {image.height}")
         rows = np.flatnonzero(people.is_labelled)
         joints = people.keypoints[rows]
-        table = np.zeros(len(rows), PERSON)
+        table = np.zeros(len(rows), PERSON_TYPE)
         table["annotation_id"] = people.ids[rows]
         table["box"] = people.boxes[rows]
         table["area"] = people.areas[rows]
@@ -332,7 +332,7 @@ class StoreWriter:
                 "check the annotations and the image folder"
             )
         tables = {
-            "record": np.array(self._records, RECORD),
+            "record": np.array(self._records, RECORD_TYPE),
             "file_name": np.array(self._file_names),
             "person": np.concatenate(self._people),
             "sample": np.array(self._samples, "<i8"),

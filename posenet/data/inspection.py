@@ -14,7 +14,7 @@ from posenet.data.store import NO_PERSON, Store, StoreList
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import check_image
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 
 PEOPLE_GROUPS = {"1": 1, "2": 2, "3": 3, "4-5": 4, "6-10": 6, "11-20": 11, "more": 21}
 """Groups of images by number of people: the smallest number of each group."""

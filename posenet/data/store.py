@@ -5,8 +5,8 @@ Layout. No array is compressed or in chunks, so a record is read by two reads at
 - ``images``: the original bytes of the image files, of any format that OpenCV reads, one after the other.
 - ``labels``: for every image its joints ((P, K, 3) float32: x, y, visibility), then the stored run lengths of
   ``mask_all`` (1 on people) and of ``mask_miss`` (1 where the loss supervises); see ``posenet.annotations.people``.
-- ``record``: one row for every image, of type ``RECORD``; ``file_name``: the names of the image files.
-- ``person``: one row for every person, of type ``PERSON``, in the order of the images.
+- ``record``: one row for every image, of type ``RECORD_TYPE``; ``file_name``: the names of the image files.
+- ``person``: one row for every person, of type ``PERSON_TYPE``, in the order of the images.
 - ``sample``: one row for every main person: the row of the image and that of the person within the image. An image
   without annotations has no people, a ``mask_miss`` of zeros, and one sample with the person ``NO_PERSON``.
 
@@ -51,14 +51,14 @@ SCHEMA = 6
 """Value of the attribute ``schema``, the version of the layout."""
 NO_PERSON = -1
 """Person of the sample of an image without annotations."""
-RECORD = np.dtype(
+RECORD_TYPE = np.dtype(
     [
         ("image_id", "<i8"), ("height", "<i4"), ("width", "<i4"), ("orientation", "<i4"), ("num_people", "<i4"),
         ("first_person", "<i8"), ("image_start", "<i8"), ("image_bytes", "<i8"), ("image_crc", "<u4"),
         ("label_crc", "<u4"), ("label_start", "<i8"), ("mask_all_bytes", "<i4"), ("mask_miss_bytes", "<i4"),
     ]
 )  # fmt: skip
-PERSON = np.dtype([("annotation_id", "<i8"), ("box", "<f4", (4,)), ("area", "<f4")])
+PERSON_TYPE = np.dtype([("annotation_id", "<i8"), ("box", "<f4", (4,)), ("area", "<f4")])
 TABLES = ("record", "file_name", "person", "sample")
 """The arrays that are kept in memory while a store is open: about 20 MB for all of COCO."""
 RETRY_SECONDS = (0.1, 0.5, 2.0)
@@ -93,7 +93,7 @@ class Record(NamedTuple):
     joints: np.ndarray  # (P, K, 3) float32: x, y, visibility of every keypoint
     mask_all: np.ndarray  # (runs,) uint16: run lengths of the mask that is 1 on people
     mask_miss: np.ndarray  # (runs,) uint16: run lengths of the mask that is 1 where the loss supervises
-    people: np.ndarray  # (P,) of ``PERSON``
+    people: np.ndarray  # (P,) of ``PERSON_TYPE``
     supervision: Supervision | None = None  # None if it supervises everything and is not one of several data sets
 
     def allows_reduction(self, reduction: int) -> bool:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.precision import average_precision
 from posenet.errors import DataError
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 
 RESAMPLES = 1000
 """Number of times that the images are resampled."""

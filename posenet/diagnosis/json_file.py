@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.compare import Comparison, Difference
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.kinds import CORRECTIONS, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
-from posenet.diagnosis.precision import average_precision
 from posenet.files import write_atomically
 
 DIAGNOSIS_FILE = "diagnosis.json"

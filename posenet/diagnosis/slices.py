@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from posenet.diagnosis.average_precision import average_precision, evaluate, evaluate_area
 from posenet.diagnosis.errors import MatchedResults, count_kinds
 from posenet.diagnosis.kinds import MATCH_OKS, SIZES
 from posenet.diagnosis.matching import Truth, select_rows
-from posenet.diagnosis.precision import average_precision, evaluate, evaluate_area
 
 CROWDING_IOU = 0.1
 """People whose boxes overlap more than this crowd each other."""

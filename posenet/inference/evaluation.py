@@ -25,7 +25,7 @@ from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.shares import batched, share
 from posenet.messages import pluralize
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
 

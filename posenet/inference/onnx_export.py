@@ -23,7 +23,7 @@ from posenet.inference.exported_file import INPUT, OUTPUT, describe_config
 from posenet.inference.letterbox import Letterbox
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import INPUT_MULTIPLE, Config
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from posenet.annotations.coco import COCO_CATEGORY
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import write_atomically
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import random_size, render_scene
 from posenet.synthetic.video import ASPECT, DEFAULT_SECONDS, write_video

@@ -29,7 +29,7 @@ from posenet.devices.signals import StopRequested, catch_stop_signals
 from posenet.errors import CheckpointError, DataError, OtherRankError, TrainingError
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import Config, config_to_dict
 from posenet.training.agreement import require_same_run
 from posenet.training.averaging import WeightAverage

@@ -28,11 +28,11 @@ from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.input import RestartingLoader, as_data_error, log_unreadable, too_many_unreadable
-from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
 TILE_SIZE = 320, 426

@@ -14,7 +14,7 @@ import numpy as np
 from posenet.images import to_bgr, write_image
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
-from posenet.visualization.people import MIDDLE, OUTLINE, draw_people
+from posenet.visualization.drawing import MIDDLE, OUTLINE, draw_people
 
 if TYPE_CHECKING:  # sheets of maps need no PyTorch
     from posenet.data.dataset import PoseDataset

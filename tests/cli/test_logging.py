@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from posenet.cli.logging_setup import log_to_stderr, report_error
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 
 
 def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: int = 0) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from posenet.annotations.reading import read_split
+from posenet.diagnosis.average_precision import evaluate
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.errors import MatchedResults
 from posenet.diagnosis.kinds import (
@@ -19,7 +20,6 @@ from posenet.diagnosis.kinds import (
     UNCORRECTED,
 )
 from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth, match
-from posenet.diagnosis.precision import evaluate
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import keypoint_similarity
 from tests.helpers.coco_results import coco_ap, people_of, plain_coco, random_results

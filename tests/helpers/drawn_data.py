@@ -14,7 +14,7 @@ import numpy as np
 from posenet.annotations.people import People, encode_mask
 from posenet.annotations.reading import read_annotations
 from posenet.data.build import build_store, open_store_writer
-from posenet.data.store import PERSON, Record, Store
+from posenet.data.store import PERSON_TYPE, Record, Store
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
@@ -99,7 +99,7 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
     rng = np.random.default_rng(image_id)
     pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
     masks = [encode_mask((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
-    table = np.zeros(people, PERSON)
+    table = np.zeros(people, PERSON_TYPE)
     table["annotation_id"] = rng.integers(0, 2**62, people)
     table["box"] = 1 + rng.random((people, 4), np.float32)
     table["area"] = rng.random(people, np.float32)

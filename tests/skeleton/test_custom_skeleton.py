@@ -29,7 +29,7 @@ from posenet.settings import (
 )
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
-from posenet.visualization.people import draw_people
+from posenet.visualization.drawing import draw_people
 from tests.helpers.chairs import NAMES, write_chairs
 
 DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'

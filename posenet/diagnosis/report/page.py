@@ -14,10 +14,10 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.compare import Comparison
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, MISSED_AT_50, OKS_THRESHOLDS, SIZES, TEXTS, UNCORRECTED
-from posenet.diagnosis.precision import average_precision
 from posenet.diagnosis.report.charts import FILTERS, pluralize
 from posenet.diagnosis.report.selection import CROWDING, choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails

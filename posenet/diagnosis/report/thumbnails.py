@@ -12,7 +12,7 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.errors import DataError
 from posenet.images import read_annotated_image
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 
 MAX_TOTAL_BYTES = 13_000_000

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from posenet import progress
-from posenet.progress import MAX_LINE_SECONDS, LineSchedule, hide_progress, progress_bar
+from posenet.progress_bar import MAX_LINE_SECONDS, LineSchedule, hide_progress, progress_bar
 from tests.helpers.source_files import MODULES, ROOT, imports
 
 needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
@@ -23,7 +23,7 @@ SCRIPT = """
 import logging, time, warnings
 from posenet import progress
 from posenet.cli.logging_setup import log_to_stderr, report_error
-from posenet.progress import progress_bar
+from posenet.progress_bar import progress_bar
 
 progress.FIRST_LINE_SECONDS = 0.2
 progress.UPDATE_SECONDS = 0.01

@@ -11,7 +11,7 @@ from posenet.errors import DataError
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
-from posenet.visualization.people import (
+from posenet.visualization.drawing import (
     LEFT,
     MIDDLE,
     PALETTE,
