@@ -11,7 +11,7 @@ SUBPACKAGES = [
     "errors",  # errors that a user can act on
     "messages",  # texts of messages
     "files",  # writing files atomically
-    "progress",  # progress bars
+    "progress_bar",
     "background",  # work on threads
     "skeleton",  # keypoints and body parts
     "settings",  # the settings of an experiment

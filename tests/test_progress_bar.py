@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from posenet import progress
+from posenet import progress_bar as progress_module
 from posenet.progress_bar import MAX_LINE_SECONDS, LineSchedule, hide_progress, progress_bar
 from tests.helpers.source_files import MODULES, ROOT, imports
 
@@ -21,12 +21,12 @@ needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="Windows has
 
 SCRIPT = """
 import logging, time, warnings
-from posenet import progress
+from posenet import progress_bar as progress_module
 from posenet.cli.logging_setup import log_to_stderr, report_error
 from posenet.progress_bar import progress_bar
 
-progress.FIRST_LINE_SECONDS = 0.2
-progress.UPDATE_SECONDS = 0.01
+progress_module.FIRST_LINE_SECONDS = 0.2
+progress_module.UPDATE_SECONDS = 0.01
 with log_to_stderr(quiet={quiet}):
     items = progress_bar(range(100), "work", unit="image")
     for item in items:
@@ -109,9 +109,9 @@ def test_many_short_bars_share_one_schedule(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = iter(range(10**6))
-    monkeypatch.setattr(progress, "_schedule", None)
-    monkeypatch.setattr(progress, "UPDATE_SECONDS", 0.0)
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(progress_module, "_schedule", None)
+    monkeypatch.setattr(progress_module, "UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(now))
     for _ in range(100):
         for _ in progress_bar(range(20), "epoch"):
             pass
@@ -123,7 +123,7 @@ def test_a_line_names_what_follows_and_the_postfix(
 ) -> None:
     schedule = LineSchedule(0.0)
     monkeypatch.setattr(schedule, "is_due", lambda now: True)
-    monkeypatch.setattr(progress, "_schedule", schedule)
+    monkeypatch.setattr(progress_module, "_schedule", schedule)
     bar = progress_bar(title="epoch 1/3", total=10, unit="step", done=4, following=20)
     bar.start_t -= 30
     bar.n = 7
@@ -144,7 +144,7 @@ def test_hidden_progress_returns_when_the_context_ends(monkeypatch: pytest.Monke
     assert list(progress_bar("abc", disable=True)) == list("abc")
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if name != "progress"])
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "progress_bar"])
 def test_every_bar_comes_from_this_module(module: str) -> None:
     assert not [name for name in imports(MODULES[module]) if name.startswith("tqdm.") and name != "tqdm.tqdm"]
     source = Path(MODULES[module]).read_text(encoding="utf-8")
@@ -154,8 +154,8 @@ def test_every_bar_comes_from_this_module(module: str) -> None:
 def test_messages_go_through_python_logging_only_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_schedule", None)  # the schedule of earlier tests may have a line due
-    handler = progress.AboveBarHandler(sys.stderr)
+    monkeypatch.setattr(progress_module, "_schedule", None)  # the schedule of earlier tests may have a line due
+    handler = progress_module.AboveBarHandler(sys.stderr)
     record = logging.LogRecord("posenet", logging.INFO, "", 0, "once", None, None)
     with progress_bar(range(3), "work"):
         handler.emit(record)
