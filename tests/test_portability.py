@@ -7,8 +7,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import make_loader
 from posenet.data.store import Store
@@ -50,50 +48,63 @@ READ_SYSTEM_FILES = ("devices.cpu",)
 """Modules that read such files where they exist, and work without them."""
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_names_that_only_posix_has_are_looked_up_before_use(file: str) -> None:
-    text = FILES[file].read_text(encoding="utf-8")
-    for node in ast.walk(syntax_tree(FILES[file])):
-        if not isinstance(node, ast.Attribute):
-            continue
-        module = ast.unparse(node.value)
-        if node.attr in POSIX_NAMES.get(module, ()):
-            looked_up = "alarm" if node.attr == "SIGALRM" else node.attr  # a system has both or neither
-            checks = (f'hasattr({module}, "{node.attr}")', f'hasattr({module}, "{looked_up}")', "AttributeError")
-            assert any(check in text for check in checks), f"line {node.lineno}: {module}.{node.attr}"
+def test_names_that_only_posix_has_are_looked_up_before_use() -> None:
+    violations = []
+    for file, path in FILES.items():
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(syntax_tree(path)):
+            if not isinstance(node, ast.Attribute):
+                continue
+            module = ast.unparse(node.value)
+            if node.attr in POSIX_NAMES.get(module, ()):
+                looked_up = "alarm" if node.attr == "SIGALRM" else node.attr  # a system has both or neither
+                checks = (f'hasattr({module}, "{node.attr}")', f'hasattr({module}, "{looked_up}")', "AttributeError")
+                if not any(check in text for check in checks):
+                    violations.append(f"{file}:{node.lineno}: {module}.{node.attr}")
+    assert violations == []
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_modules_that_only_posix_has_are_optional(file: str) -> None:
-    text = FILES[file].read_text(encoding="utf-8")
-    for node in ast.walk(syntax_tree(FILES[file])):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-            assert not names & POSIX_MODULES or 'sys.platform == "win32"' in text, f"line {node.lineno}"
+def test_modules_that_only_posix_has_are_optional() -> None:
+    violations = []
+    for file, path in FILES.items():
+        for node in ast.walk(syntax_tree(path)):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+                if names & POSIX_MODULES and 'sys.platform == "win32"' not in path.read_text(encoding="utf-8"):
+                    violations.append(f"{file}:{node.lineno}")
+    assert violations == []
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_text_files_are_opened_with_an_encoding(file: str) -> None:
-    for call in calls(FILES[file]):
-        name = ast.unparse(call.func)
-        mode = ast.unparse(call.args[1]) if len(call.args) > 1 else "'r'"
-        opens_text = name == "open" and "b" not in mode and "os.devnull" not in ast.unparse(call)
-        if opens_text or name.endswith((".read_text", ".write_text")):
-            assert "encoding" in {keyword.arg for keyword in call.keywords}, f"line {call.lineno}"
+def test_text_files_are_opened_with_an_encoding() -> None:
+    violations = []
+    for file, path in FILES.items():
+        for call in calls(path):
+            name = ast.unparse(call.func)
+            mode = ast.unparse(call.args[1]) if len(call.args) > 1 else "'r'"
+            opens_text = name == "open" and "b" not in mode and "os.devnull" not in ast.unparse(call)
+            has_encoding = "encoding" in {keyword.arg for keyword in call.keywords}
+            if (opens_text or name.endswith((".read_text", ".write_text"))) and not has_encoding:
+                violations.append(f"{file}:{call.lineno}")
+    assert violations == []
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_opencv_opens_no_image_files(file: str) -> None:
+def test_opencv_opens_no_image_files() -> None:
     """On Windows, OpenCV cannot open files whose names are not ASCII."""
-    for call in calls(FILES[file]):
-        assert ast.unparse(call.func) not in ("cv2.imread", "cv2.imwrite"), f"line {call.lineno}"
+    violations = []
+    for file, path in FILES.items():
+        for call in calls(path):
+            if ast.unparse(call.func) in ("cv2.imread", "cv2.imwrite"):
+                violations.append(f"{file}:{call.lineno}")
+    assert violations == []
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if file not in READ_SYSTEM_FILES])
-def test_no_string_is_a_path_of_one_system(file: str) -> None:
-    for node in ast.walk(syntax_tree(FILES[file])):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            assert not node.value.startswith(SYSTEM_FOLDERS), f"line {node.lineno}"
+def test_no_string_is_a_path_of_one_system() -> None:
+    violations = []
+    for file in FILES.keys() - set(READ_SYSTEM_FILES):
+        for node in ast.walk(syntax_tree(FILES[file])):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(SYSTEM_FOLDERS):
+                violations.append(f"{file}:{node.lineno}")
+    assert violations == []
 
 
 def test_spawned_workers_make_the_same_batches(stores: dict[str, Path]) -> None:
