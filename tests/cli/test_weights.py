@@ -59,6 +59,12 @@ def test_the_path_is_the_only_output(host: WeightsHost, capsys: pytest.CaptureFi
     assert host.requests == ["/mine.pth"]
 
 
+def test_fetching_says_where_the_weights_are(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool("weights", ["fetch", "mine"]) == 0
+    name, path = capsys.readouterr().out.removesuffix("\n").split(" is in ")
+    assert name == "mine" and Path(path).read_bytes() == host.data
+
+
 def test_an_unknown_name_lists_the_known_ones(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_tool("weights", ["fetch", "mine", "yours"]) == 2
     assert "yours is not the name of published weights; known: simplepose, mine" in capsys.readouterr().err

@@ -108,7 +108,8 @@ def test_the_results_file_is_one_that_pycocotools_reads(
     argv = ["--checkpoint", str(spot_file), "--images", str(tmp_path / "split"), "--annotations", str(annotations)]
     path = tmp_path / "out" / "results.json"
     assert run_tool("evaluate", [*argv, "--output", str(path), "--plots", str(tmp_path / "plots")]) == 0
-    assert "8 images" in capsys.readouterr().out
+    printed = capsys.readouterr().out.splitlines()
+    assert "8 images" in printed and f"wrote {path}" in printed
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"keypoints.png", "precision_recall.png"}
     with contextlib.redirect_stdout(io.StringIO()):
         loaded = CocoApi(str(annotations)).loadRes(str(path))
