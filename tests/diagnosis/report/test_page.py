@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import io
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -150,6 +152,17 @@ def test_the_page_embeds_the_images_and_names_no_other_address(tmp_path: Path) -
     for tag, attributes in page.elements:
         assert tag not in ("link", "iframe", "object", "embed", "base", "img")
         assert not {"src", "style"} & attributes.keys() and not [name for name in attributes if name.startswith("on")]
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_reading_the_images_shows_a_bar_only_if_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: bool
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    write_report([small_diagnosis(tmp_path)], None, tmp_path / "report", tmp_path, progress=progress)
+    assert ("report: " in terminal.getvalue()) == progress
 
 
 def test_the_policy_allows_this_script_and_style_and_no_connections(one: Page) -> None:
