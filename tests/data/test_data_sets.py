@@ -63,6 +63,18 @@ def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Pat
                     read(bad)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
+def test_stores_have_no_open_file_after_their_block(paths: dict[str, str]) -> None:
+    def open_files() -> set[Path]:
+        return {path.resolve() for path in Path("/proc/self/fd").iterdir()} & {Path(path) for path in paths.values()}
+
+    with open_data_sets([DataSetConfig(path) for path in paths.values()], COCO) as sets:
+        for index in (0, len(sets) - 1):
+            sets.read_sample(index)
+        assert len(open_files()) == 2
+    assert open_files() == set()
+
+
 def test_an_image_in_two_stores_of_a_list_is_refused(tmp_path: Path) -> None:
     first = write_store(tmp_path / "a1.h5", [make_record(1), make_record(2)])
     second = write_store(tmp_path / "a2.h5", [make_record(3), make_record(2)])
