@@ -232,6 +232,9 @@ def test_a_config_is_immutable() -> None:
 def test_the_input_size_is_height_and_width() -> None:
     assert load_config(None, ["train.input_size=384"]).train.size == (384, 384)
     assert load_config(None, ["train.input_size=[256, 192]"]).train.size == (256, 192)
+    teacher_sizes = {"0": None, "384": (384, 384), "[256, 192]": (256, 192)}
+    for value, size in teacher_sizes.items():
+        assert load_config(None, [f"distill.input_size={value}"]).distill.size == size
 
 
 @pytest.mark.parametrize(
