@@ -284,6 +284,8 @@ class TestDecoding:
         decoded = decode_image(as_array(file.getvalue()))
         assert decoded.shape == (40, 60, 3) and decoded.dtype == np.uint8
         np.testing.assert_allclose(decoded[10, 10].astype(int), (250, 120, 10), atol=12)
+        header = check_image(as_array(file.getvalue()))
+        assert (header.height, header.width) == (40, 60)
         with pytest.raises(ValueError, match="cannot be decoded"):
             decode_image(as_array(file.getvalue()[:-100]))
 
