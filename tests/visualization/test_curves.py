@@ -69,6 +69,8 @@ def test_every_series_of_the_log_has_a_curve(run: Run) -> None:
     labels = [[line.get_label() for line in panel.get_lines()] for panel in (loss, scale, stack, scores)]
     assert labels[0] == ["training, between log lines", "training, mean of the epoch", "validation", "skipped steps"]
     assert labels[1] == [f"stride {s}" for s in (4, 8, 16, 32, 64)] and labels[2] == ["stack 1", "stack 2"]
+    scale_colours, stack_colours = ([line.get_color() for line in panel.get_lines()] for panel in (scale, stack))
+    assert stack_colours == [scale_colours[0], scale_colours[-1]], "two curves differ as much as the ends of five"
     assert labels[3] == ["AP", "AP50", "AP75", "AR"]
     np.testing.assert_allclose(loss.get_lines()[0].get_ydata(), 1.5)
     np.testing.assert_allclose(scale.get_lines()[0].get_ydata(), 0.3)
@@ -189,6 +191,7 @@ def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:
     legend = [text.get_text() for text in panel.get_legend().get_texts()]
     assert legend[-1] == f"mean of 0.50 to 0.95: {precision.mean():.3f}"
     assert legend[0] == f"OKS 0.50: {precision[0].mean():.3f}"
+    assert panel.get_legend().get_title().get_text() == "area (average precision)"
     [panel] = keypoint_figure(evaluation).axes
     assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["nose", "Leye"]
     assert [bar.get_width() for bar in panel.patches] == [0.75, 0.25, 0.5], "only labelled keypoints have a bar"
