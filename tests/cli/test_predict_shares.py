@@ -21,7 +21,7 @@ from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.spot_networks import spot_image, spot_people_image
-from tests.helpers.videos import read_video, write_animation
+from tests.helpers.videos import full_disk, read_video, write_animation
 
 SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 """(height, width) of the images, in turn."""
@@ -192,6 +192,23 @@ def test_a_prediction_that_is_killed_again_and_again_writes_every_person_once(
     assert kills >= 2
     assert path.read_bytes() == whole.read_bytes()
     assert {file.name for file in tmp_path.glob("p.*")} == {path.name, f"{path.name}.progress"}
+
+
+def test_a_prediction_continued_after_a_full_disk_counts_all_that_it_has_found(
+    predict: Predict, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, path = tmp_path / "whole.jsonl", tmp_path / "p.jsonl"
+    assert predict(inputs, "--json", whole) == 2
+    expected = capsys.readouterr()
+    assert "in 20 images and 17 video frames" in expected.out
+    with full_disk(whole.stat().st_size * 2 // 3):
+        assert predict(inputs, "--json", path, "--resume") == 2
+    assert "File too large" in capsys.readouterr().err
+    assert predict(inputs, "--json", path, "--resume") == 2
+    continued = capsys.readouterr()
+    assert continued.out.splitlines()[0] == expected.out.splitlines()[0]
+    assert continued.err.splitlines()[-1] == expected.err.splitlines()[-1]
+    assert path.read_bytes() == whole.read_bytes()
 
 
 def test_a_complete_file_is_left_alone_and_other_inputs_are_refused(
