@@ -269,12 +269,12 @@ class AnnotationFile:
 
     @cached_property
     def outlines(self) -> OutlineColumn:
-        """The outlines of the annotations in usable images."""
+        """The outlines of the used annotations in usable images."""
         values: list[Outline] = [None] * len(self.annotations)
         is_infinite = np.zeros(len(self.annotations), bool)
         is_damaged = np.zeros(len(self.annotations), bool)
         sizes = self.sizes_of_annotations.tolist()
-        for row in np.flatnonzero(self.has_image).tolist():
+        for row in np.flatnonzero(self.is_used & self.has_image).tolist():
             outline = self.annotations[row].get("segmentation")
             try:
                 values[row], is_damaged[row] = parse_outline(outline, *sizes[row])

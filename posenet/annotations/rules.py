@@ -518,11 +518,11 @@ RULES: tuple[Rule, ...] = (
          _wrong_crowd_flag, repair=repair.fill_crowd_flags),
     Rule("error", "outline-number", "outlines with a non-finite number",
          "correct the segmentation, or delete it and use the box",
-         lambda file: file.is_used & file.outlines.is_infinite),
+         lambda file: file.outlines.is_infinite),
     Rule("warning", "damaged-outline", "outlines that are damaged, or of an image of another size: the box replaces "
          "what cannot be used",
          "write polygons of three or more points, or run lengths of the image's size",
-         lambda file: file.is_used & file.outlines.is_damaged & ~_flat_outline(file)),
+         lambda file: file.outlines.is_damaged & ~_flat_outline(file)),
     Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height",
          lambda file: file.is_used & ~np.isin(file.boxes.problems, (Problem.NONE, Problem.TEXT)),
          repair=repair.compute_boxes),

@@ -107,7 +107,7 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
         # A file that unpacks to more bytes than it has; many entries can refer to the same bytes.
-        is_larger = sum(entry.file_size for entry in entries) > path.stat().st_size
+        is_larger = sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size
         if is_larger or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise CheckpointError(f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first")
         damaged_entry = archive.testzip() if matches is None else None

@@ -59,12 +59,12 @@ def repeat_lost_interrupts() -> Iterator[None]:
     h5py runs such callbacks after every read and write, so a signal that arrives meanwhile is often handled there.
     """
     previous = sys.unraisablehook
+    repetitions: list[threading.Timer] = []
 
     def repeat_interrupt(unraisable: Any) -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            repetition = threading.Timer(REPEAT_SECONDS, signal.raise_signal, [signal.SIGINT])
-            repetition.daemon = True
-            repetition.start()
+            repetitions.append(threading.Timer(REPEAT_SECONDS, _interrupt_main_thread))
+            repetitions[-1].start()
         else:
             previous(unraisable)
 
@@ -73,3 +73,16 @@ def repeat_lost_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = previous
+        is_due = any(repetition.is_alive() for repetition in repetitions)
+        for repetition in repetitions:
+            repetition.cancel()
+    if is_due:
+        raise KeyboardInterrupt
+
+
+def _interrupt_main_thread() -> None:
+    main_thread = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main_thread is not None:
+        signal.pthread_kill(main_thread, signal.SIGINT)  # this also ends a wait of the thread
+    else:
+        signal.raise_signal(signal.SIGINT)

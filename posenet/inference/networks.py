@@ -15,7 +15,7 @@ import numpy as np
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.exported_file import INPUT, OUTPUT, read_config
 from posenet.messages import truncate_for_message
-from posenet.settings import Config
+from posenet.settings import INPUT_MULTIPLE, Config
 
 if TYPE_CHECKING:
     import torch
@@ -152,7 +152,17 @@ def _load_exported_file(
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
     compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
-    return compute_maps, read_config(properties, str(path))
+    config = read_config(properties, str(path))
+    try:
+        shape = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8)).shape
+    except Exception as error:  # its input or output has another name; each runtime raises errors of its own classes
+        raise CheckpointError(f"{path} is not a file that posenet export-onnx has written; export it again") from error
+    if shape[1] != config.model.skeleton.num_channels:
+        raise CheckpointError(
+            f"{path} computes {shape[1]} maps, but the skeleton in its metadata has "
+            f"{config.model.skeleton.num_channels}: the network and the metadata are of different files; export again"
+        )
+    return compute_maps, config
 
 
 LoadedGraph = tuple[MapFunction, Mapping[str, str]]

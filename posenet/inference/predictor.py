@@ -168,7 +168,10 @@ class Predictor:
         with (
             contextlib.closing(map_in_background(self.prepare_inputs, split_into_batches())) as inputs,
             contextlib.closing(
-                map_in_background(self._decode_batch, ((batch, self.run_network(batch)) for batch in inputs))
+                map_in_background(
+                    self._decode_batch,
+                    ((batch.image_sizes, batch.map_letterboxes, self.run_network(batch)) for batch in inputs),
+                )
             ) as outputs,
         ):
             people: list[list[Person]] = []
@@ -215,11 +218,12 @@ class Predictor:
             maps = (maps + mirrored[:, self.skeleton.flip_channels, :, ::-1]) / 2
         return maps
 
-    def _decode_batch(self, batch_and_maps: tuple[InputBatch, list[np.ndarray]]) -> list[list[Person]]:
-        """The people of each image, with keypoints in pixels of the image."""
-        batch, maps_of_images = batch_and_maps
+    def _decode_batch(
+        self, output: tuple[list[tuple[int, int]], list[Letterbox], list[np.ndarray]]
+    ) -> list[list[Person]]:
+        """The people of each image, with keypoints in its pixels, from the images' sizes, letterboxes and maps."""
         people_of_images = []
-        for image_size, letterbox, maps in zip(batch.image_sizes, batch.map_letterboxes, maps_of_images):
+        for image_size, letterbox, maps in zip(*output):
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -11,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from posenet.devices.signals import STOP_SIGNALS, catch_stop_signals, repeat_lost_interrupts
+from posenet.devices.signals import REPEAT_SECONDS, STOP_SIGNALS, catch_stop_signals, repeat_lost_interrupts
 
 
 def current_handlers() -> list[object]:
@@ -56,18 +57,41 @@ def test_outside_the_main_thread_handlers_stay_as_they_are() -> None:
     assert found == [False, before]
 
 
-@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
-def test_ctrl_c_in_a_callback_of_a_weak_reference_is_not_lost() -> None:
-    class Temporary:
-        pass
+class Temporary:
+    pass
+
+
+def drop_an_interrupt() -> None:
+    """Raise ``KeyboardInterrupt`` in a callback of a weak reference, where Python drops it."""
 
     def interrupt(reference: weakref.ref[Temporary]) -> NoReturn:
         raise KeyboardInterrupt
 
+    temporary = Temporary()
+    reference = weakref.ref(temporary, interrupt)
+    del temporary
+    assert reference() is None
+
+
+def test_ctrl_c_that_python_drops_is_repeated_and_ends_a_wait() -> None:
+    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), repeat_lost_interrupts():
-        temporary = Temporary()
-        reference = weakref.ref(temporary, interrupt)
+        drop_an_interrupt()
+        time.sleep(30)
+    assert time.monotonic() - start < 20
+
+
+def test_ctrl_c_that_python_drops_at_the_end_of_the_context_is_raised_there() -> None:
+    with pytest.raises(KeyboardInterrupt), repeat_lost_interrupts():
+        drop_an_interrupt()
+    time.sleep(2 * REPEAT_SECONDS)  # no second one follows
+
+
+def test_other_exceptions_that_python_drops_are_left_to_the_previous_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: dropped.append(unraisable.exc_type))
+    temporary = Temporary()
+    reference = weakref.ref(temporary, lambda _: 1 / 0)
+    with repeat_lost_interrupts():
         del temporary
-        assert reference() is None  # Python has dropped the exception of the callback
-        for _ in range(3000):
-            time.sleep(0.01)
+    assert reference() is None and dropped == [ZeroDivisionError]

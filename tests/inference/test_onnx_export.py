@@ -29,7 +29,8 @@ from posenet.inference.onnx_export import (
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, InferenceConfig, ModelConfig, config_to_dict, load_config
-from posenet.skeleton import Skeleton
+from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton_file import skeleton_to_table
 from tests.helpers.networks import random_network
 from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
@@ -178,6 +179,14 @@ def test_files_that_posenet_has_not_exported_are_refused(spot_file: Path, tmp_pa
 
         return change
 
+    def rename_output(changed: Any) -> None:
+        for node in changed.graph.node:
+            node.output[:] = ["other" if name == "maps" else name for name in node.output]
+        changed.graph.output[0].name = "other"
+
+    fewer_parts = dataclasses.replace(COCO, parts=COCO.parts[:-1])
+    refuse(rename_output, "not a file that posenet export-onnx has written")
+    refuse(set_property("model", {"skeleton": skeleton_to_table(fewer_parts)}), "the skeleton in its metadata has")
     refuse(lambda changed: changed.ClearField("metadata_props"), "not a file that this version")
     refuse(set_property("format", 1), "another version of posenet")
     refuse(set_property("inference", {"height": -1}), "not valid")
