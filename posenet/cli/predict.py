@@ -318,7 +318,7 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
         files = open_people_files(args, job.sources, job.predictor, stack) if is_alone else []
         closed = threading.Event()
         trails = Trails() if args.trails else None
-        drawings = open_drawing_outputs(args, job.image_paths, job.predictor, stack, stop_requested, closed.set)
+        drawing_outputs = open_drawing_outputs(args, job.image_paths, job.predictor, stack, stop_requested, closed.set)
 
         for frame, people in journal.replay() if journal else ():
             summary.add(frame, people)
@@ -340,10 +340,10 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
             if journal:
                 journal.write(frame, people)
             _write(files, frame, people)
-            if drawings and not frame.error:
+            if drawing_outputs and not frame.error:
                 drawing = draw_frame(frame, people, trails)
-                for show in drawings:
-                    show(frame, drawing)
+                for write in drawing_outputs:
+                    write(frame, drawing)
             bar.update()
             if stop_requested() or closed.is_set():
                 break

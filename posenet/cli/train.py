@@ -61,39 +61,79 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
     )
-    text = "stop after N epochs without a better score; 0 does not stop"
-    _add_setting(group, "--patience", "train.patience", text, type=non_negative_int, metavar="N")
+    _add_setting(
+        group,
+        "--patience",
+        "train.patience",
+        "stop after N epochs without a better score; 0 does not stop",
+        type=non_negative_int,
+        metavar="N",
+    )
     _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines", type=int, metavar="N")
 
     group = parser.add_argument_group("network")
     _add_setting(group, "--weights", "train.weights", f"fine-tune from weights: {CHECKPOINT_HELP}", metavar="FILE")
-    text = f"learn the maps of a stronger network: {CHECKPOINT_HELP}"
-    _add_setting(group, "--teacher", "train.teacher", text, metavar="FILE")
-    text = "freeze the parameters with names that match a glob pattern, or all-but-heads"
-    _add_setting(group, "--freeze", "train.freeze", text, nargs="+", metavar="PATTERN")
+    _add_setting(
+        group, "--teacher", "train.teacher", f"learn the maps of a stronger network: {CHECKPOINT_HELP}", metavar="FILE"
+    )
+    _add_setting(
+        group,
+        "--freeze",
+        "train.freeze",
+        "freeze the parameters with names that match a glob pattern, or all-but-heads",
+        nargs="+",
+        metavar="PATTERN",
+    )
     group.add_argument("--no-freeze", dest="train.freeze", action="store_const", const=[], help=argparse.SUPPRESS)
 
     group = parser.add_argument_group("optimization")
     _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch", type=int, metavar="N")
     _add_setting(group, "--lr", "optim.lr", "learning rate", type=float, metavar="X")
     _add_setting_switch(group, "--scale-lr", "optim.scale_lr", "multiply the learning rate by the number of processes")
-    text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
-    add_switch(group, "--warmup", default=None, help=setting_help(text, "optim.warmup_epochs"))
-    text = "clip the norm of the gradient to this; 0 does not clip"
-    _add_setting(group, "--max-grad-norm", "optim.max_grad_norm", text, type=float, metavar="X")
+    add_switch(
+        group,
+        "--warmup",
+        default=None,
+        help=setting_help(
+            "raise the learning rate over the first epochs; over the default number if the configuration has 0",
+            "optim.warmup_epochs",
+        ),
+    )
+    _add_setting(
+        group,
+        "--max-grad-norm",
+        "optim.max_grad_norm",
+        "clip the norm of the gradient to this; 0 does not clip",
+        type=float,
+        metavar="X",
+    )
 
     group = parser.add_argument_group("device and precision")
     _add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
-    text = "precision of the network; off is float32, auto depends on the device"
-    _add_setting(group, "--amp", "train.amp", text, choices=["auto", "off", "bf16", "fp16"])
+    _add_setting(
+        group,
+        "--amp",
+        "train.amp",
+        "precision of the network; off is float32, auto depends on the device",
+        choices=["auto", "off", "bf16", "fp16"],
+    )
     group.add_argument("--opt-level", choices=OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16")
-    text = "fixed loss scale for fp16; 0 and dynamic adapt it"
-    _add_setting(group, "--loss-scale", "train.loss_scale", text, type=_loss_scale, metavar="X")
-    text = "channels-last weights, faster in half precision; auto uses it there"
-    _add_setting_switch(group, "--channels-last", "train.channels_last", text)
+    _add_setting(
+        group,
+        "--loss-scale",
+        "train.loss_scale",
+        "fixed loss scale for fp16; 0 and dynamic adapt it",
+        type=_loss_scale,
+        metavar="X",
+    )
+    _add_setting_switch(
+        group,
+        "--channels-last",
+        "train.channels_last",
+        "channels-last weights, faster in half precision; auto uses it there",
+    )
     _add_setting_switch(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
-    text = "compile targets, network and loss with torch.compile"
-    _add_setting_switch(group, "--compile", "parallel.compile", text)
+    _add_setting_switch(group, "--compile", "parallel.compile", "compile targets, network and loss with torch.compile")
 
 
 def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, **options: Any) -> None:

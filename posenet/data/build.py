@@ -51,9 +51,8 @@ class BuildReport:
     num_without_outline: int  # people and crowds in the stored images whose mask is their box
     num_without_main_person: int  # requested images without a main person
     skipped: tuple[str, ...]  # one line for every unreadable image
-    frames: dict[
-        str, int
-    ]  # stored images with an EXIF orientation, by the frame of the annotations and what decided it
+    # Stored images with an EXIF orientation, by the frame of their annotations and what decided it.
+    frames: dict[str, int]
     seconds: float
 
 

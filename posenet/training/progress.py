@@ -85,7 +85,10 @@ class Progress:
         return False
 
     def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
-        """Keep the completed share of an epoch that has another number of steps now; ``ValueError`` if it had fewer."""
+        """Keep the completed share of an epoch that has another number of steps now.
+
+        ``ValueError`` if more steps are done than the epoch had.
+        """
         if type(old_steps) is not int or not self.step <= old_steps:
             raise ValueError(f"step {self.step} of an epoch of {truncate_for_message(old_steps)} steps")
         if old_steps != new_steps:
