@@ -57,7 +57,7 @@ class CheckpointFolder:
         return self.last.stat().st_mtime_ns if self.last.exists() else 0
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write the checkpoint after ``step``; link ``last.pth`` and, if ``best``, ``best.pth`` to it; delete old ones.
+        """Write the checkpoint after ``step``; link ``best.pth``, if ``best``, and ``last.pth`` to it; delete old ones.
 
         ``CheckpointError`` or ``OSError`` if it cannot be written; older ones are intact.
         """
@@ -70,9 +70,9 @@ class CheckpointFolder:
                 temporary.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
         write_checkpoint(numbered, state)
-        _link(self.last, numbered)
         if best:
             _link(self.best, numbered)
+        _link(self.last, numbered)  # last of all: a run that is killed before this repeats the step with its best.pth
         for old in self.history()[self.keep :]:
             old.unlink(missing_ok=True)
 

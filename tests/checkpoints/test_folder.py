@@ -69,6 +69,14 @@ def test_checkpoints_are_ordered_by_time_after_a_return_to_an_older_step(tmp_pat
     assert [path.name for path in folder.history()] == [f"step-{step:08d}.pth" for step in (210, 400, 300)]
 
 
+def test_a_run_that_is_killed_before_its_last_checkpoint_has_its_name_has_the_best_one(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.last.mkdir()  # a folder cannot be replaced by a file: the save ends where a kill could end it
+    with pytest.raises(OSError):
+        folder.save({"step": 15}, 15, best=True)
+    assert read_checkpoint(folder.best)["step"] == 15
+
+
 def test_temporary_files_of_a_killed_process_are_deleted_and_never_written_to(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, 1, best=True)
