@@ -12,7 +12,7 @@ SUBPACKAGES = [
     "messages",  # texts of messages
     "files",  # writing files atomically
     "progress_bar",
-    "background",  # work on threads
+    "threads",  # calls in threads
     "skeleton",  # keypoints and body parts
     "settings",  # the settings of an experiment
     "devices",  # devices, precision, processes, signals

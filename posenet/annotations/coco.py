@@ -22,7 +22,6 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 import numpy as np
 
 from posenet.annotations.people import Outline, parse_coco_text, validate_run_lengths
-from posenet.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import write_atomically
@@ -31,6 +30,7 @@ from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
+from posenet.threads import map_in_threads
 
 Entry = dict[str, Any]
 """One image, annotation or category as in the file."""
@@ -252,7 +252,7 @@ class AnnotationFile:
             return {}
         rows = np.flatnonzero(self.image_is_usable).tolist()
         workers = usable_cores()
-        results = map_in_background(self._check_file, rows, workers=workers, ahead=2 * workers)
+        results = map_in_threads(self._check_file, rows, workers=workers, ahead=2 * workers)
         return dict(progress_bar(zip(rows, results), "images", len(rows)))
 
     def _check_file(self, row: int) -> FileCheck:

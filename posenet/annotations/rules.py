@@ -1,5 +1,5 @@
-"""The problems of COCO keypoint files: one table for reading, which refuses a file at the first error, for linting,
-which lists all problems, and for repair.
+"""One table of rules for COCO keypoint files. Reading refuses a file at the first error, linting lists all problems,
+and repair mends those that have a repair.
 
 Every rule finds its problem in the columns of an ``AnnotationFile``.
 """
@@ -42,7 +42,7 @@ MOST = 0.5
 """Share of the annotations that may have keypoints outside their image, as of people who are cut off by its border; if
 there are more, the coordinates or the sizes of the images are wrong."""
 LINT_ONLY = 1.0
-"""Tolerance of errors that reading does not look for: they do not matter to it, or it finds them itself."""
+"""Tolerance of errors that reading does not look for: they do not affect it, or it finds them without the rule."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
 SHOWN_CHARACTERS = 1000

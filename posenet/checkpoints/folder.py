@@ -52,8 +52,8 @@ class CheckpointFolder:
         """Whether the folder contains any checkpoint."""
         return any(self.path.glob("*.pth"))
 
-    def version(self) -> int:
-        """A number that changes with every save: the time of ``last.pth`` in nanoseconds; 0 without that file."""
+    def saved_at(self) -> int:
+        """When ``last.pth`` was written, in nanoseconds of the file system's clock; 0 without that file."""
         return self.last.stat().st_mtime_ns if self.last.exists() else 0
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
@@ -77,7 +77,7 @@ class CheckpointFolder:
             old.unlink(missing_ok=True)
 
     def history(self) -> list[Path]:
-        """The numbered checkpoints, newest first by time: a run that returns to an older one writes lower ones."""
+        """The numbered checkpoints, newest first by time: after a return to an older one, lower numbers are newer."""
         numbered = [path for path in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", path.name)]
         return sorted(numbered, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
@@ -200,7 +200,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 class RunStatusFile:
-    """The status of a run, a word in a file of its folder: within this context running, afterwards finished or failed.
+    """The status of a run, a word in a file of its folder: running within this context, then one of the others.
 
     Scripts read it, because torchrun turns every exit status into 0 or 1, and srun reports the highest of all tasks.
     """

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, report_error
 from posenet.cli.options import add_quiet_option, describe_default
-from posenet.devices.launch import record_status
+from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.messages import to_single_line, without_worker_traceback
@@ -123,7 +123,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
             args.command = [name, *arguments]
             args.prog = program
             # Logging must stay active until an error has been reported.
-            stack.enter_context(log_to_stderr(args.quiet, _rank()))
+            stack.enter_context(log_to_stderr(args.quiet, rank_of_process(os.environ)))
             status: int | None = module.run(args)
             return status
 
@@ -172,14 +172,10 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
 
 
 def _report_failure(prog: str, message: str) -> int:
-    who = f"rank {_rank()}: " if _rank() else ""
+    rank = rank_of_process(os.environ)
+    who = f"rank {rank}: " if rank else ""
     report_error(prog, f"error: {who}{to_single_line(without_worker_traceback(message))}")
     return 2
-
-
-def _rank() -> int:
-    """The number of this process in a run of several, which launchers state in the environment."""
-    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
 
 
 def normalize_option_names(argv: Sequence[str]) -> list[str]:

@@ -34,7 +34,13 @@ from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, name_file_in_errors, resolve_link
 from posenet.inference.media.frames import predict_frames, read_frames, require_pyav, track_people
-from posenet.inference.media.journal import Journal, check_resumable, journal_paths, read_complete, write_complete
+from posenet.inference.media.journal import (
+    Journal,
+    check_resumable,
+    journal_paths,
+    read_completion_note,
+    write_completion_note,
+)
 from posenet.inference.media.outputs import Write, require_display
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
 from posenet.inference.person import Person
@@ -153,7 +159,7 @@ class _Job:
     journaled: Path | None
     """The file of people that has journals; None without."""
     description: dict[str, Any] = field(default_factory=dict)
-    """Everything that the people depend on, for the journals; the names are those of their messages."""
+    """Everything that the people depend on, for the journals. Messages name the keys whose values differ."""
 
     def journal_of(self, rank: int) -> Journal | None:
         """The journal of one of the processes."""
@@ -248,7 +254,7 @@ def _parse_shard(text: str | None) -> tuple[int, int]:
 def _choose_journaled_file(
     args: argparse.Namespace, sources: Sequence[Source], num_blocks: int, world_size: int
 ) -> Path | None:
-    """The file of people that has journals: to be continued, or because several processes write it; None without.
+    """The file of people that has journals, because it can be resumed or several processes write it; None without.
 
     Raises:
         ConfigError: no flag names a file of people that can have journals.
@@ -293,7 +299,7 @@ def _is_complete(job: _Job, summary: PredictionSummary) -> bool:
     if not job.args.resume or job.journaled is None:
         return False
     [note] = journal_paths(job.journaled, 1)
-    unreadable = read_complete(note, job.description)
+    unreadable = read_completion_note(note, job.description)
     if unreadable is None:
         check_resumable(job.journaled, job.ranks.world_size)
         return False
@@ -384,7 +390,7 @@ def _complete(job: _Job, summary: PredictionSummary) -> None:
                         _write(files, frame, people)
     if job.args.resume:
         unreadable = {job.sources.index(source): str(error) for source, error in summary.unreadable.items()}
-        write_complete(note, job.description, unreadable)
+        write_completion_note(note, job.description, unreadable)
     else:
         note.unlink(missing_ok=True)
     for path in journals:

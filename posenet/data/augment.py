@@ -45,7 +45,7 @@ class Augmentation:
     shift: tuple[float, float] = (0.0, 0.0)  # x, y in network-input pixels, applied last
     scale: float = 1.0  # factor on top of the scale of the framing
     jitter: tuple[float, float, float] | None = None  # shifts of hue (OpenCV's 0-180), saturation and value (0-255)
-    person_height: float = AugmentConfig.person_height  # share of the input height that the person fills at scale 1
+    person_height: float = AugmentConfig.person_height  # share of the input height, before ``scale``
 
     @classmethod
     def from_random_numbers(cls, numbers: Sequence[float], config: AugmentConfig) -> Augmentation:

@@ -22,7 +22,6 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import People, encode_mask, person_masks, select_main_persons
 from posenet.annotations.reading import read_annotations
-from posenet.background import map_in_background
 from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
 from posenet.devices.cpu import usable_cores
@@ -33,6 +32,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
+from posenet.threads import map_in_threads
 
 MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""
@@ -125,7 +125,7 @@ def build_store(
     workers = workers or usable_cores()  # threads, because reading and decoding release Python's global lock
     with (
         open_store_writer(output, sum(sizes), skeleton, annotations or folder, overwrite) as writer,
-        closing(map_in_background(prepare, chosen, workers=workers, ahead=4 * workers)) as results,
+        closing(map_in_threads(prepare, chosen, workers=workers, ahead=4 * workers)) as results,
     ):
         for image, result in zip(chosen, progress_bar(results, "build", len(chosen), disable=not progress)):
             if isinstance(result, str):

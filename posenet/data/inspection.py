@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.background import map_in_background
 from posenet.data.store import NO_PERSON, Store, StoreList
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import check_image
 from posenet.progress_bar import progress_bar
+from posenet.threads import map_in_threads
 
 PEOPLE_GROUPS = {"1": 1, "2": 2, "3": 3, "4-5": 4, "6-10": 6, "11-20": 11, "more": 21}
 """Groups of images by number of people: the smallest number of each group."""
@@ -83,7 +83,7 @@ def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
 
     workers = workers or usable_cores()
     rows = range(store.num_images)
-    with closing(map_in_background(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
+    with closing(map_in_threads(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
         damages = [damage for damage in progress_bar(results, "verify", len(rows)) if damage is not None]
     if damages:
         raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")

@@ -44,7 +44,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
     """
 
     skip = 0
-    """Number of batches that the next iteration leaves out at its start: those before a loader was made again."""
+    """Number of batches that the next iteration leaves out at its start: those that an earlier loader has delivered."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class ValidationSampler(Sampler[list[SampleKey]]):
     """Every index exactly once over all processes, in order. The last batch may be smaller."""
 
     skip = 0
-    """Number of batches that the next iteration leaves out at its start: those before a loader was made again."""
+    """Number of batches that the next iteration leaves out at its start: those that an earlier loader has delivered."""
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         self.indices = range(rank, length, world_size)

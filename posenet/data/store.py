@@ -10,7 +10,7 @@ Layout. No array is compressed or in chunks, so a record is read by two reads at
 - ``sample``: one row for every main person: the row of the image and that of the person within the image. An image
   without annotations has no people, a ``mask_miss`` of zeros, and one sample with the person ``NO_PERSON``.
 
-Sizes and coordinates are pixels in the frame of the annotations, to which the pixels of an image are turned by the EXIF
+Sizes and coordinates are pixels in the frame of the annotations. Decoded pixels get there by a rotation by the EXIF
 orientation in ``record``.
 
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies. ``record``
@@ -97,9 +97,9 @@ class Record(NamedTuple):
     supervision: Supervision | None = None  # None if it supervises everything and is not one of several data sets
 
     def allows_reduction(self, reduction: int) -> bool:
-        """Whether decoding at a reduced size is faster, and pixel (0, 0) of the result starts at that of the image.
+        """Whether decoding at a reduced size is faster, and the result has the same upper left corner as the image.
 
-        The last row and column of a reduced JPEG may lie partly outside the image. Turning can make them the first.
+        The last row and column of a reduced JPEG may lie partly outside the image. Rotation can make them the first.
         """
         is_exact = self.height % reduction == 0 and self.width % reduction == 0
         return is_jpeg(self.image_bytes) and (self.orientation == 1 or is_exact)
@@ -141,7 +141,7 @@ class Store:
 
     Attributes:
         path, skeleton, fingerprint: of the store.
-        num_images, num_people: their numbers; ``len`` is that of the samples.
+        num_images, num_people: their numbers; ``len(store)`` is the number of samples.
         num_image_bytes: size of all image files together.
         image_ids: (N,) int64.
         image_keys: (N,) uint64, different for images with different bytes: the size and the CRC-32 of the file.

@@ -45,6 +45,11 @@ def launched_processes(environment: MutableMapping[str, str]) -> int:
     return world_size
 
 
+def rank_of_process(environment: Mapping[str, str]) -> int:
+    """The number of this process among those that a launcher has started; 0 without a launcher."""
+    return int(environment.get("RANK") or environment.get("SLURM_PROCID") or 0)
+
+
 def is_restarted(environment: Mapping[str, str]) -> bool:
     """Whether torchrun has restarted the processes, or SLURM has requeued the job."""
     return any(int(environment.get(name) or 0) > 0 for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))

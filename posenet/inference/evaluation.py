@@ -16,7 +16,6 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import Split, read_split
-from posenet.background import map_in_background
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
@@ -28,6 +27,8 @@ from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.oks import keypoint_similarity
+from posenet.threads import map_in_threads
 
 if TYPE_CHECKING:
     from pycocotools.cocoeval import COCOeval
@@ -174,7 +175,7 @@ def predict_split(
         return pixels
 
     def read_all() -> Iterator[np.ndarray]:
-        return map_in_background(read, images, workers=2, ahead=READ_AHEAD)
+        return map_in_threads(read, images, workers=2, ahead=READ_AHEAD)
 
     results: list[Result] = []
     with progress_bar(title="predict", total=len(images), disable=not progress) as bar:
@@ -208,8 +209,8 @@ def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dic
 def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fill_missing: bool = False) -> Result:
     """Convert a person to an entry of a COCO results file. Keypoints that were not found have score 0.
 
-    They are at (0, 0), or with ``fill_missing`` at ``Person.estimates``, or at the mean of those found without them:
-    COCO compares the positions of all keypoints, and ignores their scores.
+    They are at (0, 0), or with ``fill_missing`` at ``Person.estimates``, or at the mean of the keypoints found if there
+    are no estimates: COCO compares the positions of all keypoints, and ignores their scores.
     """
     keypoints = person.to_coco().astype(float)
     if fill_missing and person.found.any():
@@ -258,13 +259,10 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
 
 
 def _keypoint_similarities(evaluation: COCOeval) -> np.ndarray:
-    """(K,) mean similarity of every keypoint over people of any size, as matched at OKS 0.5; see ``Evaluation``.
-
-    With d the distance from the annotated keypoint and A the person's area, it is exp(-d^2 / (2 (2 sigma_k)^2 A)).
-    """
-    variances = (2 * evaluation.params.kpt_oks_sigmas) ** 2
-    total = np.zeros(len(variances))
-    count = np.zeros(len(variances))
+    """(K,) mean similarity of every keypoint over people of any size, as matched at OKS 0.5; see ``Evaluation``."""
+    sigmas = evaluation.params.kpt_oks_sigmas
+    total = np.zeros(len(sigmas))
+    count = np.zeros(len(sigmas))
     any_size = evaluation.params.areaRng[0]
     for image in evaluation.evalImgs:
         if image is None or image["aRng"] != any_size:
@@ -280,7 +278,7 @@ def _keypoint_similarities(evaluation: COCOeval) -> np.ndarray:
                 result = evaluation.cocoDt.anns[int(result_id)]
                 predicted = np.array(result["keypoints"], float).reshape(-1, 3)
                 squares = ((predicted[:, :2] - annotated[:, :2]) ** 2).sum(axis=1)
-                total += labelled * np.exp(-squares / (2 * variances * max(person["area"], 1e-9)))
+                total += labelled * keypoint_similarity(squares, np.asarray(person["area"]), sigmas)
     return np.where(count > 0, total / np.maximum(count, 1), -1)
 
 

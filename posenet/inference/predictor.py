@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from posenet.background import map_in_background
 from posenet.errors import ConfigError
 from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.decoder.decode import decode
@@ -22,6 +21,7 @@ from posenet.inference.person import Person
 from posenet.inference.shares import batched
 from posenet.settings import INPUT_MULTIPLE, Config, DataConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
+from posenet.threads import map_in_threads
 
 if TYPE_CHECKING:
     import torch
@@ -38,7 +38,7 @@ class InputBatch(NamedTuple):
     letterboxes: list[list[Letterbox]]
     """``letterboxes[scale][image]``."""
     map_letterboxes: list[Letterbox]
-    """Those of the largest scale, whose cells the maps of all scales get."""
+    """Those of the largest scale; the maps of all scales are resampled to its cells."""
     inputs: list[np.ndarray]
     """For each scale (N, H, W, 3) BGR uint8."""
 
@@ -149,8 +149,8 @@ class Predictor:
     ) -> Generator[list[Person], None, None]:
         """Like ``stream``, but only images of the same group run together.
 
-        The last bits of the result for an image may depend on the images that it runs together with. So processes that
-        share the groups find exactly the people that one process finds.
+        The last bits of the result for an image may depend on the images that it runs together with. So processes
+        between which whole groups are divided find exactly the people that one process finds.
         """
         orders: deque[list[int]] = deque()  # of each group, the order in which its images run
 
@@ -166,9 +166,9 @@ class Predictor:
         # Threads work at the same time: one prepares the next batch, and one decodes the previous batch. The network
         # runs on the caller's thread.
         with (
-            contextlib.closing(map_in_background(self.prepare_inputs, split_into_batches())) as inputs,
+            contextlib.closing(map_in_threads(self.prepare_inputs, split_into_batches())) as inputs,
             contextlib.closing(
-                map_in_background(
+                map_in_threads(
                     self._decode_batch,
                     ((batch.image_sizes, batch.map_letterboxes, self.run_network(batch)) for batch in inputs),
                 )

@@ -208,7 +208,7 @@ _ARRIVED = 0.25  # a goal is reached at this distance, in heights
 _LEG_SWING, _ARM_SWING, _KNEE_BEND = 27.0, 24.0, 50.0  # largest angles of a fast walk, in degrees
 
 
-class Step(NamedTuple):
+class WalkingState(NamedTuple):
     """A walking person at one time."""
 
     position: np.ndarray  # (x, depth) on the ground
@@ -217,8 +217,8 @@ class Step(NamedTuple):
     effort: float  # 0 for standing, 1 for walking fast
 
 
-def walk(rng: np.random.Generator, depth: float, half_width: float, interval: float) -> Iterator[Step]:
-    """Walk from goal to goal without end; yield a step every ``interval`` seconds.
+def walk(rng: np.random.Generator, depth: float, half_width: float, interval: float) -> Iterator[WalkingState]:
+    """Walk from goal to goal without end; yield the state every ``interval`` seconds.
 
     Most goals are beyond the sides of the image, so that people leave and come back; the others are inside. The
     ``depth`` of the way, and the ``half_width`` from the camera's axis to the side of the image there, are in heights.
@@ -249,22 +249,22 @@ def walk(rng: np.random.Generator, depth: float, half_width: float, interval: fl
             heading += float(np.clip(turn, -_TURN * interval, _TURN * interval))
         if distance <= _ARRIVED:
             waited += interval
-        yield Step(position, heading, phase, min(1.0, moved))
+        yield WalkingState(position, heading, phase, min(1.0, moved))
 
 
-def walking_posture(body: Body, step: Step, tilt: float) -> Posture:
+def walking_posture(body: Body, state: WalkingState, tilt: float) -> Posture:
     """The posture of a walking person: the legs swing against each other, and each arm against its leg.
 
     The camera looks down by ``tilt`` degrees.
     """
     limbs = {}
     for side, sign in SIDES.items():
-        phase = step.phase + (0 if sign > 0 else np.pi)
-        swing = step.effort * np.sin(phase)
-        bend = step.effort * max(0.0, np.cos(phase))  # the leg that moves forward
+        phase = state.phase + (0 if sign > 0 else np.pi)
+        swing = state.effort * np.sin(phase)
+        bend = state.effort * max(0.0, np.cos(phase))  # the leg that moves forward
         thigh = _LEG_SWING * swing
         arm = -_ARM_SWING * swing
-        angles = np.radians([arm, arm + 10 + 15 * step.effort, thigh, thigh - 3 - _KNEE_BEND * bend])
+        angles = np.radians([arm, arm + 10 + 15 * state.effort, thigh, thigh - 3 - _KNEE_BEND * bend])
         limbs[side] = np.stack([(0.18, 0.08, 0.05, 0.02), -np.cos(angles), np.sin(angles)], axis=1)
-    chest = rotation(3 * step.effort, 0, 0)
-    return _posed(body, limbs, chest, chest, step.heading, tilt)
+    chest = rotation(3 * state.effort, 0, 0)
+    return _posed(body, limbs, chest, chest, state.heading, tilt)

@@ -14,7 +14,8 @@ RECOVERY_STEPS = 100
 
 GuardAction = Literal["continue", "skip", "roll back", "fail"]
 """What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
-were bad; return to the last checkpoint, and go on after the bad batches. fail: the same again, soon after a return."""
+were bad; return to the last checkpoint, and go on after the bad batches. fail: too many were bad again, fewer than
+``RECOVERY_STEPS`` good steps after a return."""
 
 
 class LossGuard:
@@ -28,7 +29,7 @@ class LossGuard:
         self.good_since_roll_back: int | None = None
 
     def is_bad(self, value: float) -> bool:
-        """Whether a value that made a step bad, a loss or a gradient norm, is itself bad on this rank."""
+        """Whether a loss or a gradient norm is bad. The loss of a bad step may be good on this rank."""
         return not math.isfinite(value) or value > self.threshold
 
     def bad_losses(self, losses: Tensor) -> Tensor:
@@ -36,8 +37,8 @@ class LossGuard:
         good = losses.isfinite() & (losses <= self.threshold)
         return (~good).to(losses.dtype)
 
-    def record_outcome(self, bad: bool) -> GuardAction:
-        """Count one step and return what to do next. ``bad`` must be the same on all ranks."""
+    def next_action(self, bad: bool) -> GuardAction:
+        """Count one step and decide what to do next. ``bad`` must be the same on all ranks."""
         if not bad:
             self.bad_in_a_row = 0
             if self.good_since_roll_back is not None:

@@ -36,8 +36,8 @@ class FoundCheckpoint(NamedTuple):
 
     path: Path
     state: dict[str, Any]
-    folder_version: int = 0
-    """``CheckpointFolder.version`` of its folder, just before it was read."""
+    folder_saved_at: int = 0
+    """``CheckpointFolder.saved_at`` of its folder, just before it was read."""
 
 
 def configure_run(
@@ -75,7 +75,7 @@ def find_checkpoint(
         path = Path(resume)
     is_file = resume is not True and not path.is_dir()
     folder = CheckpointFolder(path.parent if is_file else path)
-    version = folder.version()
+    saved_at = folder.saved_at()
     found = (path, read_checkpoint(path)) if is_file else folder.newest_intact()
     if found is None and resume is True:
         _log.info(
@@ -84,7 +84,7 @@ def find_checkpoint(
         return None
     if found is None:
         raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
-    checkpoint = FoundCheckpoint(*found, folder_version=version)
+    checkpoint = FoundCheckpoint(*found, folder_saved_at=saved_at)
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
         if key not in checkpoint.state:
             raise CheckpointError(

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
-from posenet.training.freezing import BatchNormStatistics
+from posenet.training.batch_norm import BatchNormStatistics
 from posenet.training.guard import LossGuard
 from posenet.training.meters import DataSetLosses, LossTermMeter
 
@@ -26,8 +26,8 @@ class StepResult:
     loss: float | None = None
     """Mean loss over its batches and all processes; None if the step was skipped."""
     bad_value: float | None = None
-    """Why the step was skipped: this rank's loss of the bad batch, which may be good here, or the gradient norm. None
-    if the step was not skipped, or only because the loss scale of fp16 was too large."""
+    """Why the step was skipped: the gradient norm, or this rank's loss of the batch whose loss was bad on some rank.
+    None if the step was not skipped, or only because the loss scale of fp16 was too large."""
 
 
 class TrainStep:
@@ -81,7 +81,7 @@ class TrainStep:
             losses.append(loss.detach())
 
         # Vote on the losses, so that either all ranks skip the step or none does. The gradient and its norm are the
-        # same on all ranks. One read gets all numbers: while the host waits, it gives the device nothing to do.
+        # same on all ranks. All numbers are read at once, because the device is idle while the host waits for them.
         own_losses = torch.stack(losses)  # (B,)
         votes = torch.stack([own_losses, self.guard.bad_losses(own_losses)])  # (2, B)
         votes = self.runtime.all_reduce_sum(votes)

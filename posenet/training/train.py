@@ -33,7 +33,8 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import Config, config_to_dict
 from posenet.training.agreement import require_same_run
 from posenet.training.averaging import WeightAverage
-from posenet.training.freezing import BatchNormStatistics, freeze, set_train_mode
+from posenet.training.batch_norm import BatchNormStatistics
+from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.guard import LossGuard
 from posenet.training.input import (
     as_data_error,
@@ -120,8 +121,8 @@ def train(
         settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime)
         folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
         continues_run = checkpoint is not None and checkpoint.path.parent.resolve() == folder.path.resolve()
-        version = checkpoint.folder_version if checkpoint is not None and continues_run else None
-        runtime.run_on_main(lambda: _refuse_another_run(folder, version))
+        saved_at = checkpoint.folder_saved_at if checkpoint is not None and continues_run else None
+        runtime.run_on_main(lambda: _refuse_another_run(folder, saved_at))
         if settings.train.threads:
             torch.set_num_threads(settings.train.threads)
         torch.manual_seed(settings.train.seed)
@@ -143,7 +144,7 @@ def train(
         def open_folder() -> RunStatusFile:
             stack.enter_context(run_lock(folder.path))
             # Another process may have written checkpoints before this one had the lock.
-            _refuse_another_run(folder, version)
+            _refuse_another_run(folder, saved_at)
             status = stack.enter_context(RunStatusFile(folder.path))
             text_log.open(folder.path)
             log.start(settings, folder.path)
@@ -161,17 +162,17 @@ def train(
         return result
 
 
-def _refuse_another_run(folder: CheckpointFolder, version: int | None) -> None:
+def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
     """Raise ``CheckpointError`` if the folder contains a run that this one does not continue.
 
-    ``version`` is that of the folder when the checkpoint to continue was read; None for a run that is new there.
+    ``saved_at`` is that of the folder when the checkpoint to continue was read; None if the run continues none there.
     """
-    if version is None and folder.has_checkpoints():
+    if saved_at is None and folder.has_checkpoints():
         raise CheckpointError(
             f"{folder.path} already contains a run; continue it with --resume, or choose another folder "
             "with --checkpoint-path"
         )
-    if version is not None and version != folder.version():
+    if saved_at is not None and saved_at != folder.saved_at():
         raise CheckpointError(
             f"another process has saved the run in {folder.path} after this one had read it; when it has ended, start "
             "again with --resume"
@@ -344,7 +345,8 @@ class Trainer:
                 bar.update()
                 if progress.total_steps % self.config.log.every_steps == 0 or progress.step == steps:
                     self._log_step(bar, lr)
-        # For the last step: it counts and may save. A stop is left to the validation or the next epoch.
+        # After the last step too, to count its replaced samples and to save if that is due. A stop is left to the
+        # validation or the next epoch.
         self._vote()
         return True
 
@@ -385,7 +387,7 @@ class Trainer:
         """Record the loss of a step and update the average of the weights, or let the guard react to a bad step."""
         if result.loss is not None:
             self.progress.record_loss(result.loss)
-            self.guard.record_outcome(bad=False)
+            self.guard.next_action(bad=False)
             if self.average is not None:
                 self.average.after_step()
             return
@@ -396,7 +398,7 @@ class Trainer:
         value, image_ids = self._find_cause(result.bad_value, batches)
         _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, image_ids)
         self.log.call("on_skip", step, {"value": str(value), "image_ids": image_ids})
-        action = self.guard.record_outcome(bad=True)
+        action = self.guard.next_action(bad=True)
         if action == "fail":
             self.runtime.raise_on_all(
                 TrainingError(

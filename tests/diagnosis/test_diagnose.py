@@ -92,7 +92,7 @@ def test_a_jitter_is_a_similarity_from_one_half_to_085(
     assert others < 5 and diagnosis.counts["miss"] == 0
 
 
-def test_background_results_are_found(document: dict[str, Any], annotation_file: Path) -> None:
+def test_threads_results_are_found(document: dict[str, Any], annotation_file: Path) -> None:
     injected = InjectedErrors.start(document)
     injected.add_background(30, np.random.default_rng(3), score=0.95)
     diagnosis = run(annotation_file, injected.results)

@@ -36,7 +36,7 @@ LETTERS = {"continue": ".", "skip": "s", "roll back": "R", "fail": "F"}
 
 def actions(guard: LossGuard, steps: str) -> str:
     """The actions after good (.) and bad (x) steps, as ``LETTERS``."""
-    return "".join(LETTERS[guard.record_outcome(bad=step == "x")] for step in steps)
+    return "".join(LETTERS[guard.next_action(bad=step == "x")] for step in steps)
 
 
 @pytest.mark.parametrize("loss, bad", [(math.nan, 1), (-math.inf, 1), (100.1, 1), (100.0, 0), (0.0, 0), (-5.0, 0)])

@@ -20,7 +20,7 @@ MAX_TOTAL_BYTES = 13_000_000
 stays under 25 MB."""
 MAX_BYTES = 90_000
 """Limit of one thumbnail, if there are few."""
-SIZES = ((640, 85), (640, 75), (560, 70), (480, 65), (400, 60), (320, 50), (200, 40))
+JPEG_SIZES = ((640, 85), (640, 75), (560, 70), (480, 65), (400, 60), (320, 50), (200, 40))
 """(longer side in pixels, JPEG quality), from the best to the smallest. The first that fits is used."""
 NO_FOLDER = "The report was written without the images (--images), so the people stand on a plain ground."
 
@@ -59,9 +59,9 @@ def _read_thumbnail(path: Path, image: CocoImage, max_bytes: int, exif_frame: Ex
 
 
 def encode_within(pixels: np.ndarray, max_bytes: int) -> bytes:
-    """Encode an (H, W, 3) BGR image as the best JPEG of ``SIZES`` within ``max_bytes``; empty if none fits."""
+    """Encode an (H, W, 3) BGR image as the best JPEG of ``JPEG_SIZES`` within ``max_bytes``; empty if none fits."""
     height, width = pixels.shape[:2]
-    for side, quality in SIZES:
+    for side, quality in JPEG_SIZES:
         factor = min(1.0, side / max(height, width))
         size = max(1, round(width * factor)), max(1, round(height * factor))
         small = pixels if factor == 1 else cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)

@@ -1,6 +1,6 @@
 """The images of the gallery with their people as SVG.
 
-Coordinates are whole numbers in a frame whose longer side is ``FRAME``, so that lines and marks have the same size on
+Coordinates are whole numbers on a canvas whose longer side is ``CANVAS``, so that lines and marks have the same size on
 every image. The page's script reads the ``data-`` attributes of a person: its name (``t0`` ... for annotated people,
 ``r0`` ... for results, ``m0`` ... for the frames of missed people), its partner, its errors, the size and crowding of
 the annotated person, and what the list beside the opened image says about it.
@@ -22,13 +22,13 @@ from posenet.diagnosis.report.selection import crowding_of, image_losses
 from posenet.diagnosis.report.thumbnails import Thumbnail
 from posenet.skeleton import Skeleton
 
-FRAME = 2000
-"""Longer side of the frame of an image."""
+CANVAS = 2000
+"""Longer side of the canvas of an image."""
 MARGIN = 40
 """Distance of the frame around a person from the keypoints."""
 
 
-class Run(NamedTuple):
+class ResultsInImage(NamedTuple):
     """One results file in an image."""
 
     loss: float
@@ -46,7 +46,7 @@ class Tile(NamedTuple):
     jpeg: str  # base64; empty without an image
     note: str
     people: Markup  # the annotated people, and the boxes of crowd regions and people without labelled keypoints
-    runs: list[Run]
+    runs: list[ResultsInImage]
 
 
 def make_tiles(diagnoses: Sequence[Diagnosis], chosen: Sequence[int], thumbnails: Sequence[Thumbnail]) -> list[Tile]:
@@ -56,7 +56,7 @@ def make_tiles(diagnoses: Sequence[Diagnosis], chosen: Sequence[int], thumbnails
     tiles = []
     for index, thumbnail in zip(chosen, thumbnails):
         image = first.images[index]
-        scale = FRAME / max(image.width, image.height)
+        scale = CANVAS / max(image.width, image.height)
         tile = Tile(
             id=image.id,
             file_name=image.file_name,
@@ -94,7 +94,7 @@ def _draw_truth(diagnosis: Diagnosis, index: int, scale: float) -> Markup:
     return Markup("".join(parts))
 
 
-def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> Run:
+def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> ResultsInImage:
     matched, outcome = diagnosis.matched, diagnosis.outcome
     people = _people_names(diagnosis, index)
     parts = []
@@ -126,7 +126,7 @@ def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> Ru
             badges["missed"] += 1
             frame = _frame("missed", matched.truth.keypoints[row, matched.truth.labelled[row]] * scale)
             parts.append(_person(diagnosis, row, f"m{number}", f"t{number}", ["missed"], "", [frame]))
-    return Run(loss, Markup("".join(parts)), badges.most_common())
+    return ResultsInImage(loss, Markup("".join(parts)), badges.most_common())
 
 
 def _person(

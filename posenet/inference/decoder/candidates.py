@@ -12,8 +12,8 @@ the body part and t the part threshold, the pair has
     prefilter score  (mean of m at PREFILTER_POSITIONS - t) c               m in the nearest cell
     limb score       ((mean of m + second lowest m) / 2 - t) c              m at SAMPLE_POSITIONS, interpolated
 
-The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. docs/decoder.md says why
-it is made so.
+The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. docs/decoder.md
+gives the reasons.
 
 In all maps NaN counts as 0, and values are clipped to the range from 0 to ``MAX_VALUE``.
 """
@@ -81,8 +81,8 @@ def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> Keypoi
 
     order = np.lexsort((-score, keypoint))  # by keypoint, then highest score first
     order = order[score[order] >= threshold]  # the centre of a ring-shaped plateau may be low
-    rank = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])
-    order = order[rank < max_peaks]
+    place = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])  # among those of its keypoint
+    order = order[place < max_peaks]
 
     keypoint = keypoint[order]
     column = column[order]

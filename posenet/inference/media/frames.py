@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.background import map_in_background
 from posenet.downloading import download_image, fetch_video
 from posenet.errors import ConfigError, DataError
 from posenet.images import decode_image, read_image
@@ -26,6 +25,7 @@ from posenet.inference.predictor import Predictor
 from posenet.inference.shares import batched
 from posenet.inference.tracking.tracker import Tracker
 from posenet.settings import TrackingConfig
+from posenet.threads import map_in_threads
 
 READ_AHEAD = 32
 """Number of image files that are read before they are requested."""
@@ -78,9 +78,7 @@ def read_frames(
             for source in group:
                 yield from _read_video(source, selection, stop_requested)
             continue
-        with contextlib.closing(
-            map_in_background(_read_image, group, workers=READ_THREADS, ahead=READ_AHEAD)
-        ) as images:
+        with contextlib.closing(map_in_threads(_read_image, group, workers=READ_THREADS, ahead=READ_AHEAD)) as images:
             for item in images:
                 if isinstance(item, Frame):
                     yield item

@@ -1,6 +1,6 @@
 """The journal of a prediction: what has been found so far, so that a run can continue after a kill.
 
-A journal also carries the people that one of several processes has found to the process that writes the files.
+Of several processes, each writes the people it finds to a journal; rank 0 reads the journals and writes the files.
 """
 
 from __future__ import annotations
@@ -153,13 +153,13 @@ class Journal:
         return FramePeople(Frame(source, without_pixels, entry["number"], entry["seconds"]), people)
 
 
-def write_complete(path: Path, run: Mapping[str, Any], unreadable: Mapping[int, str]) -> None:
-    """Replace a journal by a short one: that the run is complete, and why which sources could not be read."""
+def write_completion_note(path: Path, run: Mapping[str, Any], unreadable: Mapping[int, str]) -> None:
+    """Replace a journal by a note that the run is complete, with the reason for each source that could not be read."""
     write_atomically(path, _line({"run": dict(run), "unreadable": list(unreadable.items())}))
 
 
-def read_complete(path: Path, run: Mapping[str, Any]) -> dict[int, str] | None:
-    """Why a complete run could not read which sources; None if the run is not complete.
+def read_completion_note(path: Path, run: Mapping[str, Any]) -> dict[int, str] | None:
+    """The reason for each source that a complete run could not read; None if the run is not complete.
 
     Raises:
         DataError: the journal is of a run with other inputs or flags.

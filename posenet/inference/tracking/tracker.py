@@ -16,10 +16,10 @@ from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 
 MAX_MISSES = 1
-"""Every track survives as many missed frames in a row."""
+"""Every track survives this many missed frames in a row."""
 PATIENCE = 2.0
-"""A confirmed track survives without its person for this many times the time in which the person was seen. Tracks of
-false people, who are seen for a moment, would attract other people."""
+"""A confirmed track survives without its person for this many times the time from the first to the last sighting. If
+tracks of false people, who are seen for a moment, survived longer, they would attract other people."""
 
 
 @dataclasses.dataclass
@@ -65,7 +65,7 @@ class Tracker:
         Args:
             people: of one skeleton, with keypoints in pixels of the frame. Keypoints that are not finite count as not
                 found.
-            time: of the frame, in seconds. The frames may be at any distances in time.
+            time: of the frame, in seconds. The time between frames may vary.
 
         Returns:
             The people who are recognised, in the order of ``people``. ``id`` is an integer from 1, and no two people of

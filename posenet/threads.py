@@ -1,4 +1,4 @@
-"""Computing results on other threads before they are needed."""
+"""Computing results in threads before they are needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def map_in_background(
+def map_in_threads(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, ahead: int = 1
 ) -> Generator[Result, None, None]:
     """Like ``map``, with the same order of results, but the calls run on ``workers`` threads before they are needed.

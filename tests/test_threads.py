@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from posenet.background import map_in_background
+from posenet.threads import map_in_threads
 
 
 def test_results_keep_the_order_of_the_items() -> None:
-    assert list(map_in_background(lambda item: item**2, range(20), workers=3, ahead=5)) == [i**2 for i in range(20)]
-    assert list(map_in_background(str, [])) == []
+    assert list(map_in_threads(lambda item: item**2, range(20), workers=3, ahead=5)) == [i**2 for i in range(20)]
+    assert list(map_in_threads(str, [])) == []
 
 
 def test_calls_run_on_other_threads_and_only_so_many_ahead() -> None:
@@ -24,14 +24,14 @@ def test_calls_run_on_other_threads_and_only_so_many_ahead() -> None:
             read.append(number)
             yield number
 
-    results = map_in_background(lambda _: threading.get_ident(), items(), workers=2, ahead=3)
+    results = map_in_threads(lambda _: threading.get_ident(), items(), workers=2, ahead=3)
     assert next(results) != main
     assert read == [0, 1, 2, 3]
     assert main not in list(results)
 
 
 def test_an_error_reaches_the_caller_at_its_item() -> None:
-    results = map_in_background(lambda item: 1 // item, [1, 0], ahead=4)
+    results = map_in_threads(lambda item: 1 // item, [1, 0], ahead=4)
     assert next(results) == 1
     with pytest.raises(ZeroDivisionError):
         next(results)
@@ -47,7 +47,7 @@ def test_calls_that_have_not_started_are_dropped_with_the_iterator() -> None:
             may_end.wait(timeout=20)
         return item
 
-    results = map_in_background(work, range(9), ahead=3)
+    results = map_in_threads(work, range(9), ahead=3)
     assert next(results) == 0
     threading.Timer(0.3, may_end.set).start()  # closing waits for the call that runs
     results.close()
