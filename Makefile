@@ -71,7 +71,7 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict an
 		--set data.train=$(DEMO)/train.h5 data.val=$(DEMO)/val.h5
 	@echo "== Drawing the people found in images that were not trained on"
 	$(RUN) tools/predict.py --checkpoint $(DEMO_RUN)/last.pth '$(DEMO)/coco/val2017/*[05].jpg' \
-		--output $(DEMO_RUN)/drawn --json $(DEMO_RUN)/drawn.json
+		--output $(DEMO_RUN)/drawn --json $(DEMO_RUN)/drawn.json --overwrite
 	@echo "== Evaluating on all $(DEMO_VAL) held-out images"
 	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/coco/val2017 \
 		--annotations $(DEMO)/coco/annotations/person_keypoints_val2017.json \

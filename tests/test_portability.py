@@ -1,10 +1,15 @@
-"""Rules for Windows and macOS: no calls that only POSIX has, stated encodings, workers that can be spawned."""
+"""Rules for other machines: names that only POSIX has, stated encodings, declared packages, spawned workers."""
 
 from __future__ import annotations
 
 import ast
+import configparser
+import contextlib
 import os
+import re
 import signal
+import sys
+from importlib import metadata
 from pathlib import Path
 
 from posenet.data.dataset import PoseDataset
@@ -12,7 +17,7 @@ from posenet.data.loader import make_loader
 from posenet.data.store import Store
 from posenet.devices.signals import STOP_SIGNALS
 from posenet.settings import AugmentConfig
-from tests.helpers.source_files import FILES, calls, syntax_tree
+from tests.helpers.source_files import FILES, ROOT, calls, syntax_tree
 
 POSIX_NAMES = {
     "os": {
@@ -46,6 +51,10 @@ POSIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 SYSTEM_FOLDERS = ("/tmp", "/dev/", "/proc", "/usr", "/home", "C:\\")
 READ_SYSTEM_FILES = ("devices.cpu",)
 """Modules that read such files where they exist, and work without them."""
+
+
+MODULES_OF_EXTRAS = ("inference.media.video", "synthetic.video")
+"""Modules that need the extra ``video``; others import them when they need them."""
 
 
 def test_names_that_only_posix_has_are_looked_up_before_use() -> None:
@@ -105,6 +114,37 @@ def test_no_string_is_a_path_of_one_system() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(SYSTEM_FOLDERS):
                 violations.append(f"{file}:{node.lineno}")
     assert violations == []
+
+
+def test_every_package_that_is_always_imported_is_installed_with_this_one() -> None:
+    """An environment for development has packages that a plain installation lacks."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg", encoding="utf-8")
+    installed = {requirement_name(line) for line in settings["options"]["install_requires"].split("\n") if line}
+    pending = list(installed)
+    while pending:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            required = [line for line in metadata.requires(pending.pop()) or () if "extra ==" not in line]
+            new = {requirement_name(line) for line in required} - installed
+            installed |= new
+            pending += new
+    distributions = metadata.packages_distributions()
+    violations = []
+    for file in FILES.keys() - set(MODULES_OF_EXTRAS):
+        for node in syntax_tree(FILES[file]).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"posenet"}:
+                if not installed & {requirement_name(distribution) for distribution in distributions[name]}:
+                    violations.append(f"{file}:{node.lineno}: {name}")
+    assert violations == []
+
+
+def requirement_name(requirement: str) -> str:
+    """The name in ``opencv-python>=4.12``; OpenCV's two distributions count as one."""
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None
+    return name[0].lower().replace("_", "-").removesuffix("-headless")
 
 
 def test_spawned_workers_make_the_same_batches(stores: dict[str, Path]) -> None:

@@ -124,6 +124,8 @@ class FileCheck(NamedTuple):
 
     name: str
     problem: Literal["missing", "unreadable", "size", ""]
+    details: str = ""
+    """More about the problem: what is wrong with the file, or its size."""
     orientation: int = 1
     frame: AnnotatedFrame = AnnotatedFrame(1, "no tag")
 
@@ -260,12 +262,17 @@ class AnnotationFile:
         path = (self.folder or Path()) / name
         try:
             header = check_image(np.fromfile(path, np.uint8))
-        except (OSError, ValueError):
-            return FileCheck(name, "unreadable" if path.is_file() else "missing")
+        except (OSError, ValueError) as error:
+            if not path.is_file():
+                return FileCheck(name, "missing")
+            return FileCheck(name, "unreadable", re.split(r" \(|;", str(error))[0])
         height, width = self.image_sizes[row].tolist()
         frame = find_annotated_frame(header, height, width, self.exif_frame)
-        has_size = oriented_size(*header.stored_size, frame.orientation) == (height, width)
-        return FileCheck(name, "" if has_size else "size", header.orientation, frame)
+        size = oriented_size(*header.stored_size, frame.orientation)
+        if size == (height, width):
+            return FileCheck(name, "", "", header.orientation, frame)
+        details = f"{size[1]} x {size[0]}, annotated {width} x {height}"
+        return FileCheck(name, "size", details, header.orientation, frame)
 
     @cached_property
     def outlines(self) -> OutlineColumn:
@@ -322,9 +329,11 @@ def read_document(path: str | Path) -> Any:
     try:
         return json.loads(Path(path).read_bytes())
     except OSError as error:
-        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+        raise DataError(
+            f"{path} is not valid JSON ({error}); give an annotation file, and copy or export it again if it is cut off"
+        ) from error
 
 
 def write_output(path: Path, text: str) -> None:
@@ -341,8 +350,10 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
     Sections that are not ``required`` are empty if they are missing or null. ``path`` is for messages.
     """
     if not isinstance(document, dict):
-        kind = type(document).__name__
-        raise DataError(f"{path}: the top level is a {kind}, not a COCO data set; give a COCO keypoint file")
+        raise DataError(
+            f"{path}: the top level is a {type(document).__name__}, not a COCO data set; give a COCO keypoint file, or "
+            "convert that of another tool with posenet annotations import"
+        )
     sections = {}
     for key in SECTIONS:
         entries = document.get(key)

@@ -203,7 +203,9 @@ def _repeated_files(file: AnnotationFile) -> list[str]:
 
 
 def _files_with(file: AnnotationFile, problem: str) -> list[str]:
-    return [check.name for check in file.file_checks.values() if check.problem == problem]
+    """The names of the files with a problem, and the details of it."""
+    checks = [check for check in file.file_checks.values() if check.problem == problem]
+    return [f"{check.name} ({check.details})" if check.details else check.name for check in checks]
 
 
 def _missing_files(file: AnnotationFile) -> list[str]:
@@ -415,14 +417,14 @@ RULES: tuple[Rule, ...] = (
 
     # Images and their files
     Rule("error", "file-name", "images without a file name in the image folder",
-         "write the path relative to the folder, without ..",
+         "write the path relative to the folder, without .. and without a drive or / at its beginning",
          lambda file: np.array([not name for name in file.file_names], bool), "images"),
     Rule("error", "backslash", "file names with backslashes, which only Windows reads",
          "separate folders by /, on any system",
          lambda file: [name for name in file.file_names if "\\" in name and not is_file(file.folder, name)],
          repair=repair.separate_folders_by_slashes, tolerance=LINT_ONLY),
     Rule("error", "missing-file", "images without a file in the image folder",
-         "restore the files, or delete the images and annotations",
+         "check the folder (--images); restore the files, or delete the images and annotations",
          _missing_files, repair=repair.shorten_paths, tolerance=LINT_ONLY),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",
@@ -454,7 +456,7 @@ RULES: tuple[Rule, ...] = (
          'give the category "keypoints": names in the order of the annotations', _no_keypoints),
     Rule("error", "no-such-keypoints", "no category has the keypoints of the skeleton",
          "write the names as the skeleton spells and orders them, or use the skeleton of these annotations "
-         "(--skeleton, or model.skeleton in the configuration)", _no_such_keypoints),
+         "(--skeleton, model.skeleton for training, a network trained on it for evaluation)", _no_such_keypoints),
     Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
          _keypoints_named_twice, "categories"),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",
@@ -501,6 +503,7 @@ RULES: tuple[Rule, ...] = (
     Rule("warning", "flat-outline", "outlines that are one list of numbers, which are not used; the box replaces them",
          "write a list of polygons: [[x, y, x, y, ...]]", _flat_outline, repair=repair.wrap_flat_outlines),
     Rule("error", "outside", "annotations with labelled keypoints outside their image",
+         "if images may be turned, as photographs of phones are, run posenet annotations lint with --images first; "
          "write 0, 0, 0 for keypoints outside; if all are outside, their coordinates or the image's size are wrong",
          _outside, repair=repair.move_keypoints_to_edge, tolerance=MOST),
     Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "

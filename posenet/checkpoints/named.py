@@ -25,6 +25,8 @@ HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights."""
 REGISTRY_VARIABLE = "POSENET_REGISTRY"
 """Environment variable with the path of a TOML file that names further weights."""
+MAX_REASON = 100
+"""Characters of the reason why a download has failed; those of network libraries are long."""
 
 _log = logging.getLogger(__name__)
 
@@ -166,7 +168,7 @@ def _download_google_drive(entry: NamedWeights, target: Path, progress: bool) ->
     try:
         gdown.download(id=entry.google_drive, output=str(target), quiet=not progress, use_cookies=False)
     except Exception as error:  # a changed page of Google Drive can raise almost any error
-        reason = to_single_line(str(error).partition("\n")[0]).rstrip(".:")
+        reason = to_single_line(str(error).partition("\n")[0])[:MAX_REASON].rstrip(".:")
         raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error
 
 

@@ -16,7 +16,7 @@ from typing import TextIO
 from posenet.annotations.coco import write_output
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
-from posenet.annotations.rules import fix_annotations, lint_annotations
+from posenet.annotations.rules import RULES, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import SWITCH, add_config_options, check_output_file, message_stream
 from posenet.errors import DataError
@@ -92,11 +92,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _lint(args: argparse.Namespace) -> None:
-    _print_findings(
-        args,
-        args.annotations,
-        "fix them as the findings describe, after annotations fix has repaired what can be derived",
-    )
+    _print_findings(args, args.annotations)
 
 
 def _fix(args: argparse.Namespace) -> None:
@@ -109,10 +105,10 @@ def _fix(args: argparse.Namespace) -> None:
     if not fixes:
         print("nothing to fix", file=messages)
     print(f"wrote {args.output}", file=messages)
-    _print_findings(args, args.output, "fix them as the findings describe")
+    _print_findings(args, args.output, is_repaired=True)
 
 
-def _print_findings(args: argparse.Namespace, path: Path, remedy: str) -> None:
+def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = False) -> None:
     """Print the findings of a file; ``DataError`` if there are errors among them."""
     if args.images is not None and not args.images.is_dir():
         raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
@@ -127,6 +123,9 @@ def _print_findings(args: argparse.Namespace, path: Path, remedy: str) -> None:
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
         found = pluralize(len(errors), "kind of error", "kinds of errors")
+        remedy = "fix them as the findings describe"
+        if not is_repaired and any(rule.code in errors and rule.repair for rule in RULES):
+            remedy += ", after posenet annotations fix has repaired what it can"
         raise DataError(f"{path} has {found} ({', '.join(errors)}); {remedy}")
     if not args.json:
         print(f"{path}: no errors, {pluralize(len(findings), 'kind of warning', 'kinds of warnings')}")

@@ -185,7 +185,7 @@ def _print_report(report: BuildReport) -> None:
         print(f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask")
     for name, count in report.frames.items():
         print(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
-    print(f"skipped       {len(report.skipped)} unreadable images")
+    print(f"skipped       {pluralize(len(report.skipped), 'image')} of another size or unreadable")
     for line in report.skipped:
         print(f"  {to_single_line(line)}")
     print(f"time          {report.seconds:.1f} s")

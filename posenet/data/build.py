@@ -186,7 +186,7 @@ def _check_number_of_unreadable(skipped: dict[int, str], allowed: int, num_image
         first = "; ".join(list(skipped.values())[:3])
         raise DataError(
             f"more than {allowed} of {num_images} images cannot be read, the most that --max-unreadable allows; "
-            f"restore them or raise it (posenet annotations lint --images lists all problems): {first}"
+            f"check --images, restore the files, or raise it (posenet annotations lint lists all problems): {first}"
         )
 
 

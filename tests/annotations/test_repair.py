@@ -322,7 +322,7 @@ def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert json.loads(captured.out)[0]["code"] == "keypoint-count"
     assert run_tool("annotations", ["lint", str(path)]) == 2
-    assert "after annotations fix has repaired what can be derived" in capsys.readouterr().err
+    assert "after posenet annotations fix has repaired what it can" in capsys.readouterr().err
     assert "fixed ids and references" in captured.err and "fixed.json has 1 kind of error" in captured.err
 
 

@@ -365,18 +365,31 @@ def test_image_files_are_compared_with_the_annotations(tmp_path: Path, codes: Co
     )
 
 
+def test_the_places_of_unusable_files_say_why(tmp_path: Path) -> None:
+    folder, annotations = write_chairs(tmp_path, "images", 3, seed=1)
+    (folder / "1.jpg").write_bytes(b"")
+    content = json.loads(annotations.read_text())
+    size = content["images"][1]
+    file_size = f"{size['width']} x {size['height']}"
+    size["width"] += 1
+    annotations.write_text(json.dumps(content))
+    places = {finding.code: finding.places for finding in lint_annotations(annotations, folder)}
+    assert places["unreadable-file"] == ["1.jpg (is empty)"]
+    assert places["wrong-size"] == [f"2.jpg ({file_size}, annotated {size['width']} x {size['height']})"]
+
+
 def test_an_image_that_declares_gigabytes_is_not_decoded(tmp_path: Path) -> None:
     folder, annotations = write_chairs(tmp_path, "images", 2, seed=1)
     (folder / "1.jpg").write_bytes(jpeg_declaring(20000, 20000))
     [finding] = [f for f in lint_annotations(annotations, folder) if f.severity == "error"]
-    assert (finding.code, finding.places) == ("unreadable-file", ["1.jpg"])
+    assert (finding.code, finding.places) == ("unreadable-file", ["1.jpg (is too large)"])
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"images": [], "annotations": 3, "categories": []}'])
 def test_a_file_that_is_not_coco_is_one_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
-    with pytest.raises(DataError, match=r"a\.json.*give a COCO keypoint file"):
+    with pytest.raises(DataError, match=r"a\.json.*give (a COCO keypoint|an annotation) file"):
         lint_annotations(path)
 
 

@@ -101,7 +101,7 @@ class TestCommand:
         assert "images        2" in output and "a.h5 is intact" in output
         assert "people        none: images without annotations" in output
         assert "images without annotations (training samples)      2" in output
-        assert "skipped       1 unreadable images" in output and "000000000002.jpg" in output
+        assert "skipped       1 image of another size or unreadable" in output and "000000000002.jpg" in output
 
     def test_images_are_selected_by_ids_in_arguments_or_in_a_file(self, coco: Coco, tmp_path: Path) -> None:
         (tmp_path / "ids.txt").write_text("1\n3, 2")

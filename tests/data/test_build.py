@@ -189,7 +189,7 @@ class TestUnreadable:
     def test_too_many_write_nothing(self, coco: tuple[Path, Path], tmp_path: Path, share: float, broken: int) -> None:
         for number in range(1, broken + 1):
             (coco[0] / f"{number:012d}.jpg").unlink()
-        with pytest.raises(DataError, match="annotations lint --images lists all.*image 1|no readable image"):
+        with pytest.raises(DataError, match="check --images.*annotations lint lists all.*image 1|no readable image"):
             build(coco, tmp_path / "a.h5", max_unreadable=share)
         assert not list(tmp_path.glob("a.h5*"))
 

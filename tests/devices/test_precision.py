@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from posenet.devices.precision import (
+    DTYPES,
     Amp,
     autocast,
     describe_training_mode,
@@ -20,15 +22,6 @@ from posenet.errors import ConfigError
 from posenet.settings import TrainConfig
 
 CPU = torch.device("cpu")
-
-
-def scaled_step(scaler: torch.amp.GradScaler, gradient: float) -> None:
-    """Train a single weight for one scaled step; ``gradient`` is its gradient."""
-    weight = nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([weight], 0.1)
-    scaler.scale((weight * gradient).sum()).backward()
-    scaler.step(optimizer)
-    scaler.update()
 
 
 @pytest.mark.parametrize(
@@ -46,12 +39,12 @@ def test_auto_is_bf16_on_a_cpu_that_computes_in_it(
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: mkldnn)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     assert select_amp(CPU, "auto") == expected
+    for name in ("off", "bf16", "fp16"):
+        assert select_amp(CPU, name) == name
     # Training does not depend on the instructions of the CPU.
     assert select_training_mode(CPU, TrainConfig()) == ("off", False)
     assert select_training_mode(CPU, TrainConfig(amp="bf16", channels_last=True)) == ("bf16", True)
-
-
-def test_a_pytorch_release_without_get_capabilities_gets_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Some releases of PyTorch do not tell.
     monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert select_amp(CPU, "auto") == "off"
 
@@ -75,20 +68,20 @@ def test_auto_on_xpu_is_bf16_where_it_is_native(monkeypatch: pytest.MonkeyPatch,
     assert select_amp(torch.device("xpu"), "auto") == expected
 
 
-@pytest.mark.parametrize("native, expected", [(True, "bf16"), (False, "fp16")])
-def test_auto_on_npu_asks_a_module_without_the_parameter_for_emulation(
-    monkeypatch: pytest.MonkeyPatch, native: bool, expected: Amp
+@pytest.mark.parametrize(
+    "functions, expected",
+    [
+        ({"is_bf16_supported": lambda: True, "get_amp_supported_dtype": lambda: [torch.float16]}, "bf16"),
+        ({"is_bf16_supported": lambda: False, "get_amp_supported_dtype": lambda: [torch.float16]}, "fp16"),
+        ({"get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16]}, "bf16"),
+    ],
+)
+def test_auto_on_another_accelerator_follows_what_its_module_tells(
+    monkeypatch: pytest.MonkeyPatch, functions: dict[str, Any], expected: Amp
 ) -> None:
-    dtypes = [torch.float16, *([torch.bfloat16] if native else [])]
-    module = SimpleNamespace(is_bf16_supported=lambda: native, get_amp_supported_dtype=lambda: dtypes)
-    monkeypatch.setattr(torch, "npu", module, raising=False)
+    """Unlike the modules of CUDA and XPU, those of NPUs have no parameter for emulation."""
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(**functions), raising=False)
     assert select_amp(SimpleNamespace(type="npu"), "auto") == expected  # type: ignore[arg-type]
-
-
-def test_auto_on_another_accelerator_follows_what_its_autocast_supports(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = SimpleNamespace(get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16])
-    monkeypatch.setattr(torch, "chip", module, raising=False)
-    assert select_amp(SimpleNamespace(type="chip"), "auto") == "bf16"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["meta", "mps"])
@@ -130,39 +123,26 @@ def test_an_unknown_precision_is_refused(name: str) -> None:
         select_amp(CPU, name)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["off", "bf16", "fp16"])
-def test_a_named_precision_is_used_as_it_is(name: Amp) -> None:
-    assert select_amp(CPU, name) == name
-
-
-def test_autocast_off_changes_nothing() -> None:
-    with autocast(CPU, "off"):
-        assert not torch.is_autocast_enabled("cpu")
-        assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == torch.float32
-
-
-@pytest.mark.parametrize("amp, dtype", [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+@pytest.mark.parametrize("amp, dtype", DTYPES.items())
 def test_autocast_runs_layers_in_the_given_precision(amp: Amp, dtype: torch.dtype) -> None:
     with autocast(CPU, amp):
+        assert torch.is_autocast_enabled("cpu") == (amp != "off")
         assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
 
 
-@pytest.mark.parametrize("amp", ["off", "bf16"])
-@pytest.mark.parametrize("loss_scale", [0.0, 128.0])
-def test_the_scaler_is_disabled_without_fp16(amp: Amp, loss_scale: float) -> None:
+@pytest.mark.parametrize(
+    "amp, loss_scale, expected", [("off", 128.0, 1), ("bf16", 0.0, 1), ("fp16", 0.0, 2**15), ("fp16", 128.0, 128)]
+)
+def test_only_fp16_scales_the_loss_and_an_overflow_lowers_only_a_dynamic_scale(
+    amp: Amp, loss_scale: float, expected: float
+) -> None:
     scaler = make_grad_scaler(CPU, amp, loss_scale)
-    assert not scaler.is_enabled() and scaler.scale(torch.tensor(3.0)) == 3
-
-
-def test_an_overflow_lowers_a_dynamic_scale() -> None:
-    scaler = make_grad_scaler(CPU, "fp16", 0.0)
-    before = scaler.get_scale()
-    scaled_step(scaler, float("inf"))
-    assert scaler.get_scale() < before
-
-
-def test_a_fixed_scale_never_changes() -> None:
-    scaler = make_grad_scaler(CPU, "fp16", 128.0)
-    for gradient in (1.0, float("inf"), 1.0, float("nan"), 1.0):
-        scaled_step(scaler, gradient)
-        assert scaler.get_scale() == 128
+    assert scaler.is_enabled() == (amp == "fp16")
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    for gradient in (1.0, float("inf"), 1.0):
+        scaler.scale((weight * gradient).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert scaler.get_scale() == scaler.scale(torch.tensor(1.0)) == expected

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from posenet.devices.ranks import Ranks
-from posenet.devices.runtime import DataParallelRuntime, DistributedRuntime, Runtime
+from posenet.devices.runtime import DataParallelRuntime, Runtime
 from posenet.errors import ConfigError, OtherRankError, TrainingError
+from tests.helpers.process_groups import single_process_group
 
 TWO_DEVICES = [torch.device("cuda:0"), torch.device("cuda:1")]
 
@@ -76,10 +77,10 @@ def test_too_little_memory_is_explained_and_other_errors_stay_as_they_are() -> N
     with pytest.raises(TrainingError, match="cpu has too little memory; lower train.batch_size"):
         with Runtime().explain_errors():
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    for error in (RuntimeError("shapes cannot be multiplied"), ValueError("gloo")):
-        with pytest.raises(type(error)) as caught, Runtime().explain_errors():
-            raise error
-        assert caught.value is error
+    error = RuntimeError("shapes cannot be multiplied")
+    with pytest.raises(RuntimeError) as caught, Runtime().explain_errors():
+        raise error
+    assert caught.value is error
 
 
 def test_data_parallel_with_a_single_device_is_a_plain_runtime_and_logs_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -125,9 +126,6 @@ def test_data_parallel_refuses_devices_that_it_cannot_use(monkeypatch: pytest.Mo
 
 def test_accelerators_use_the_sync_batch_norm_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    runtime = DistributedRuntime()
-    try:
+    with single_process_group() as runtime:
         runtime.device = torch.device("cuda")
         assert isinstance(runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))[0], nn.SyncBatchNorm)
-    finally:
-        runtime.close()

@@ -28,8 +28,11 @@ from posenet.skeleton import COCO
 
 NO_RECTANGLE = "person"
 """Category of people without a rectangle."""
+MARGIN = 0.1
+"""A keypoint at most this share of the sides outside a rectangle counts as inside."""
 
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
+_REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
 _Region = Mapping[str, Any]
 
 
@@ -42,15 +45,21 @@ class _Person:
     points: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def contains(self, value: Mapping[str, Any]) -> bool:
-        """Whether a point is in the rectangle."""
+        """Whether a point is in the rectangle, or within ``MARGIN`` of it; always without a rectangle."""
         if self.box is None:
-            return False
+            return True
         x, y, width, height = self.box
-        return x <= float(value["x"]) <= x + width and y <= float(value["y"]) <= y + height
+        is_between = -MARGIN * width <= float(value["x"]) - x <= (1 + MARGIN) * width
+        return is_between and -MARGIN * height <= float(value["y"]) - y <= (1 + MARGIN) * height
 
-    def add_point(self, region: _Region) -> None:
+    def add_point(self, region: _Region, left_out: Counter[str]) -> None:
+        """Add a point, or count it if the person has this keypoint already."""
         value = region["value"]
-        self.points[str(value["keypointlabels"][0])] = float(value["x"]), float(value["y"])
+        name = str(value["keypointlabels"][0])
+        if name in self.points:
+            left_out[_REPEATED] += 1
+        else:
+            self.points[name] = float(value["x"]), float(value["y"])
 
     def convert(self, category_id: int, names: Sequence[str]) -> ImportedPerson:
         """The person with the keypoints of these names, in their order."""
@@ -169,16 +178,16 @@ def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Perso
     loose = []
     for region in points:
         if region.get("parentID") in people:
-            people[region["parentID"]].add_point(region)
+            people[region["parentID"]].add_point(region, left_out)
         else:
             loose.append(region)
     if loose and not people:
         people[None] = _Person(NO_RECTANGLE, None)
     for region in loose:
-        # Without a parent, a point belongs to the only person, or to the only rectangle around it.
-        candidates = [person for person in people.values() if len(people) == 1 or person.contains(region["value"])]
-        if len(candidates) == 1 and str(region["value"]["keypointlabels"][0]) not in candidates[0].points:
-            candidates[0].add_point(region)
+        # Without a parent, a point belongs to the only rectangle around it.
+        candidates = [person for person in people.values() if person.contains(region["value"])]
+        if len(candidates) == 1:
+            candidates[0].add_point(region, left_out)
         else:
             left_out[_NO_PERSON] += 1
     return list(people.values())

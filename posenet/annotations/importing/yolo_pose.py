@@ -23,6 +23,8 @@ from posenet.skeleton.skeleton import twins
 
 BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
+MAX_FRACTION = 2.0
+"""Boxes end a little outside their image in some data sets; a box with larger numbers is not in fractions."""
 
 
 class YoloFormat(NamedTuple):
@@ -55,7 +57,7 @@ def import_yolo_pose(
     people_of = {path: _read_labels(label_path, layout) for path, label_path in zip(paths, label_paths)}
     notes = []
     if num_without:
-        notes.append(f"{pluralize(num_without, 'image')} without a label file: kept, with nobody in them")
+        notes.append(f"{pluralize(num_without, 'image')} without a label file: kept, with nobody in it")
     twin_of = twins(pair_left_right(layout.keypoints))
     expected = [layout.keypoints.index(twin_of.get(name, name)) for name in layout.keypoints]
     if isinstance(content.get("flip_idx"), list) and content["flip_idx"] != expected:
@@ -98,8 +100,10 @@ def _parse_format(content: dict[str, Any], path: Path, keypoints: Sequence[str] 
         raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
     names = tuple(keypoints or _listed_names(content) or (COCO.file_names if count == len(COCO.file_names) else ()))
     if len(names) != count or len(set(names)) != count:
-        found = f"has {count} keypoints, {len(names)} different names are known" if names else "does not name them"
-        raise DataError(f"{path} {found}; name the {count} keypoints in their order by --keypoints")
+        found = (
+            f"has {count} keypoints, {len(names)} different names are known" if names else "does not name its keypoints"
+        )
+        raise DataError(f"{path} {found}; name all {count} in their order by --keypoints")
     return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
 
 
@@ -184,6 +188,11 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson]:
             raise DataError(
                 f"{path}, line {number} has {len(row)} numbers, {columns} finite ones are expected for "
                 f"{pluralize(len(layout.keypoints), 'keypoint')}; correct the line, or kpt_shape in the data.yaml"
+            )
+        if max(map(abs, row[1:BOX_COLUMNS])) > MAX_FRACTION:
+            raise DataError(
+                f"{path}, line {number}: the box {' '.join(words[1:BOX_COLUMNS])} is not in fractions of the image, "
+                "from 0 to 1; divide x by the width and y by the height"
             )
         if row[0] not in layout.classes:
             raise DataError(

@@ -53,6 +53,45 @@ def test_a_keypoint_of_nobody_is_left_out_and_counted(tmp_path: Path) -> None:
     assert found["annotations"][0]["num_keypoints"] == 16
 
 
+def test_keypoints_far_outside_the_only_rectangle_are_those_of_nobody(tmp_path: Path) -> None:
+    content = document([1], [person(1, 1, (40, 20, 50, 60), labelled=15)])  # the image is 160 x 120
+    path, images = export(tmp_path, content, parents=False)
+
+    def label_on(tasks: list[dict[str, Any]], name: str, x: float) -> None:
+        value = {"x": 100 * x / 160, "y": 50.0, "width": 0.5, "keypointlabels": [name]}
+        tasks[0]["annotations"][0]["result"].append({"id": name, "type": "keypointlabels", "value": value})
+
+    missing = [
+        name
+        for name, (*_, v) in zip(COCO.file_names, np.reshape(content["annotations"][0]["keypoints"], (-1, 3)))
+        if not v
+    ]
+    change(
+        path, lambda tasks: label_on(tasks, missing[0], 92)
+    )  # beside the rectangle by less than a tenth of its width
+    change(path, lambda tasks: label_on(tasks, missing[1], 130))
+    found, _, notes = import_label_studio(path, images)
+    assert [entry["num_keypoints"] for entry in found["annotations"]] == [16]
+    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1")
+
+
+@pytest.mark.parametrize("parents", [True, False])
+def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path: Path, parents: bool) -> None:
+    path, images = export(tmp_path, document([1], [person(1, 1)]), parents=parents)
+    expected = import_label_studio(path, images).document["annotations"]
+
+    def label_again(tasks: list[dict[str, Any]]) -> None:
+        regions = tasks[0]["annotations"][0]["result"]
+        again = json.loads(json.dumps(regions[2]))
+        again["value"]["x"] += 1
+        regions.append(again)
+
+    change(path, label_again)
+    found, _, notes = import_label_studio(path, images)
+    assert found["annotations"] == expected
+    assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1")
+
+
 def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path) -> None:
     content = document([1], [person(1, 1)])
     path, images = export(tmp_path, content, parents=False)

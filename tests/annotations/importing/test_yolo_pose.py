@@ -43,12 +43,22 @@ def test_values_are_converted_to_pixels(data_file: Path) -> None:
     document, folder, notes = import_yolo_pose(data_file)
     assert [image["file_name"] for image in document["images"]] == [f"{n:012d}.jpg" for n in (1, 2, 3)]
     assert folder == data_file.parent / "images" / "train"
-    assert notes == ("1 image without a label file: kept, with nobody in them",)
+    assert notes == ("1 image without a label file: kept, with nobody in it",)
     for found, expected in zip(document["annotations"], CONTENT["annotations"], strict=True):
         assert found["image_id"] == expected["image_id"] and found["num_keypoints"] == expected["num_keypoints"]
         np.testing.assert_allclose(found["keypoints"], expected["keypoints"], atol=1e-3)
         np.testing.assert_allclose(found["bbox"], expected["bbox"], atol=1e-3)
         assert found["area"] == pytest.approx(expected["area"], rel=1e-4)
+
+
+def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
+    labels = data_file.parent / "labels" / "train" / "000000000001.txt"
+    first, second = labels.read_text().splitlines()
+    labels.write_text("\n".join([first, " ".join(["0", "320.5", *second.split()[2:]])]))
+    with pytest.raises(
+        DataError, match=r"000000000001\.txt, line 2: the box 320\.5 .* not in fractions .* divide x by"
+    ):
+        import_yolo_pose(data_file)
 
 
 def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path) -> None:
@@ -141,7 +151,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         with pytest.raises(DataError, match="--keypoints"):
             found(bad)
     change(data_file, kpt_names=None, kpt_shape="[5, 3]")
-    with pytest.raises(DataError, match="does not name them; name the 5 keypoints in their order by --keypoints"):
+    with pytest.raises(DataError, match="does not name its keypoints; name all 5 in their order by --keypoints"):
         import_yolo_pose(data_file)
 
 
