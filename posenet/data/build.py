@@ -214,6 +214,10 @@ def _prepare_image(
         height, width = oriented_size(*header.stored_size, frame.orientation)
         if (height, width) != (image.height, image.width):
             raise ValueError(f"is {width} x {height} pixels, annotated as {image.width} x {image.height}")
+        points = people.keypoints[people.keypoints[..., 2] > 0, :2]
+        is_inside_stored, is_inside_turned = ((points <= size).all() for size in ((width, height), (height, width)))
+        if frame == AnnotatedFrame(1, "size") and is_inside_turned and not is_inside_stored:
+            raise ValueError("has keypoints that only fit it as displayed; run posenet annotations fix with --images")
         rows = np.flatnonzero(people.is_labelled)
         joints = people.keypoints[rows]
         table = np.zeros(len(rows), PERSON_TYPE)

@@ -22,6 +22,7 @@ import torch
 
 from posenet.annotations.people import person_masks, select_main_persons
 from posenet.annotations.reading import read_annotations
+from posenet.annotations.rules import fix_annotations
 from posenet.data.build import BuildReport, build_store, open_store_writer
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
@@ -261,6 +262,19 @@ class TestUnlabelled:
         record = Store(tmp_path / "a.h5").read_record(0)
         assert (record.height, record.width) == record.decode_image().shape[:2] == image.sizes["displayed"]
         assert sum(report.frames.values()) == 1
+
+
+def test_an_image_of_the_stored_size_whose_keypoints_only_fit_the_displayed_one_is_left_out(tmp_path: Path) -> None:
+    content = document([1, 2, 3], [person(1, 1, (40, 100, 80, 120)), person(2, 2), person(3, 3)])
+    height, width = oriented_image(6).sizes["stored"]
+    content["images"][0].update(height=height, width=width)
+    images, annotations = write_set(tmp_path, content)
+    (images / content["images"][0]["file_name"]).write_bytes(oriented_image(6).data)
+    report = build((images, annotations), tmp_path / "a.h5")
+    assert report.summary.num_images == 2
+    assert "image 1): has keypoints that only fit it as displayed; run posenet annotations fix" in report.skipped[0]
+    fix_annotations(annotations, tmp_path / "b.json", images)
+    assert build((images, tmp_path / "b.json"), tmp_path / "b.h5").summary.num_images == 3
 
 
 class TestOutput:

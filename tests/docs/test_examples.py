@@ -59,7 +59,7 @@ NOT_RUN = {
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
     r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
-    r"posenet train .*--teacher simplepose": "downloads the teacher; tests/training has one",
+    r"posenet train .*--(teacher|weights) simplepose": "downloads them; tests/training has a teacher and weights",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/cluster runs it",
     r"sbatch ": "needs SLURM; tests/cluster runs it",
