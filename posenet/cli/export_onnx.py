@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(
         parser,
         "--int8",
-        help="compute the convolutions in 8-bit integers, except for the first one and the last two; needs --calibrate",
+        help="compute the convolutions in 8-bit integers, except for the last two; needs --calibrate",
     )
     parser.add_argument(
         "--calibrate",

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 OPSET = 17
 CALIBRATION_IMAGES = 64
 """Number of images on which the ranges of an 8-bit file are measured. More change the ranges little."""
-FLOAT_CONVOLUTIONS = (0, -2, -1)
-"""The convolutions that an 8-bit file keeps in float32: the first and the last two, in which rounding costs most."""
+FLOAT_CONVOLUTIONS = 2
+"""Number of convolutions at the end that an 8-bit file keeps in float32: rounding costs most in them."""
 
 
 class ImagesToMaps(nn.Module):
@@ -94,7 +94,7 @@ def read_calibration_images(
 
 
 def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:
-    """A model of ``build_onnx`` in which all convolutions but ``FLOAT_CONVOLUTIONS`` compute in 8-bit integers.
+    """A model of ``build_onnx`` in which all convolutions but the last ``FLOAT_CONVOLUTIONS`` are in 8-bit integers.
 
     Weights have a scale for each output channel. Inputs have one scale, from their smallest to their largest value on
     the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
@@ -131,7 +131,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            nodes_to_exclude=[convolutions[index] for index in FLOAT_CONVOLUTIONS],
+            nodes_to_exclude=convolutions[-FLOAT_CONVOLUTIONS:],
             # Outputs are rounded after the activation, as inputs of the next convolution.
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]},
         )
