@@ -8,15 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import posenet
 from posenet.cli.diagnose import distinct_names
 from posenet.cli.main import run_tool
-from posenet.model.posenet import PoseNet
-from posenet.settings import load_config
-from posenet.settings.reading import config_to_dict
 from tests.helpers.coco_results import InjectedErrors, people_document, perfect_results
+from tests.helpers.networks import write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +34,7 @@ def results(document: dict[str, Any], tmp_path: Path) -> Path:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A tiny network that was not trained."""
-    config = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
-    path = tmp_path / "last.pth"
-    weights = PoseNet.from_config(config).state_dict()
-    torch.save({"format": 1, "model": weights, "config": config_to_dict(config)}, path)
-    return path
+    return write_checkpoint(tmp_path / "last.pth")
 
 
 def write(path: Path, content: Any) -> Path:
@@ -92,13 +85,16 @@ def test_empty_results_miss_everybody(annotations: Path, tmp_path: Path, capsys:
     assert "the results are empty, so everybody is missed" in capsys.readouterr().out
 
 
+def evaluate(checkpoint: Path, coco: Path, annotations: Path, *words: object) -> None:
+    argv = ["--checkpoint", checkpoint, "--images", coco / "val2017", "--annotations", annotations, "--height", 64]
+    assert run_tool("evaluate", [str(word) for word in (*argv, *words)]) == 0
+
+
 def test_evaluate_writes_the_report_of_its_results(
     tiny_coco: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--checkpoint", checkpoint, "--images", tiny_coco / "val2017", "--device", "cpu", "--height", "64"]
-    words += ["--annotations", tiny_coco / "annotations" / "person_keypoints_val2017.json"]
-    words += ["--output", tmp_path / "results.json", "--report", tmp_path / "report", "--flip", "--scales", "0.5", "1"]
-    assert run_tool("evaluate", list(map(str, words))) == 0
+    annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"
+    evaluate(checkpoint, tiny_coco, annotations, "--report", tmp_path / "report", "--flip", "--scales", 0.5, 1)
     content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
     assert content["name"] == "last.pth" and content["images"] == 3
     facts = content["provenance"]
@@ -106,19 +102,11 @@ def test_evaluate_writes_the_report_of_its_results(
     assert facts["Flip"] == "yes" and facts["Scales"] == "0.5, 1"
     assert "<dt>Flip</dt><dd>yes</dd>" in (tmp_path / "report" / "report.html").read_text()
     assert "last.pth: AP" in capsys.readouterr().out
-
-
-def test_evaluate_says_that_there_is_no_report_without_annotations(
-    tiny_coco: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
-    info = tmp_path / "image_info.json"
-    info.write_text(json.dumps({"images": document["images"][:1]}))
-    words = ["--checkpoint", checkpoint, "--images", tiny_coco / "val2017", "--device", "cpu", "--height", "64"]
-    words += ["--annotations", info, "--report", tmp_path / "report"]
-    assert run_tool("evaluate", list(map(str, words))) == 0
+    images = json.loads(annotations.read_text())["images"]
+    unlabelled = write(tmp_path / "image_info.json", {"images": images[:1]})
+    evaluate(checkpoint, tiny_coco, unlabelled, "--report", tmp_path / "none")
     assert "contains no annotations, so there are no metrics and no report" in capsys.readouterr().out
-    assert not (tmp_path / "report" / "report.html").exists()
+    assert not (tmp_path / "none" / "report.html").exists()
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
@@ -133,27 +121,23 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     annotations: Path, results: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "report"
-    flags = ["--annotations", annotations, "--output", output]
     missing = tmp_path / "missing"
-    assert "cannot read results" in refused(capsys, *flags, "--results", missing)
-    assert "does not exist" in refused(capsys, *flags, "--results", results, "--images", missing)
-    assert "cannot read annotations" in refused(
-        capsys, "--annotations", missing, "--results", results, "--output", output
-    )
-    people = write(tmp_path / "nobody.json", document | {"annotations": []})
-    assert "no people" in refused(capsys, "--annotations", people, "--results", results, "--output", output)
+    nobody = write(tmp_path / "nobody.json", document | {"annotations": []})
     chair = document | {"categories": [{"id": 1, "name": "chair", "keypoints": ["seat", "back"]}]}
     chairs = write(tmp_path / "chairs.json", chair)
-    assert "--skeleton" in refused(capsys, "--annotations", chairs, "--results", results, "--output", output)
     broken = write(tmp_path / "broken.json", [{"image_id": 1, "category_id": 1, "keypoints": [1], "score": 1}])
-    assert "result 1 has 1 numbers" in refused(capsys, *flags, "--results", results, broken)
+    for truth, words, message in (
+        (annotations, [missing], "cannot read results"),
+        (annotations, [results, "--images", missing], "does not exist"),
+        (annotations, [results, broken], "result 1 has 1 numbers"),
+        (missing, [results], "cannot read annotations"),
+        (nobody, [results], "no people"),
+        (chairs, [results], "--skeleton"),
+    ):
+        line = refused(capsys, "--annotations", truth, "--output", output, "--results", *words)
+        assert message in line
     assert not list(output.iterdir())
-
-
-def test_the_report_does_not_replace_its_input(
-    annotations: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = write(tmp_path / "diagnosis.json", perfect_results(document))
+    results = results.rename(tmp_path / "diagnosis.json")
     line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
     assert "would replace an input" in line
 

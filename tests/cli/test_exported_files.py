@@ -8,14 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
 from posenet.images import write_image
 from posenet.inference.networks import RUNTIMES
-from posenet.settings import config_to_dict, load_config
-from tests.helpers.networks import random_network
+from tests.helpers.networks import write_checkpoint
 from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.spot_networks import spot_people_image
@@ -46,10 +43,7 @@ def photos(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    config = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64"])
-    path = tmp_path / "tiny.pth"
-    torch.save({"format": FORMAT, "model": random_network(1).state_dict(), "config": config_to_dict(config)}, path)
-    return path
+    return write_checkpoint(tmp_path / "tiny.pth", "inference.height=64")
 
 
 def run_without_pytorch(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -78,15 +72,9 @@ def test_evaluate_needs_no_pytorch(spot_file: Path, tmp_path: Path) -> None:
 
 
 def test_what_needs_pytorch_says_so_in_one_line(tmp_path: Path, photos: Path) -> None:
-    for words, message in (
-        (
-            ["predict", "--checkpoint", tmp_path / "a.pth", photos, "--json", tmp_path / "a.json"],
-            "PyTorch is not installed",
-        ),
-        (["train"], "PyTorch is not installed (the package torch)"),
-    ):
+    for words in (["predict", "--checkpoint", "a.pth", photos, "--json", tmp_path / "a.json"], ["train"]):
         done = run_without_pytorch(*words)
-        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+        assert done.returncode == 2 and "PyTorch is not installed" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_checkpoint_is_exported_in_float32_and_in_8_bits(
@@ -106,19 +94,20 @@ def test_a_checkpoint_is_exported_in_float32_and_in_8_bits(
 def test_wrong_flags_of_the_exporter_are_one_line(
     checkpoint: Path, spot_file: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    output = ["--output", str(tmp_path / "a.onnx")]
-    for words, message in (
-        (["--checkpoint", str(spot_file), *output], "is an exported file already"),
-        (["--checkpoint", str(checkpoint), *output, "--int8"], "--calibrate IMAGES"),
-        (["--checkpoint", str(checkpoint), *output, "--calibrate", str(photos)], "need each other"),
-        (["--checkpoint", str(checkpoint), *output, "--int8", "--calibrate", str(tmp_path / "no")], "no such file"),
-        (["--checkpoint", str(checkpoint), "--output", str(checkpoint)], "would replace an input"),
-        (["--checkpoint", str(checkpoint), "--output", str(tmp_path)], "is a folder"),
+    output = tmp_path / "a.onnx"
+    for network, path, words, message in (
+        (spot_file, output, [], "is an exported file already"),
+        (checkpoint, output, ["--int8"], "--calibrate IMAGES"),
+        (checkpoint, output, ["--calibrate", photos], "need each other"),
+        (checkpoint, output, ["--int8", "--calibrate", tmp_path / "no"], "no such file"),
+        (checkpoint, checkpoint, [], "would replace an input"),
+        (checkpoint, tmp_path, [], "is a folder"),
     ):
-        assert run_tool("export-onnx", words) == 2
+        argv = ["--checkpoint", network, "--output", path, *words]
+        assert run_tool("export-onnx", list(map(str, argv))) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
-    assert not (tmp_path / "a.onnx").exists()
+    assert not output.exists()
 
 
 def test_resuming_with_the_file_of_another_network_is_refused(

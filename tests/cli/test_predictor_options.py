@@ -7,16 +7,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 
-from posenet.checkpoints.file import FORMAT
 from posenet.cli.predictor_options import make_predictor
 from posenet.devices.ranks import Ranks
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
-from posenet.settings import config_to_dict, load_config
-from tests.helpers.networks import random_network
+from tests.helpers.networks import write_checkpoint
 
 REQUIRED = {"predict": ["a.jpg"], "evaluate": ["--images", "a", "--annotations", "b"]}
 MAX_FLAGS = {"predict": 30, "evaluate": 20}
@@ -31,11 +28,7 @@ def make_parser(tool: str) -> argparse.ArgumentParser:
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     """A tiny network, trained on images in the frame "stored"."""
-    settings = ["model.stacks=1", "model.width=16", "model.growth=2", "data.exif_frame=stored"]
-    config = config_to_dict(load_config(None, settings))
-    state = {"format": FORMAT, "model": random_network(1).state_dict(), "config": config}
-    torch.save(state, tmp_path / "a.pth")
-    return tmp_path / "a.pth"
+    return write_checkpoint(tmp_path / "a.pth", "data.exif_frame=stored")
 
 
 def predictor_of(tool: str, checkpoint: Path, *flags: str) -> Predictor:

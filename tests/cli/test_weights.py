@@ -6,29 +6,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
-from posenet.settings import config_to_dict, load_config
-from tests.helpers.networks import random_network
+from tests.helpers.networks import write_checkpoint
 from tests.helpers.weights_server import WeightsHost, weights_host
-
-TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64"]
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
     """A server with a checkpoint of a tiny network, registered as "mine"."""
-    config = load_config(None, TINY)
-    torch.save(
-        {"format": FORMAT, "model": random_network(1).state_dict(), "config": config_to_dict(config)},
-        tmp_path / "mine.pth",
-    )
+    data = write_checkpoint(tmp_path / "mine.pth", "inference.height=64").read_bytes()
     monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("POSENET_REGISTRY", str(tmp_path / "registry.toml"))
     monkeypatch.chdir(tmp_path)
-    with weights_host((tmp_path / "mine.pth").read_bytes()) as host:
+    with weights_host(data) as host:
         (tmp_path / "registry.toml").write_text(
             f"[mine]\nurl = '{host.address}/mine.pth'\ndescription = 'a tiny network'\nlicense = 'CC0'\n"
         )
@@ -59,25 +50,17 @@ def test_the_path_is_the_only_output(host: WeightsHost, capsys: pytest.CaptureFi
     assert host.requests == ["/mine.pth"]
 
 
-def test_fetching_says_where_the_weights_are(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_tool("weights", ["fetch", "mine"]) == 0
-    name, path = capsys.readouterr().out.removesuffix("\n").split(" is in ")
-    assert name == "mine" and Path(path).read_bytes() == host.data
-
-
-def test_an_unknown_name_lists_the_known_ones(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_tool("weights", ["fetch", "mine", "yours"]) == 2
-    assert "yours is not the name of published weights; known: simplepose, mine" in capsys.readouterr().err
-    assert host.requests == []
-
-
-def test_a_download_says_what_it_downloads_and_under_which_licence(
-    host: WeightsHost, caplog: pytest.LogCaptureFixture
+def test_fetching_says_what_it_downloads_and_where_it_is(
+    host: WeightsHost, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
         assert run_tool("weights", ["fetch", "mine"]) == 0
-    assert f"Downloading mine from {host.address}/mine.pth" in caplog.text
-    assert "licence: CC0" in caplog.text
+    assert f"Downloading mine from {host.address}/mine.pth" in caplog.text and "licence: CC0" in caplog.text
+    name, path = capsys.readouterr().out.removesuffix("\n").split(" is in ")
+    assert name == "mine" and Path(path).read_bytes() == host.data
+    Path(path).unlink()
+    assert run_tool("weights", ["fetch", "mine", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_tools_accept_a_name(host: WeightsHost, tiny_coco: Path, stores: dict[str, Path]) -> None:
@@ -89,20 +72,24 @@ def test_the_tools_accept_a_name(host: WeightsHost, tiny_coco: Path, stores: dic
     assert run_tool("predict", ["--weights", "mine", str(images), *outputs]) == 0
     assert run_tool("import-weights", ["mine", "--output", "ours.pth"]) == 0
     assert run_tool("export-weights", ["mine", "--output", "published.pth"]) == 0
-    small = ["train.input_size=64", "data.workers=0", "log.tensorboard=false", "log.curves=false", *TINY]
+    small = ["train.input_size=64", "data.workers=0", "log.tensorboard=false", "log.curves=false"]
+    small += ["model.stacks=1", "model.width=16", "model.growth=2"]
     training = ["--set", f"data.train={stores['train']}", *small, "--max-steps", "1"]
     assert run_tool("train", ["--weights", "mine", *training]) == 0
     assert all(Path(name).exists() for name in ("results.json", "people.json", "ours.pth", "published.pth"))
     assert host.requests == ["/mine.pth"]
 
 
-def test_quiet_hides_the_message_of_a_download(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_tool("weights", ["fetch", "mine", "--quiet"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_a_misspelt_name_is_an_error_of_one_line(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_tool("predict", ["--checkpoint", "min", str(host.address), "--json", "people.json"]) == 2
-    error = capsys.readouterr().err
-    assert "min is neither a file nor the name of published weights; did you mean mine?" in error
-    assert error.count("\n") == 1
+def test_an_unknown_name_is_an_error_of_one_line(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
+    for tool, words, message in (
+        ("weights", ["fetch", "mine", "yours"], "yours is not the name of published weights; known: simplepose, mine"),
+        (
+            "predict",
+            ["--checkpoint", "min", host.address, "--json", "people.json"],
+            "min is neither a file nor the name of published weights; did you mean mine?",
+        ),
+    ):
+        assert run_tool(tool, words) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert host.requests == []

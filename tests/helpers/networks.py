@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from posenet.checkpoints.file import FORMAT
 from posenet.model.posenet import PoseNet
-from posenet.settings import ModelConfig
+from posenet.settings import ModelConfig, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
 
 
@@ -21,6 +23,14 @@ def tiny_network(**settings: Any) -> PoseNet:
 def random_network(stacks: int = 2, skeleton: Skeleton = COCO) -> PoseNet:
     """A tiny network with random BatchNorm parameters and statistics, whose maps have values of about 1."""
     return random_batch_norm(tiny_network(stacks=stacks, skeleton=skeleton, conv_std=0.1, linear_std=0.1))
+
+
+def write_checkpoint(path: Path, *settings: str, stacks: int = 1) -> Path:
+    """Write ``random_network(stacks)`` with its settings and some others; return the path."""
+    config = load_config(None, [f"model.stacks={stacks}", "model.width=16", "model.growth=2", *settings])
+    state = {"format": FORMAT, "model": random_network(stacks).state_dict(), "config": config_to_dict(config)}
+    torch.save(state, path)
+    return path
 
 
 def random_batch_norm(network: PoseNet) -> PoseNet:
