@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
-from posenet.inference.decoder.decode import assemble_people, drop_weak_limbs
+from posenet.inference.decoder.decode import assemble_people, drop_weak_limbs, group_candidates
 from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import standing_person
 
@@ -27,6 +27,42 @@ def assemble(candidates, limbs=(), skeleton=COCO, **settings):
         Limbs(part, ends, np.array([score for *_, score in limbs], np.float32)),
         **dict(stride=1, min_keypoints=1, min_score=0.05, skeleton=skeleton) | settings,
     )
+
+
+def groups(keypoint, ends, score):
+    """The members of every group."""
+    label = group_candidates(np.array(keypoint), np.array(ends).reshape(-1, 2), np.array(score, float))
+    return sorted(np.flatnonzero(label == one).tolist() for one in np.unique(label))
+
+
+def merge_one_by_one(keypoint, ends, score):
+    """The groups by definition: compute all links, merge the two groups with the strongest one, and repeat."""
+    members = [{row} for row in range(len(keypoint))]
+    while True:
+        best_link, best_pair = 0.0, None
+        for a in members:
+            for b in members:
+                if a is b or {keypoint[row] for row in a} & {keypoint[row] for row in b}:
+                    continue
+                link = sum(s for (i, j), s in zip(ends, score) if (i in a and j in b) or (i in b and j in a))
+                if link > best_link:
+                    best_link, best_pair = link, (a, b)
+        if best_pair is None:
+            return sorted(sorted(group) for group in members)
+        first, second = best_pair
+        first |= second
+        members.remove(second)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_equal_those_merged_one_by_one(seed):
+    rng = np.random.default_rng(seed)
+    keypoint = np.sort(rng.integers(0, 7, 18)).tolist()
+    pairs = [(a, b) for a in range(18) for b in range(a) if keypoint[a] != keypoint[b]]
+    ends = [pairs[row] for row in rng.permutation(len(pairs))[:45]]
+    score = rng.random(45).tolist()
+    assert groups(keypoint, ends, score) == merge_one_by_one(keypoint, ends, score)
+    assert groups(keypoint, [], []) == [[row] for row in range(18)]
 
 
 def test_the_score_is_the_mean_times_the_root_of_the_share_of_keypoints_found():
