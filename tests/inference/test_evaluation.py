@@ -7,33 +7,27 @@ import io
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 
 import posenet
-from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.settings import config_to_dict, load_config
+from posenet.settings import Config
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.image_bytes import encode, with_orientation
-from tests.helpers.networks import random_network
+from tests.helpers.networks import write_checkpoint
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.spot_networks import spot_image
-
-TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64"]
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    config = load_config(None, TINY)
-    path = tmp_path / "tiny.pth"
-    torch.save({"format": FORMAT, "model": random_network(1).state_dict(), "config": config_to_dict(config)}, path)
-    return path
+    return write_checkpoint(tmp_path / "tiny.pth", "inference.height=64")
 
 
 @pytest.fixture
@@ -68,7 +62,7 @@ def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -
     predictor = posenet.Predictor.from_checkpoint(checkpoint, device="cpu", amp="off")
     assert posenet.evaluate(predictor, *split) == posenet.evaluate(checkpoint, *split)
     with pytest.raises(ConfigError, match="config, flip cannot be changed for a predictor"):
-        posenet.evaluate(predictor, *split, config=load_config(None, TINY), flip=True)
+        posenet.evaluate(predictor, *split, config=Config(), flip=True)
 
 
 def test_images_may_be_chosen_and_nothing_is_printed_without_a_bar(
@@ -82,23 +76,23 @@ def test_images_may_be_chosen_and_nothing_is_printed_without_a_bar(
 
 
 def test_errors_are_exceptions(checkpoint: Path, split: tuple[Path, Path], tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="missing.pth"):
-        posenet.evaluate(tmp_path / "missing.pth", *split)
-    with pytest.raises(DataError, match="is a folder"):
-        posenet.evaluate(checkpoint, *split, output=tmp_path)
-    with pytest.raises(DataError, match="would replace an input"):
-        posenet.evaluate(checkpoint, *split, output=split[1])
-    with pytest.raises(ConfigError, match="inference.height"):
-        posenet.evaluate(checkpoint, *split, height=1)
-    with pytest.raises(ConfigError, match="amp 'fp8' is unknown; use auto, off, bf16, fp16"):
-        posenet.evaluate(checkpoint, *split, amp="fp8")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="exif_frame 'shown' is unknown; use displayed or stored"):
-        posenet.evaluate(checkpoint, *split, exif_frame="shown")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="exif_frame 'shown' is unknown; use displayed or stored"):
+    inputs = {"checkpoint": checkpoint, "images": split[0], "annotations": split[1]}
+    unknown_frame = "exif_frame 'shown' is unknown; use displayed or stored"
+    changes: dict[str, Any]
+    for error, message, changes in (
+        (CheckpointError, "missing.pth", {"checkpoint": tmp_path / "missing.pth"}),
+        (DataError, "images are missing", {"images": tmp_path}),
+        (DataError, "is a folder", {"output": tmp_path}),
+        (DataError, "would replace an input", {"output": split[1]}),
+        (ConfigError, "inference.height", {"height": 1}),
+        (ConfigError, "amp 'fp8' is unknown; use auto, off, bf16, fp16", {"amp": "fp8"}),
+        (ConfigError, unknown_frame, {"exif_frame": "shown"}),
+    ):
+        with pytest.raises(error, match=message):
+            posenet.evaluate(**inputs | changes)
+    with pytest.raises(ConfigError, match=unknown_frame):
         posenet.build_store(*split, tmp_path / "a.h5", exif_frame="shown")  # type: ignore[arg-type]
     assert not list(tmp_path.glob("*.h5"))
-    with pytest.raises(DataError, match="images are missing"):
-        posenet.evaluate(checkpoint, tmp_path, split[1])
 
 
 def test_the_results_file_is_one_that_pycocotools_reads(

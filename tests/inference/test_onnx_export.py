@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
-from posenet.checkpoints.file import FORMAT
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.exported_file import PROPERTY
@@ -28,16 +26,14 @@ from posenet.inference.onnx_export import (
 )
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config, InferenceConfig, ModelConfig, config_to_dict, load_config
+from posenet.settings import Config, InferenceConfig, ModelConfig
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
-from tests.helpers.networks import random_network
+from tests.helpers.networks import random_network, write_checkpoint
 from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
 onnx = pytest.importorskip("onnx", reason="exporting needs onnx: pip install simplepose[export]")
-
-TINY = ["model.stacks=2", "model.width=16", "model.growth=2", "inference.height=128", "inference.batch_size=2"]
 
 
 @pytest.fixture(params=RUNTIMES)
@@ -51,11 +47,10 @@ def network() -> PoseNet:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(network: PoseNet, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("checkpoint") / "tiny.pth"
-    state = {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(load_config(None, TINY))}
-    torch.save(state, path)
-    return path
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of ``network``."""
+    settings = ("inference.height=128", "inference.batch_size=2")
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tiny.pth", *settings, stacks=2)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +101,7 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, network: PoseNet, runtime: str) -> None:
+def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime: str) -> None:
     image = images(1, 128, 128)[0]
     plain = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off").compute_maps(image)
     converted = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend=runtime).compute_maps(image)  # type: ignore[arg-type]

@@ -26,10 +26,6 @@ def test_to_coco_has_the_order_of_the_file_and_no_neck():
     assert np.count_nonzero(rows[:, 2]) == 3
 
 
-def test_named_holds_the_keypoints_found():
-    assert make_person(nose=(1, 2, 0.5), Rank=(6, 7, 0.25)).named() == {"nose": (1, 2, 0.5), "Rank": (6, 7, 0.25)}
-
-
 def test_the_box_encloses_the_keypoints_found():
     np.testing.assert_array_equal(make_person(nose=(10, 20, 1), Rank=(40, 5, 0.1)).box(), (10, 5, 40, 20))
     np.testing.assert_array_equal(make_person().box(), (0, 0, 0, 0))
@@ -54,3 +50,4 @@ def test_a_person_as_a_dictionary_can_be_written_as_json():
         "keypoints": {"nose": [10, 20, 0.5], "Rank": [40, 5, 0.25]},
     }
     assert json.loads(json.dumps(person.to_dict())) == expected
+    assert person.named() == {"nose": (10, 20, 0.5), "Rank": (40, 5, 0.25)}

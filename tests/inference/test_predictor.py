@@ -8,10 +8,10 @@ from torch import nn
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
-from posenet.model.posenet import PoseNet
-from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
+from posenet.settings import InferenceConfig, load_config
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
+from tests.helpers.networks import random_network, tiny_network, write_checkpoint
 from tests.helpers.spot_networks import NECK, NOSE, SpotNetwork, spot_image
 
 SPOTS = {  # height, width: nose, neck, radius
@@ -177,35 +177,24 @@ def test_arrays_that_are_no_images_are_refused(wrong):
         spot_predictor()(wrong)
 
 
-def tiny_config(tables=None):
-    return config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 0}} | (tables or {}))
-
-
 def test_from_checkpoint_uses_the_configuration_and_overrides(tmp_path):
-    config = tiny_config({"inference": {"height": 64, "flip": True}})
-    torch.manual_seed(0)
-    model = PoseNet.from_config(config)
-    path = tmp_path / "tiny.pth"
-    torch.save({"format": 1, "model": model.state_dict(), "config": config_to_dict(config)}, path)
+    path = write_checkpoint(tmp_path / "tiny.pth", "inference.height=64", "inference.flip=true")
     predictor = Predictor.from_checkpoint(path, device="cpu", batch_size=2)
     assert predictor.settings == InferenceConfig(height=64, flip=True, batch_size=2)
     assert not predictor.network.network.training
     images = torch.rand(1, 3, 64, 64)
     predictor = Predictor.from_checkpoint(path, device="cpu", amp="off")
-    torch.testing.assert_close(
-        predictor.network.network.heatmaps(images), model.eval().heatmaps(images), rtol=1e-4, atol=1e-10
-    )
-    other = tiny_config({"inference": {"height": 128}})
+    expected = random_network(1).eval().heatmaps(images)
+    torch.testing.assert_close(predictor.network.network.heatmaps(images), expected, rtol=1e-4, atol=1e-4)
+    other = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2", "inference.height=128"])
     assert Predictor.from_checkpoint(path, config=other, device="cpu").settings.height == 128
-    with pytest.raises(ConfigError, match="scales"):
-        Predictor.from_checkpoint(path, device="cpu", scales=(0.0,))
     with pytest.raises(CheckpointError):
         Predictor.from_checkpoint(tmp_path / "none.pth", device="cpu")
 
 
 def test_the_network_runs_in_half_precision():
-    model = PoseNet.from_config(tiny_config())
-    assert Predictor(model, InferenceConfig(height=64), amp="bf16")(np.zeros((64, 64, 3), np.uint8)) == []
+    predictor = Predictor(tiny_network(stacks=1), InferenceConfig(height=64), amp="bf16")
+    assert predictor(np.zeros((64, 64, 3), np.uint8)) == []
 
 
 def test_the_thresholds_of_the_settings_are_used():

@@ -12,11 +12,12 @@ import pytest
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.media.frames import predict_frames, read_frames
+from posenet.inference.media.frames import FramePeople, predict_frames, read_frames, track_people
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.predictor import Predictor
-from posenet.settings import InferenceConfig
+from posenet.settings import InferenceConfig, TrackingConfig
 from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
+from tests.helpers.moving_people import person_at
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 from tests.helpers.videos import GREY, FakeCapture, grey_image, write_animation, write_video
 
@@ -204,3 +205,18 @@ def test_images_run_together_only_within_their_block(tmp_path: Path) -> None:
     sources = [dataclasses.replace(source, block=int(index >= 2)) for index, source in enumerate(sources)]
     assert len(list(predict_frames(predictor, read_frames(sources)))) == 6
     assert [shape[0] for shape in network.shapes] == [2, 4]
+
+
+def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:
+    """The only person stands still. A clock that jumps back does not end the video."""
+
+    def ids(*frames: tuple[Source, float]) -> list[int | None]:
+        predictions = [FramePeople(Frame(source, GREY, 0, seconds), [person_at(100)]) for source, seconds in frames]
+        tracked = track_people(predictions, TrackingConfig(confirm_frames=1))
+        return [person.id for _, people in tracked for person in people]
+
+    other = Source("video", Path("b.mp4"))
+    assert ids((VIDEO, 0.0), (VIDEO, 0.04), (other, 0.0), (other, 0.04)) == [1] * 4
+    assert len(ids((VIDEO, 0.0), (VIDEO, 5.0), (VIDEO, 1.0), (VIDEO, 1.04))) == 4
+    [(_, [person])] = track_people([FramePeople(Frame(VIDEO, GREY), [person_at(100)])], TrackingConfig())
+    assert person.id is None

@@ -29,22 +29,11 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
     sources = [*listed, CAMERA]
     sources += find_sources(["/dev/video0", "http://host/clip.mp4?a=b", "rtsp://me:secret@host:554/"])
     paths = output_paths(sources, tmp_path, drawing_suffixes)
-    assert [path.name for paths_of_source in paths.values() for path in paths_of_source] == [
-        "a.jpg",
-        "A-2.JPG",
-        "a.mp4",
-        "b.mp4",
-        "c.png",
-        "d.png",
-        "e.png",  # of one image,
-        "e.mp4",  # or of an animation
-        "e-2.mp4",
-        "camera-2.mp4",
-        "camera-video0.mp4",
-        "clip.mp4",
-        "host.mp4",
+    assert [[str(path.relative_to(tmp_path)) for path in paths_of_source] for paths_of_source in paths.values()] == [
+        *(["a.jpg"], ["A-2.JPG"], ["a.mp4"], ["b.mp4"], ["c.png"], ["d.png"]),
+        ["e.png", "e.mp4"],  # of one image, or of an animation
+        *(["e-2.mp4"], ["camera-2.mp4"], ["camera-video0.mp4"], ["clip.mp4"], ["host.mp4"]),
     ]
-    assert {path.parent for paths_of_source in paths.values() for path in paths_of_source} == {tmp_path}
 
 
 def test_drawings_of_subfolders_go_into_subfolders(tmp_path: Path) -> None:
@@ -75,7 +64,7 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     path.write_bytes(b"earlier")
     noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
     with full_disk(size), pytest.raises(OSError):
-        with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}) as write:
+        with write_drawings({CAMERA: [path]}) as write:
             for number in range(10):
                 write(Frame(CAMERA, noise, number, number / 10, 10.0), noise)
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]

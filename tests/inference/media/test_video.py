@@ -130,12 +130,10 @@ def test_sound_that_is_longer_and_images_that_start_late_are_no_damage(tmp_path:
 def with_rotation(data: bytes, degrees: int) -> bytes:
     """The bytes of an MP4 file whose track is to be turned."""
     matrices = {0: (1, 0, 0, 0, 1), 90: (0, 1, 0, -1, 0), 180: (-1, 0, 0, 0, -1)}
-    packed = {
-        angle: struct.pack(">9i", *(v << 16 for v in (*matrix, 0, 0, 0)), 1 << 30) for angle, matrix in matrices.items()
-    }
+    old, new = (struct.pack(">5i", *(value << 16 for value in matrices[angle])) for angle in (0, degrees))
     track = data.index(b"tkhd")
-    assert packed[0] in data[track:]
-    return data[:track] + data[track:].replace(packed[0], packed[degrees], 1)
+    assert old in data[track:]
+    return data[:track] + data[track:].replace(old, new, 1)
 
 
 def test_rotation_metadata_is_applied(tmp_path: Path) -> None:
