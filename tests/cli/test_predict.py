@@ -6,12 +6,14 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -24,6 +26,7 @@ from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
+from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import media_server
 from tests.helpers.spot_networks import spot_image, spot_people_image
 from tests.helpers.videos import GREY, FakeCapture, full_disk, read_video, write_media
@@ -33,6 +36,11 @@ Predict = Callable[..., int]
 SPOTS = ((40.2, 20.0), (90.0, 60.4))
 
 
+@pytest.fixture(autouse=True)
+def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def predict(spot_file: Path) -> Predict:
     """Runs the tool; low scores are kept, because a person of spots has two or three keypoints."""
@@ -40,12 +48,16 @@ def predict(spot_file: Path) -> Predict:
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    folder = tmp_path / "photos"
+def photos() -> Path:
+    """The folder ``photos``, which the tests name as it is."""
     for name in ("a.png", "b.png", "000000000139.png"):
-        write_image(folder / name, spot_image(97, 131, *SPOTS, 4))
-    write_image(folder / "empty.png", np.zeros((50, 60, 3), np.uint8))
-    return folder
+        write_image(Path("photos", name), spot_image(97, 131, *SPOTS, 4))
+    write_image(Path("photos/empty.png"), np.zeros((50, 60, 3), np.uint8))
+    return Path("photos")
+
+
+def read_json(name: str) -> Any:
+    return json.loads(Path(name).read_text())
 
 
 def write_clip(path: Path, count: int = 7) -> Path:
@@ -61,64 +73,47 @@ def write_clip(path: Path, count: int = 7) -> Path:
 
 
 @pytest.fixture
-def clip(tmp_path: Path) -> Path:
-    return write_clip(tmp_path / "clip.mp4")
+def clip() -> Path:
+    return write_clip(Path("clip.mp4"))
 
 
 def test_images_are_drawn_and_people_written(
-    predict: Predict, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, path = tmp_path / "out", tmp_path / "people.json"
-    files = ["--json", path, "--coco", tmp_path / "coco.json", "--heatmaps", tmp_path / "maps"]
-    assert predict(photos, "--output", out, *files) == 0
-    assert sorted(p.name for p in out.iterdir()) == ["000000000139.png", "a.png", "b.png", "empty.png"]
-    assert not np.array_equal(read_image(out / "a.png"), read_image(photos / "a.png"))
-    assert np.array_equal(read_image(out / "empty.png"), read_image(photos / "empty.png"))
-    people = json.loads(path.read_text())
-    assert [p["image_id"] for p in people] == [139, str(photos / "a.png"), str(photos / "b.png")]
-    assert people[1]["file_name"] == str(photos / "a.png") and people[1]["category_id"] == 1
+    files = ["--json", "people.json", "--coco", "coco.json", "--heatmaps", "maps"]
+    assert predict("photos", "--output", "out", *files) == 0
+    assert sorted(os.listdir("out")) == ["000000000139.png", "a.png", "b.png", "empty.png"]
+    assert sorted(os.listdir("maps")) == ["000000000139.jpg", "a.jpg", "b.jpg", "empty.jpg"]
+    assert not np.array_equal(read_image("out/a.png"), read_image("photos/a.png"))
+    assert np.array_equal(read_image("out/empty.png"), read_image("photos/empty.png"))
+    people = read_json("people.json")
+    assert [person["image_id"] for person in people] == [139, "photos/a.png", "photos/b.png"]
+    assert people[1]["file_name"] == "photos/a.png" and people[1]["category_id"] == 1
     keypoints = np.reshape(people[0]["keypoints"], (17, 3))
     np.testing.assert_allclose(keypoints[0, :2], SPOTS[0], atol=0.5)
     assert np.count_nonzero(keypoints[:, 2]) == 1
-    content = json.loads((tmp_path / "coco.json").read_text())
+    content = read_json("coco.json")
     names = {image["id"]: image["file_name"] for image in content["images"]}
-    assert sorted(names.values()) == ["000000000139.png", "a.png", "b.png", "empty.png"] and names[139].startswith("0")
+    assert sorted(names.values()) == sorted(os.listdir("out")) and names[139] == "000000000139.png"
     assert [names[person["image_id"]] for person in content["annotations"]] == ["000000000139.png", "a.png", "b.png"]
-    assert sorted(p.name for p in (tmp_path / "maps").iterdir()) == [
-        "000000000139.jpg",
-        "a.jpg",
-        "b.jpg",
-        "empty.jpg",
-    ]
     assert "3 people in 4 images\nwrote " in capsys.readouterr().out
 
 
-def test_min_score_leaves_people_out(predict: Predict, photos: Path, tmp_path: Path) -> None:
-    assert predict(photos, "--json", tmp_path / "people.json", "--min-score", "0.5") == 0
-    assert json.loads((tmp_path / "people.json").read_text()) == []
+def test_min_score_leaves_people_out(predict: Predict, photos: Path) -> None:
+    assert predict("photos", "--json", "people.json", "--min-score", "0.5") == 0
+    assert read_json("people.json") == []
 
 
-def test_flip_scales_and_height_apply_to_an_exported_file(predict: Predict, tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", spot_people_image(200, 300, 2))
+def test_flip_scales_and_height_apply_to_an_exported_file(predict: Predict) -> None:
+    write_image(Path("a.png"), spot_people_image(200, 300, 2))
     flags = ["--flip", "--scales", "0.75", "1", "--set", "inference.height=128", "inference.keypoint_threshold=0.2"]
-    for name, words in (("a.json", []), ("b.json", flags)):
-        assert predict(tmp_path / "a.png", "--json", tmp_path / name, *words) == 0
-    plain, averaged = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
-    assert len(plain) == len(averaged) == 2 and plain != averaged
-    found = sorted(np.reshape(person["keypoints"], (17, 3))[0].tolist() for person in plain)
-    others = sorted(np.reshape(person["keypoints"], (17, 3))[0].tolist() for person in averaged)
-    np.testing.assert_allclose(np.array(found)[:, 0], np.array(others)[:, 0], atol=2)
-
-
-def test_unreadable_images_are_skipped_and_reported(
-    predict: Predict, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (photos / "aa.png").write_bytes(b"nonsense")
-    out, path = tmp_path / "out", tmp_path / "people.json"
-    assert predict(photos, "--output", out, "--json", path) == 2
-    assert len(list(out.iterdir())) == 4 and len(json.loads(path.read_text())) == 3
-    error = capsys.readouterr().err
-    assert "1 of 5 images could not be read" in error and "aa.png" in error and "Traceback" not in error
+    noses = []
+    for words in ([], flags):
+        assert predict("a.png", "--json", "a.json", "--overwrite", *words) == 0
+        noses.append(sorted(person["keypoints"][:3] for person in read_json("a.json")))
+    plain, averaged = np.array(noses)
+    assert len(plain) == 2 and (plain != averaged).any()
+    np.testing.assert_allclose(plain[:, 0], averaged[:, 0], atol=2)
 
 
 def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_people(
@@ -144,40 +139,38 @@ def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_pe
 
 
 def test_files_that_the_tool_did_not_write_are_kept_without_overwrite(
-    predict: Predict, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    precious = tmp_path / "precious.json"
+    precious = Path("precious.json")
     precious.write_text("mine")
-    (tmp_path / "keep").mkdir()
-    write_image(tmp_path / "keep" / "a.png", GREY)
+    write_image(Path("keep/a.png"), GREY)
     for words, name in (
         (["--json", precious], "precious.json"),
-        (["--output", tmp_path / "keep"], "a.png"),
+        (["--output", "keep"], "a.png"),
         (["--csv", precious], "precious.json"),
     ):
-        assert predict(photos, *words) == 2
+        assert predict("photos", *words) == 2
         error = capsys.readouterr().err
         assert f"{name} exists" in error and "--overwrite" in error and error.count("\n") == 1
-    assert precious.read_text() == "mine" and np.array_equal(read_image(tmp_path / "keep" / "a.png"), GREY)
-    assert predict(photos, "--json", precious, "--output", tmp_path / "keep", "--overwrite") == 0
-    assert len(json.loads(precious.read_text())) == 3
-    assert predict(photos, "--output", photos, "--overwrite") == 2
-    assert "would replace an input" in capsys.readouterr().err
-    (tmp_path / "link").symlink_to(photos)
-    assert predict(photos, "--output", tmp_path / "link", "--overwrite") == 2
+    assert precious.read_text() == "mine" and np.array_equal(read_image("keep/a.png"), GREY)
+    assert predict("photos", "--json", precious, "--output", "keep", "--overwrite") == 0
+    assert len(read_json("precious.json")) == 3
+    Path("link").symlink_to("photos")
+    for folder in ("photos", "link"):
+        assert predict("photos", "--output", folder, "--overwrite") == 2
+        assert "would replace an input" in capsys.readouterr().err
 
 
 def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
-    predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    predict: Predict, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clip = write_clip(tmp_path / "clip.mp4", 2)
-    words = [clip, "--heatmaps", tmp_path / "maps"]
+    words = [write_clip(Path("clip.mp4"), 2), "--heatmaps", "maps"]
     assert predict(*words) == 0
-    sheet = tmp_path / "maps" / "clip" / "000001.jpg"
+    sheet = Path("maps/clip/000001.jpg")
     sheet.write_bytes(b"mine")
     assert predict(*words) == 2 and sheet.read_bytes() == b"mine"
     error = capsys.readouterr().err.splitlines()[-1]
-    assert str(sheet.parent) in error and "exists" in error and "--overwrite" in error
+    assert "maps/clip" in error and "exists" in error and "--overwrite" in error
     assert predict(*words, "--overwrite") == 0 and sheet.read_bytes() != b"mine"
 
 
@@ -194,8 +187,6 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
         (["photos/a.png", "--output", "out", "--heatmaps", "out"], "two folders"),
         (["photos/a.png", "--output", "out", "--json", "out/a.png.json", "--csv", "out/a.png.json"], "written twice"),
         (["photos/a.png", "--output", "out", "--height", "5"], "inference.height"),
-        (["photos/a.png", "--output", "out", "--height", "100000"], "max_height"),
-        (["photos/a.png", "--output", "out", "--scales", "0"], "inference.scales"),
         (["photos/a.png", "--output", "out", "--set", "x=1"], "x=1"),
         (["photos/a.png", "--output", "out", "--set", "model.stacks=2"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--backend", "torch"], "which PyTorch cannot run"),
@@ -211,20 +202,18 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
 def test_bad_input_is_one_line_and_status_2(
     predict: Predict,
     photos: Path,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     words: list[str],
     message: str,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    (tmp_path / "bare").mkdir()
+    Path("bare").mkdir()
     assert predict(*words) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error and "Traceback" not in error
-    assert not list(tmp_path.glob("out/*"))
+    assert not list(Path().glob("out/*"))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +230,7 @@ def test_impossible_numbers_are_refused(
     assert words[0] in error and error.count("\n") == 1
 
 
-def test_images_of_every_kind_are_drawn(predict: Predict, tmp_path: Path) -> None:
+def test_images_of_every_kind_are_drawn(predict: Predict) -> None:
     """Where nobody is found, the drawing is the image."""
     spots = spot_image(97, 131, *SPOTS, 4)
     kinds = {
@@ -253,53 +242,50 @@ def test_images_of_every_kind_are_drawn(predict: Predict, tmp_path: Path) -> Non
         "16 bits": (spots.astype(np.uint16) * 257, spots, 1),
     }
     for name, (image, *_) in kinds.items():
-        (tmp_path / f"{name}.png").write_bytes(cv2.imencode(".png", image)[1].tobytes())
-    assert predict(tmp_path, "--output", tmp_path / "out", "--csv", tmp_path / "people.csv") == 0
-    people = Counter(Path(row["file_name"]).stem for row in csv.DictReader((tmp_path / "people.csv").open()))
+        Path(f"{name}.png").write_bytes(encode(image, ".png"))
+    assert predict(".", "--output", "out", "--csv", "people.csv") == 0
+    people = Counter(Path(row["file_name"]).stem for row in csv.DictReader(open("people.csv")))
     for name, (image, expected, count) in kinds.items():
-        drawing = read_image(tmp_path / "out" / f"{name}.png")
+        drawing = read_image(f"out/{name}.png")
         assert drawing.shape == (*image.shape[:2], 3)
         assert people[name] == count and np.array_equal(drawing, np.full_like(drawing, expected)) == (not count), name
 
 
-def test_an_image_format_without_colours_is_drawn_in_another(predict: Predict, tmp_path: Path) -> None:
+def test_an_image_format_without_colours_is_drawn_in_another(predict: Predict) -> None:
     """The file has colours in spite of its name, so that somebody is found."""
-    (tmp_path / "in.pgm").write_bytes(cv2.imencode(".ppm", spot_image(97, 131, *SPOTS, 4))[1].tobytes())
-    assert predict(tmp_path, "--output", tmp_path / "out") == 0
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["in.png"]
-    drawing, image = (read_image(path) for path in (tmp_path / "out" / "in.png", tmp_path / "in.pgm"))
+    Path("in.pgm").write_bytes(encode(spot_image(97, 131, *SPOTS, 4), ".ppm"))
+    assert predict("in.pgm", "--output", "out") == 0
+    assert os.listdir("out") == ["in.png"]
+    drawing, image = read_image("out/in.png"), read_image("in.pgm")
     assert (drawing != image).any() and (drawing.min(2) < drawing.max(2)).any(), "people are drawn in colours"
 
 
 def test_a_video_is_drawn_and_its_people_written(
-    predict: Predict, clip: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    predict: Predict, clip: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, path = tmp_path / "out", tmp_path / "people.jsonl"
-    assert predict(clip, photos / "a.png", "--output", out, "--json", path) == 0
-    frames = read_video(out / "clip.mp4")
+    assert predict(clip, "photos/a.png", "--output", "out", "--json", "people.jsonl") == 0
+    frames = read_video(Path("out/clip.mp4"))
     assert len(frames) == 7 and frames[6].seconds == pytest.approx(0.6) and frames[0].image.shape == (128, 192, 3)
     assert not np.allclose(frames[0].image, read_video(clip)[0].image, atol=60), "no person is drawn"
-    people = [json.loads(line) for line in path.read_text().splitlines()]
+    people = [json.loads(line) for line in Path("people.jsonl").read_text().splitlines()]
     assert [(p.get("frame"), p.get("time")) for p in people] == [(i, i / 10) for i in range(7)] + [(None, None)]
     assert "8 detections in 1 image and 7 video frames" in capsys.readouterr().out
 
 
-def test_a_part_of_a_video_is_predicted(predict: Predict, clip: Path, tmp_path: Path) -> None:
+def test_a_part_of_a_video_is_predicted(predict: Predict, clip: Path) -> None:
     words = ["--start", "0.15", "--duration", "0.4", "--stride", "2"]
-    assert predict(clip, "--output", tmp_path / "out", "--json", tmp_path / "people.json", *words) == 0
-    people = json.loads((tmp_path / "people.json").read_text())
-    assert [(person["frame"], person["time"]) for person in people] == [(2, 0.2), (4, 0.4)]
-    frames = read_video(tmp_path / "out" / "clip.mp4")
+    assert predict(clip, "--output", "out", "--json", "people.json", *words) == 0
+    assert [(person["frame"], person["time"]) for person in read_json("people.json")] == [(2, 0.2), (4, 0.4)]
+    frames = read_video(Path("out/clip.mp4"))
     assert [frame.seconds for frame in frames] == pytest.approx([0, 0.2], abs=1e-3)
 
 
-def test_the_drawn_video_has_the_sound_and_the_rate_of_the_original(predict: Predict, tmp_path: Path) -> None:
+def test_the_drawn_video_has_the_sound_and_the_rate_of_the_original(predict: Predict) -> None:
     av = pytest.importorskip("av")
     times = [0.0, 0.1, 0.15, 1.0, 1.6]
-    path = write_media(tmp_path / "in.mp4", times, sound=1.7)
-    assert predict(path, "--output", tmp_path / "out") == 0
-    np.testing.assert_allclose([frame.seconds for frame in read_video(tmp_path / "out" / "in.mp4")], times, atol=1e-3)
-    with av.open(str(tmp_path / "out" / "in.mp4")) as container:
+    assert predict(write_media(Path("in.mp4"), times, sound=1.7), "--output", "out") == 0
+    np.testing.assert_allclose([frame.seconds for frame in read_video(Path("out/in.mp4"))], times, atol=1e-3)
+    with av.open("out/in.mp4") as container:
         assert container.streams.audio[0].codec_context.name == "aac"
 
 
@@ -308,25 +294,21 @@ def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 
 
 def test_a_list_or_an_image_on_standard_input(
-    predict: Predict, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [photos / "line\nbreak.png", photos / os.fsdecode(b"latin-\xe9.png"), tmp_path / "gone.png"]
+    names = ["photos/line\nbreak.png", os.fsdecode(b"photos/latin-\xe9.png"), "gone.png"]
     for name in names[:2]:
-        write_image(photos / "new.png", spot_image(97, 131, *SPOTS, 4))
-        (photos / "new.png").rename(name)
-    give_input(monkeypatch, b"".join(b"%s\0" % bytes(name) for name in names))
-    assert predict("-", "--json", tmp_path / "people.json") == 2
-    people = json.loads((tmp_path / "people.json").read_text())
-    assert [person["file_name"] for person in people] == list(map(str, names[:2]))
+        shutil.copy("photos/a.png", name)
+    give_input(monkeypatch, b"".join(b"%s\0" % os.fsencode(name) for name in names))
+    assert predict("-", "--json", "people.json") == 2
+    assert [person["file_name"] for person in read_json("people.json")] == names[:2]
     assert "1 of 3 images could not be read" in capsys.readouterr().err
-    give_input(monkeypatch, (photos / "a.png").read_bytes())
+    give_input(monkeypatch, Path("photos/a.png").read_bytes())
     assert predict("-", "--json", "-") == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
 
 
-def test_a_camera_is_shown_until_the_window_is_closed(
-    predict: Predict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     request = FakeCapture.install(monkeypatch, count=100)
     shown: list[np.ndarray] = []
 
@@ -341,146 +323,132 @@ def test_a_camera_is_shown_until_the_window_is_closed(
     monkeypatch.setattr(cv2, "imshow", show)
     monkeypatch.setattr(cv2, "waitKey", lambda _: ord("q") if len(shown) == 3 else -1)
     request.release()
-    assert predict("3", "--show", "--output", tmp_path) == 0
+    assert predict("3", "--show", "--output", "out") == 0
     assert [int(image[0, 0, 0]) for image in shown] == [1, 2, 3], "a frame waited for the next"
-    assert len(read_video(tmp_path / "camera-3.mp4")) == 3
+    assert len(read_video(Path("out/camera-3.mp4"))) == 3
 
 
-def send_after_lines(path: Path, count: int) -> threading.Thread:
-    """Send Ctrl-C to this process when a file has some lines."""
+def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(predict: Predict) -> None:
+    clip = write_clip(Path("clip.mp4"), 600)
+    path = Path("people.jsonl")
 
-    def wait() -> None:
-        while not path.exists() or path.read_bytes().count(b"\n") < count:
+    def interrupt_after_two_lines() -> None:
+        while not path.exists() or path.read_bytes().count(b"\n") < 2:
             time.sleep(0.005)
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=wait)
+    thread = threading.Thread(target=interrupt_after_two_lines)
     thread.start()
-    return thread
-
-
-def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(predict: Predict, tmp_path: Path) -> None:
-    clip = write_clip(tmp_path / "clip.mp4", 600)
-    path = tmp_path / "people.jsonl"
-    thread = send_after_lines(path, 2)
-    assert predict(clip, "--output", tmp_path / "out", "--json", path) == 130
+    assert predict(clip, "--output", "out", "--json", path) == 130
     thread.join()
-    num_frames = len(read_video(tmp_path / "out" / "clip.mp4"))
+    num_frames = len(read_video(Path("out/clip.mp4")))
     assert 2 <= num_frames < 600 and path.read_text().count("\n") == num_frames
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["clip.mp4"]
+    assert os.listdir("out") == ["clip.mp4"]
 
 
-def test_ctrl_c_ends_a_live_stream_with_status_0(predict: Predict, tmp_path: Path) -> None:
-    path = tmp_path / "people.csv"
-    with media_server(tmp_path) as address:
+def test_ctrl_c_ends_a_live_stream_with_status_0(predict: Predict) -> None:
+    with media_server(Path()) as address:
         timer = threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
-        assert predict(f"{address}/live", "--output", tmp_path / "out", "--csv", path) == 0
-    frames = read_video(tmp_path / "out" / "live.mp4")
-    people = list(csv.DictReader(path.open()))
+        assert predict(f"{address}/live", "--output", "out", "--csv", "people.csv") == 0
+    frames = read_video(Path("out/live.mp4"))
+    people = list(csv.DictReader(open("people.csv")))
     assert frames and {int(person["frame"]) for person in people} <= set(range(2 * len(frames)))
 
 
 def test_quiet_prints_only_warnings_and_errors(
-    predict: Predict, clip: Path, photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    predict: Predict, clip: Path, photos: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert predict(clip, photos, "--output", tmp_path / "out", "--quiet") == 0
+    assert predict(clip, "photos", "--output", "out", "--quiet") == 0
     assert capfd.readouterr() == ("", "")
-    (photos / "a.png").write_bytes(b"nonsense")
-    assert predict(photos, "--output", tmp_path / "out2", "--quiet") == 2
+    Path("photos/a.png").write_bytes(b"nonsense")
+    assert predict("photos", "--output", "out2", "--quiet") == 2
     assert "a.png" in capfd.readouterr().err
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(
-    predict: Predict, clip: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    predict: Predict, clip: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    earlier = tmp_path / "out" / "clip.mp4"
+    earlier = Path("out/clip.mp4")
     earlier.parent.mkdir()
     earlier.write_bytes(b"earlier")
-    for words in (["--output", earlier.parent, "--overwrite"], ["--csv", tmp_path / "p.csv"]):
+    for words in (["--output", "out", "--overwrite"], ["--csv", "p.csv"]):
         with full_disk(1000):
             assert predict(clip, *words) == 2
         assert "File too large" in capfd.readouterr().err
-    assert earlier.read_bytes() == b"earlier" and list(earlier.parent.iterdir()) == [earlier]
-    assert not (tmp_path / "p.csv").exists()
+    assert earlier.read_bytes() == b"earlier" and sorted(os.listdir()) == ["clip.mp4", "out"]
+    assert os.listdir("out") == ["clip.mp4"]
 
 
 def test_people_go_to_standard_output_and_messages_to_standard_error(
-    predict: Predict,
-    photos: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     for flag, key in (("--json", None), ("--coco", "annotations")):
-        assert predict(photos, flag, "-") == 0
+        assert predict("photos", flag, "-") == 0
         captured = capsys.readouterr()
         content = json.loads(captured.out)
         assert len(content[key] if key else content) == 3
         assert "3 people in 4 images" in captured.err and "wrote" not in captured.err
-    assert predict(photos, "--csv", "-", "--json", "people.json") == 0
+    assert predict("photos", "--csv", "-", "--json", "people.json") == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("file_name,frame,time,id,score,left") and captured.out.count("\n") == 4
     assert captured.err.endswith("wrote people.json\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["people.json", "photos"]
-    assert predict(photos, "--csv", "-", "--json", "-") == 2
+    assert sorted(os.listdir()) == ["people.json", "photos"]
+    assert predict("photos", "--csv", "-", "--json", "-") == 2
     assert "- would be written twice" in capsys.readouterr().err
 
 
-def test_links_and_devices_stay(predict: Predict, photos: Path, tmp_path: Path) -> None:
-    (tmp_path / "link.json").symlink_to("target.json")
-    (tmp_path / "null.json").symlink_to("/dev/null")
-    for name in ("link.json", "null.json"):
-        assert predict(photos, "--json", tmp_path / name) == 0
-        assert (tmp_path / name).is_symlink()
-    assert len(json.loads((tmp_path / "target.json").read_text())) == 3 and not Path("/dev/null").is_file()
+def test_links_and_devices_stay(predict: Predict, photos: Path) -> None:
+    for link, target in (("link.json", "target.json"), ("null.json", "/dev/null")):
+        Path(link).symlink_to(target)
+        assert predict("photos", "--json", link) == 0
+        assert Path(link).is_symlink()
+    assert len(read_json("target.json")) == 3 and not Path("/dev/null").is_file()
 
 
 @pytest.mark.parametrize("flag, name", [("--json", "p.json"), ("--json", "p.jsonl"), ("--coco", "p"), ("--csv", "p")])
 def test_if_no_input_can_be_read_no_file_is_written(
-    predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, name: str
+    predict: Predict, capsys: pytest.CaptureFixture[str], flag: str, name: str
 ) -> None:
-    (tmp_path / "bad.png").write_bytes(b"nonsense")
-    (tmp_path / "empty.png").touch()
-    path = tmp_path / name
-    assert predict(tmp_path, flag, path) == 2 and not path.exists()
+    Path("bad.png").write_bytes(b"nonsense")
+    Path("empty.png").touch()
+    assert predict(".", flag, name) == 2 and not Path(name).exists()
     captured = capsys.readouterr()
     assert "2 of 2 images could not be read" in captured.err and "empty.png is empty" in captured.err
     assert not captured.out
-    path.write_text("an earlier run")
-    assert predict(tmp_path / "bad.png", flag, path, "--overwrite") == 2 and path.read_text() == "an earlier run"
+    Path(name).write_text("an earlier run")
+    assert predict("bad.png", flag, name, "--overwrite") == 2 and Path(name).read_text() == "an earlier run"
 
 
-def test_folders_and_subfolders(
-    predict: Predict, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_folders_and_subfolders(predict: Predict, photos: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("a.raw", "._a.png", "._clip.mp4"):
         (photos / name).write_bytes(b"nonsense")
     for camera in ("camA", "camB"):
         write_image(photos / camera / "000001.png", spot_image(97, 131, *SPOTS, 4))
-    out, path = tmp_path / "out", tmp_path / "people.json"
-    assert predict(photos, "--recursive", "--output", out, "--json", path, "--heatmaps", tmp_path / "maps") == 0
-    assert f"left out of folder {photos}: 2 ._, 1 .raw" in caplog.messages
-    assert (out / "camA" / "000001.png").is_file() and (out / "camB" / "000001.png").is_file()
-    assert (tmp_path / "maps" / "camB" / "000001.jpg").is_file() and (out / "a.png").is_file()
-    ids = [person["image_id"] for person in json.loads(path.read_text())]
+    assert predict("photos", "--recursive", "--output", "out", "--json", "people.json", "--heatmaps", "maps") == 0
+    assert "left out of folder photos: 2 ._, 1 .raw" in caplog.messages
+    for name in ("out/a.png", "out/camA/000001.png", "out/camB/000001.png", "maps/camB/000001.jpg"):
+        assert Path(name).is_file()
+    ids = [person["image_id"] for person in read_json("people.json")]
     assert ids[0] == 139 and len(set(ids)) == len(ids) == 5, "000001.png is no unique number here"
 
 
 def test_people_of_videos_are_tracked_smoothed_and_have_trails(
-    predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    predict: Predict, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clip = write_clip(tmp_path / "clip.mp4", 12)
+    clip = write_clip(Path("clip.mp4"), 12)
 
-    def people(*words: object) -> list[dict[str, object]]:
-        assert predict(clip, "--json", tmp_path / "p.json", "--output", tmp_path / "d", "--overwrite", *words) == 0
-        found: list[dict[str, object]] = json.loads((tmp_path / "p.json").read_text())
+    def people(*words: str) -> list[dict[str, Any]]:
+        assert predict(clip, "--json", "p.json", "--output", "out", "--overwrite", *words) == 0
+        found: list[dict[str, Any]] = read_json("p.json")
         return found
+
+    def last_drawing() -> np.ndarray:
+        return read_video(Path("out/clip.mp4"))[-1].image
 
     assert len(people()) == 12 and all("id" not in person for person in people())
     tracked = people("--track")
-    drawing = read_video(tmp_path / "d" / "clip.mp4")[-1].image
+    drawing = last_drawing()
     assert [(p["frame"], p["id"], p["time"]) for p in tracked] == [(n, 1, n / 10) for n in range(2, 12)]
     assert "1 tracked person in 12 video frames" in capsys.readouterr().out
     assert len(people("--track", "--set", "tracking.confirm_frames=5")) == 8
@@ -488,13 +456,11 @@ def test_people_of_videos_are_tracked_smoothed_and_have_trails(
     assert [p["id"] for p in smoothed] == [1] * 10
     assert [p["keypoints"] for p in smoothed] != [p["keypoints"] for p in tracked]
     people("--trails")
-    assert cv2.absdiff(drawing, read_video(tmp_path / "d" / "clip.mp4")[-1].image).max() > 60
+    assert cv2.absdiff(drawing, last_drawing()).max() > 60
 
 
-def test_tracking_photographs_is_a_warning(
-    predict: Predict, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert predict(photos, "--json", tmp_path / "p.json", "--track") == 0
+def test_tracking_photographs_is_a_warning(predict: Predict, photos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert predict("photos", "--json", "p.json", "--track") == 0
     assert "have no effect on images" in caplog.text
-    people = json.loads((tmp_path / "p.json").read_text())
+    people = read_json("p.json")
     assert len(people) == 3 and all("id" not in person for person in people)
