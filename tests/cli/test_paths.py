@@ -69,13 +69,7 @@ def test_file_names_in_a_store_are_never_opened_and_are_printed_safely(
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs symbolic links")
 @pytest.mark.parametrize(
-    "name",
-    [
-        "train2017/000000000001.jpg",
-        "annotations/person_keypoints_val2017.json",
-        "synthetic.json",
-        "train2017",
-    ],
+    "name", ["train2017/000000000001.jpg", "annotations/person_keypoints_val2017.json", "synthetic.json", "train2017"]
 )
 def test_make_synthetic_never_writes_through_a_link(tmp_path: Path, name: str) -> None:
     output, precious = tmp_path / "set", tmp_path / "precious"

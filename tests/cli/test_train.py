@@ -213,14 +213,8 @@ def test_stores_that_share_images_are_refused_unless_allowed(train: Train, store
     "launcher",
     [
         {"RANK": "1", "WORLD_SIZE": "2"},
-        {
-            "SLURM_PROCID": "0",
-            "SLURM_LOCALID": "0",
-            "SLURM_JOB_ID": "1",
-            "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NUM_TASKS": "2",
-            "SLURM_STEP_NODELIST": "a",
-        },
+        dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_ID"), "0")
+        | {"SLURM_JOB_ID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "a"},
     ],
 )
 def test_several_processes_of_a_tool_for_one_are_refused(
