@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import signal
@@ -64,76 +65,59 @@ def run_ranks(
     pids = fork_ranks(world_size, run_rank, folder)
     statuses = [wait_for_exit(pid) for pid in pids[:-1]]
     seconds = time.monotonic() - started
-    if fault is stop_in_step:
+    if os.waitid(os.P_PID, pids[-1], os.WEXITED | os.WSTOPPED | os.WNOWAIT).si_code == os.CLD_STOPPED:
         os.kill(pids[-1], signal.SIGKILL)
     statuses.append(wait_for_exit(pids[-1]))
     return Ended(statuses, [(folder / f"{rank}.txt").read_text() for rank in range(world_size)], seconds)
 
 
-def fail_at_third_call(owner: type, name: str, fail: Callable[[], Any]) -> None:
-    """Let the third call of a method call ``fail`` first."""
-    method = getattr(owner, name)
-    calls = 0
+def at_third_call(owner: type, name: str, action: Callable[[], Any]) -> Fault:
+    """Let the third call of a method call ``action`` first."""
 
-    def replacement(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            fail()
-        return method(*args, **kwargs)
+    def install() -> None:
+        method = getattr(owner, name)
+        calls = itertools.count(1)
 
-    setattr(owner, name, replacement)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) == 3:
+                action()
+            return method(*args, **kwargs)
+
+        setattr(owner, name, replacement)
+
+    return install
 
 
-def fail_with(error: Exception) -> Callable[[], Any]:
+def raising(error: Exception) -> Callable[[], Any]:
     def fail() -> None:
         raise error
 
     return fail
 
 
-def fail_in_forward() -> None:
-    fail_at_third_call(ModelWithLoss, "forward", fail_with(RuntimeError("no kernel for this")))
+def send_to_itself(number: signal.Signals) -> Callable[[], Any]:
+    return lambda: os.kill(os.getpid(), number)
 
 
-def fail_in_data() -> None:
-    fail_at_third_call(InputStream, "take_step", fail_with(RuntimeError("no such column")))
-
-
-def fail_to_read() -> None:
-    fail_at_third_call(InputStream, "take_step", fail_with(DataError("store.h5 is damaged")))
-
-
-def fail_in_optimizer() -> None:
-    fail_at_third_call(torch.optim.SGD, "step", fail_with(RuntimeError("no fused kernel")))
-
-
-def die_in_step() -> None:
-    fail_at_third_call(TrainStep, "__call__", lambda: os.kill(os.getpid(), signal.SIGKILL))
-
-
-def stop_in_step() -> None:
-    fail_at_third_call(TrainStep, "__call__", lambda: os.kill(os.getpid(), signal.SIGSTOP))
-
-
-FAULTS = [
-    (fail_in_forward, "RuntimeError: no kernel for this", 1),
-    (fail_in_data, "RuntimeError: no such column", 1),
-    (fail_to_read, "error: rank {last}: store.h5 is damaged", 2),
-    (fail_in_optimizer, "RuntimeError: no fused kernel", 1),
-    (die_in_step, "", -signal.SIGKILL),
-    (stop_in_step, "", -signal.SIGKILL),
-]
+FAULTS = {
+    "forward": (ModelWithLoss, "forward", raising(RuntimeError("no kernel")), "RuntimeError: no kernel", 1),
+    "data": (InputStream, "take_step", raising(RuntimeError("no such column")), "RuntimeError: no such column", 1),
+    "read": (InputStream, "take_step", raising(DataError("a.h5 is damaged")), "error: rank {last}: a.h5 is damaged", 2),
+    "optimizer": (torch.optim.SGD, "step", raising(RuntimeError("not fused")), "RuntimeError: not fused", 1),
+    "dies": (TrainStep, "__call__", send_to_itself(signal.SIGKILL), "", -signal.SIGKILL),
+    "stops": (TrainStep, "__call__", send_to_itself(signal.SIGSTOP), "", -signal.SIGKILL),
+}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("fault, message, status", FAULTS, ids=[fault.__name__ for fault, _, _ in FAULTS])
+@pytest.mark.parametrize("fault", FAULTS)
 def test_an_error_of_one_rank_is_printed_by_it_and_ends_all(
-    stores: Stores, tmp_path: Path, fault: Fault, message: str, status: int, world_size: int
+    stores: Stores, tmp_path: Path, fault: str, world_size: int
 ) -> None:
+    owner, name, action, message, status = FAULTS[fault]
     flags = ["train.epochs=4", "--timeout", "0.1"]
-    ended = run_ranks(stores, tmp_path, world_size, lambda rank: flags, fault)
+    ended = run_ranks(stores, tmp_path, world_size, lambda rank: flags, at_third_call(owner, name, action))
     everything = "\n".join(ended.outputs)
     last_rank = world_size - 1
     assert ended.statuses == [2] * last_rank + [status], everything
@@ -141,27 +125,22 @@ def test_an_error_of_one_rank_is_printed_by_it_and_ends_all(
     assert message.format(last=last_rank) in ended.outputs[last_rank], everything
     for output in ended.outputs[:-1]:
         assert output.count("error:") <= 1 and "Traceback" not in output, output
-    if fault is fail_to_read:
+    if fault == "read":
         assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
     else:
         assert "lost the other processes" in ended.outputs[0]
 
 
-def test_a_full_disk_on_rank_0_ends_all_at_the_end(stores: Stores, tmp_path: Path) -> None:
+def test_a_full_disk_on_rank_0_ends_all_at_the_end(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Training goes on without checkpoints; that the last one is missing is an error."""
 
-    def fill_disk() -> None:
-        def fail(*_: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-        CheckpointFolder.save = fail  # type: ignore[method-assign]
-
-    original = CheckpointFolder.save
-    try:
-        fill_disk()  # forked processes inherit it
-        ended = run_ranks(stores, tmp_path, 2, lambda rank: ["--max-steps", "3"], None)
-    finally:
-        CheckpointFolder.save = original  # type: ignore[method-assign]
+    monkeypatch.setattr(CheckpointFolder, "save", fail)  # forked processes inherit it
+    ended = run_ranks(stores, tmp_path, 2, lambda rank: ["--max-steps", "3"], None)
     assert ended.statuses[0] == 2 and "the last step of the run is not saved" in ended.outputs[0]
     assert "No space left on device" in ended.outputs[0] and "Traceback" not in "".join(ended.outputs)
 
@@ -182,10 +161,7 @@ def test_rank_0_alone_reports_a_stop_and_not_to_torchrun(
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     if torchrun_id is not None:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", torchrun_id)
-
-    def stop() -> None:
-        fail_at_third_call(TrainStep, "__call__", lambda: os.kill(os.getpid(), signal.SIGTERM))
-
+    stop = at_third_call(TrainStep, "__call__", send_to_itself(signal.SIGTERM))
     ended = run_ranks(stores, tmp_path, 2, lambda rank: [], stop)
     assert ended.statuses == expected, ended.outputs
     assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"

@@ -40,15 +40,15 @@ def standing_person(x: float, y: float, size: float = 1.0, degrees: float = 0.0)
     return np.concatenate([points, np.ones((18, 1))], axis=1).astype(np.float32)
 
 
-def render_people(*people: np.ndarray, height: int = 384, width: int = 512) -> np.ndarray:
-    """(50, height / 4, width / 4) target maps of people."""
-    joints = torch.from_numpy(np.stack(people))[None] if people else torch.zeros(1, 0, 18, 3)
-    return TargetRenderer(TargetsConfig(), COCO)(joints, torch.zeros(1, height // 4, width // 4))[0].numpy()
+def render_people(*people: np.ndarray) -> np.ndarray:
+    """(50, 96, 128) target maps of people."""
+    joints = torch.from_numpy(np.stack(people))[None]
+    return TargetRenderer(TargetsConfig(), COCO)(joints, torch.zeros(1, 96, 128))[0].numpy()
 
 
-def maps_with_cells(*cells: tuple[str, int, int, float], size: tuple[int, int] = (32, 40)) -> np.ndarray:
-    """(50, *size) maps that are 0 but for single cells (keypoint, row, column, value); all body parts are 1."""
-    maps = np.zeros((50, *size), np.float32)
+def maps_with_cells(*cells: tuple[str, int, int, float]) -> np.ndarray:
+    """(50, 32, 40) maps that are 0 but for single cells (keypoint, row, column, value); all body parts are 1."""
+    maps = np.zeros((50, 32, 40), np.float32)
     maps[COCO.part_channels] = 1
     for name, row, column, value in cells:
         maps[COCO.num_parts + COCO.index(name), row, column] = value

@@ -44,10 +44,10 @@ def write_spot_split(folder: Path) -> Path:
     return path
 
 
-def export_spot_network(path: Path, height: int = 192) -> Path:
-    """Export ``LinearSpotNetwork`` for images of a height; returns the path."""
+def export_spot_network(path: Path) -> Path:
+    """Export ``LinearSpotNetwork`` for images of 192 rows; returns the path."""
     from posenet.inference.onnx_export import build_onnx
 
-    config = dataclasses.replace(Config(), inference=InferenceConfig(height=height, batch_size=3))
+    config = dataclasses.replace(Config(), inference=InferenceConfig(height=192, batch_size=3))
     path.write_bytes(build_onnx(LinearSpotNetwork(), config).SerializeToString())
     return path

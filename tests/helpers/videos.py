@@ -26,14 +26,14 @@ def grey_image(number: int, size: tuple[int, int] = (48, 64)) -> np.ndarray:
     return np.clip(noise + 15 * number, 0, 255).astype(np.uint8)
 
 
-def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64), rate: float = 10.0) -> Path:
-    """Write grey frames that grow lighter."""
+def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64)) -> Path:
+    """Write grey frames that grow lighter, ten a second."""
     from posenet.inference.media.video import VideoWriter
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(VideoWriter(path, size, rate)) as writer:
+    with contextlib.closing(VideoWriter(path, size, 10)) as writer:
         for number in range(count):
-            writer.write(grey_image(number, size), number / rate)
+            writer.write(grey_image(number, size), number / 10)
     return path
 
 
@@ -95,7 +95,7 @@ def write_animation(path: Path, count: int = 20) -> Path:
 
 
 @contextlib.contextmanager
-def full_disk(size: int = 20_000) -> Iterator[None]:
+def full_disk(size: int) -> Iterator[None]:
     """In this context no file can grow beyond ``size`` bytes: writing fails as on a full disk."""
     previous = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))

@@ -73,15 +73,6 @@ def test_thresholds_drop_keypoints_limbs_and_people():
     assert decode(maps, min_keypoints=3) == []
 
 
-def test_an_interrupted_limb_loses():
-    """The mean along the left limb is higher, but its map is 0 on a stretch of it."""
-    maps = maps_with_cells(("nose", 16, 20, 1.0), ("neck", 16, 10, 1.0), ("neck", 16, 30, 1.0))
-    maps[COCO.part_channels, :, 20:] = 0.7
-    maps[COCO.part_channels, :, 13:16] = 0
-    best = decode(maps)[0]
-    assert best.keypoints[NECK, 0] == pytest.approx(30 * 4 + 1.5)
-
-
 def test_a_weak_keypoint_moves_towards_the_rest_of_its_person():
     """The response of the eye is weak and 12 pixels too far to the left."""
     joints = standing_person(250, 190)
@@ -96,22 +87,6 @@ def test_a_weak_keypoint_moves_towards_the_rest_of_its_person():
     assert refined[1] == pytest.approx(y, abs=4) and refined[2] == pytest.approx(0.3, abs=0.02)
     peak = decode(maps, skeleton=WITHOUT_LAYOUT)[0].keypoints[eye]
     assert peak[0] == pytest.approx(x - 12, abs=0.5)
-
-
-def test_the_order_of_the_body_parts_does_not_matter():
-    """The first body part favours the upper nose, but the eye connects the right one to the neck with better limbs."""
-    maps = maps_with_cells(("neck", 20, 20, 1.0), ("nose", 10, 20, 1.0), ("nose", 20, 30, 1.0), ("Reye", 20, 34, 1.0))
-    neck_nose, neck_eye, nose_eye = (
-        COCO.parts.index(part) for part in (("neck", "nose"), ("neck", "Reye"), ("nose", "Reye"))
-    )
-    maps[neck_nose] = 0.5
-    maps[neck_nose, :20] = 0.7
-    maps[neck_eye, 20] = 0.9
-    maps[nose_eye] = 0
-    maps[nose_eye, 20, 30:] = 0.8
-    best = decode(maps)[0]
-    assert best.found.sum() == 3
-    assert best.keypoints[NOSE, 0] == pytest.approx(30 * 4 + 1.5)
 
 
 @pytest.mark.filterwarnings("error")

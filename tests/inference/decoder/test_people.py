@@ -97,16 +97,6 @@ def test_the_stride_scales_the_positions_and_no_candidates_are_no_people():
     assert assemble_people(none, no_limbs, stride=4, min_keypoints=1, min_score=0.05, skeleton=COCO) == []
 
 
-def test_fragments_are_assigned_if_the_skeleton_has_a_layout():
-    """A standing person of 18 keypoints, two cells per limb unit; no limb connects the forearm."""
-    joints = standing_person(60, 60, 0.4)
-    candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints)]
-    forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
-    limbs = [(a, b, 0.5) for a, b in COCO.part_ends.tolist() if (a in forearm) == (b in forearm)]
-    assert [person.found.sum() for person in assemble(candidates, limbs)] == [18]
-    assert [person.found.sum() for person in assemble(candidates, limbs, WITHOUT_LAYOUT)] == [16, 2]
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
     """Three people stand close together. Two thirds of their limbs are missing, so that there are many fragments."""
@@ -136,48 +126,32 @@ def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
         np.testing.assert_allclose(back, one.keypoints, atol=1e-4)
 
 
-def four_people_without_limbs_to_their_forearms(missing_parts=()):
-    """Two people side by side and two one above the other: their joints, candidates, and limbs (row, row, score)."""
+def test_fragments_are_assigned_to_the_people_whose_pose_they_fit_if_other_limbs_are_missing_too():
+    """Two people stand side by side and two one above the other; no limb connects their forearms."""
     forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
     joints = np.stack([standing_person(x, y, 0.2) for x, y in ((40, 40), (80, 40), (40, 130), (80, 130))])
     candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
-    limbs = [
-        (18 * person + a, 18 * person + b, 0.5)
-        for person in range(4)
-        for part, (a, b) in zip(COCO.parts, COCO.part_ends.tolist())
-        if (a in forearm) == (b in forearm) and part not in missing_parts
-    ]
-    return joints, candidates, limbs
-
-
-def test_every_fragment_is_assigned_to_the_person_whose_pose_it_fits():
-    """Other limbs are missing too, so that a missing limb proves nothing."""
-    joints, candidates, limbs = four_people_without_limbs_to_their_forearms(missing_parts=[("Rear", "Rsho")])
-    found = sorted(person.keypoints[:, :2].tolist() for person in assemble(candidates, limbs))
+    ends = [(a, b) for a, b in COCO.part_ends.tolist() if (a in forearm) == (b in forearm)]
+    limbs = [(18 * person + a, 18 * person + b, 0.5) for person in range(4) for a, b in ends]
+    ear_and_shoulder = {COCO.index("Rear"), COCO.index("Rsho")}
+    fewer = [limb for limb in limbs if {limb[0] % 18, limb[1] % 18} != ear_and_shoulder]
+    found = sorted(person.keypoints[:, :2].tolist() for person in assemble(candidates, fewer))
     assert found == sorted(own[:, :2].tolist() for own in joints)
+    for other_limbs, skeleton in ((limbs, COCO), (fewer, WITHOUT_LAYOUT)):
+        people = assemble(candidates, other_limbs, skeleton)
+        assert sorted(person.found.sum() for person in people) == [2] * 4 + [16] * 4
 
 
-def test_fragments_stay_alone_if_the_maps_show_all_limbs_but_theirs():
-    _, candidates, limbs = four_people_without_limbs_to_their_forearms()
-    assert sorted(person.found.sum() for person in assemble(candidates, limbs)) == [2] * 4 + [16] * 4
-
-
-def two_people_with_one_hip():
-    """Candidates and limbs of two people whose left hips coincide, so that there is one candidate for both."""
+def test_the_candidate_of_another_person_is_the_estimate_of_a_coinciding_hip():
+    """The left hips of two people coincide, so that there is one candidate for both."""
     hip = COCO.index("Lhip")
     joints = np.stack([standing_person(60, 60, 0.4), standing_person(67, 64, 0.4)])
     candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
     candidates[hip] = ("Lhip", *joints[:, hip, :2].mean(axis=0), 1.0)
     del candidates[18 + hip]
-    row = [list(range(18)), [18 + k - (k > hip) for k in range(18)]]
-    row[1][hip] = hip
-    limbs = [(row[person][a], row[person][b], 0.5) for person in range(2) for a, b in COCO.part_ends.tolist()]
-    return candidates, limbs
-
-
-def test_the_candidate_of_another_person_is_the_estimate_of_a_coinciding_hip():
-    candidates, limbs = two_people_with_one_hip()
-    hip = COCO.index("Lhip")
+    rows_of_second = [18 + k - (k > hip) for k in range(18)]
+    rows_of_second[hip] = hip
+    limbs = [(rows[a], rows[b], 0.5) for rows in (range(18), rows_of_second) for a, b in COCO.part_ends.tolist()]
     people = assemble(candidates, limbs)
     assert [person.found.sum() for person in people] == [18, 17]
     np.testing.assert_allclose(people[1].estimates[hip], people[0].keypoints[hip, :2])
