@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from posenet.inference.networks import RUNTIMES
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import build_both
 from tests.helpers.spot_data import export_spot_network
@@ -94,3 +95,11 @@ def spot_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("onnx", reason="exporting needs onnx")
     pytest.importorskip("onnxruntime", reason="running an exported file needs a runtime")
     return export_spot_network(tmp_path_factory.mktemp("spots") / "spots.onnx")
+
+
+@pytest.fixture(params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest) -> str:
+    """The name of a package that runs exported networks; the test is skipped where it is not installed."""
+    pytest.importorskip(request.param, reason=f"pip install simplepose[{request.param}]")
+    name: str = request.param
+    return name

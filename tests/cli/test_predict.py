@@ -28,8 +28,8 @@ from posenet.inference.person import Person
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import media_server
-from tests.helpers.spot_networks import spot_image, spot_people_image
-from tests.helpers.videos import GREY, FakeCapture, full_disk, read_video, write_media
+from tests.helpers.spot_networks import spot_image
+from tests.helpers.videos import GREY, FakeCapture, full_disk, install_window, read_video, write_media
 
 Predict = Callable[..., int]
 
@@ -102,18 +102,6 @@ def test_images_are_drawn_and_people_written(
 def test_min_score_leaves_people_out(predict: Predict, photos: Path) -> None:
     assert predict("photos", "--json", "people.json", "--min-score", "0.5") == 0
     assert read_json("people.json") == []
-
-
-def test_flip_scales_and_height_apply_to_an_exported_file(predict: Predict) -> None:
-    write_image(Path("a.png"), spot_people_image(200, 300, 2))
-    flags = ["--flip", "--scales", "0.75", "1", "--set", "inference.height=128", "inference.keypoint_threshold=0.2"]
-    noses = []
-    for words in ([], flags):
-        assert predict("a.png", "--json", "a.json", "--overwrite", *words) == 0
-        noses.append(sorted(person["keypoints"][:3] for person in read_json("a.json")))
-    plain, averaged = np.array(noses)
-    assert len(plain) == 2 and (plain != averaged).any()
-    np.testing.assert_allclose(plain[:, 0], averaged[:, 0], atol=2)
 
 
 def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_people(
@@ -310,18 +298,13 @@ def test_a_list_or_an_image_on_standard_input(
 
 def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
     request = FakeCapture.install(monkeypatch, count=100)
-    shown: list[np.ndarray] = []
 
-    def show(_: str, image: np.ndarray) -> None:
-        shown.append(image)
+    def press_key() -> int:
         request.release()
+        return ord("q") if len(shown) == 3 else -1
 
+    shown = install_window(monkeypatch, press_key)
     monkeypatch.setattr("posenet.cli.predict.require_display", lambda: None)
-    for name in ("namedWindow", "destroyAllWindows"):
-        monkeypatch.setattr(cv2, name, lambda *_: None)
-    monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: 1)
-    monkeypatch.setattr(cv2, "imshow", show)
-    monkeypatch.setattr(cv2, "waitKey", lambda _: ord("q") if len(shown) == 3 else -1)
     request.release()
     assert predict("3", "--show", "--output", "out") == 0
     assert [int(image[0, 0, 0]) for image in shown] == [1, 2, 3], "a frame waited for the next"

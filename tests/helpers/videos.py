@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -138,3 +138,16 @@ class FakeCapture:
         return True, np.full((4, 6, 3), self._number % 256, np.uint8)
 
     def release(self) -> None: ...
+
+
+def install_window(
+    monkeypatch: pytest.MonkeyPatch, press_key: Callable[[], int], is_visible: bool = True
+) -> list[np.ndarray]:
+    """Stand in for OpenCV's window, in which ``press_key`` returns the next key or -1; return what it shows."""
+    shown: list[np.ndarray] = []
+    monkeypatch.setattr(cv2, "namedWindow", lambda *_: None)
+    monkeypatch.setattr(cv2, "imshow", lambda _, image: shown.append(image))
+    monkeypatch.setattr(cv2, "waitKey", lambda _: press_key())
+    monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: int(is_visible))
+    monkeypatch.setattr(cv2, "destroyAllWindows", lambda: None)
+    return shown

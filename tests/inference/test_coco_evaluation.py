@@ -26,13 +26,13 @@ from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
+from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.evaluations import evaluate_people
 from tests.helpers.networks import random_network
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.spot_networks import LinearSpotNetwork
 
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
-CATEGORY = {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}
 
 
 def numbered_image(number: int) -> np.ndarray:
@@ -41,39 +41,20 @@ def numbered_image(number: int) -> np.ndarray:
     return np.full((height, width, 3), 10 * number, np.uint8)
 
 
-def annotation(rng: np.random.Generator, number: int, image_id: int, **fields: Any) -> dict[str, Any]:
-    keypoints = np.concatenate([rng.integers(5, 80, (17, 2)), rng.integers(0, 3, (17, 1))], axis=1)
-    keypoints[0, 2] = 2
-    keypoints[keypoints[:, 2] == 0] = 0
-    return {
-        "id": number,
-        "image_id": image_id,
-        "category_id": 1,
-        "keypoints": keypoints.ravel().tolist(),
-        "num_keypoints": int((keypoints[:, 2] > 0).sum()),
-        "area": 5000.0,
-        "bbox": [5, 5, 75, 75],
-        "iscrowd": 0,
-    } | fields
-
-
 @pytest.fixture
 def split(tmp_path: Path) -> tuple[Path, Path]:
     """Image folder and annotation file: six images, one without people, one with a crowd."""
-    rng = np.random.default_rng(0)
-    folder = tmp_path / "val"
-    images: list[dict[str, Any]] = []
-    people: list[dict[str, Any]] = []
-    for number in range(6):
-        image = numbered_image(number)
-        write_image(folder / f"{number:03d}.png", image)
-        height, width = image.shape[:2]
-        images.append({"id": 100 + number, "file_name": f"{number:03d}.png", "height": height, "width": width})
-        people += [annotation(rng, len(people) + i, 100 + number) for i in range(number % 3)]
-    people.append(annotation(rng, 900, 101, iscrowd=1, num_keypoints=0, keypoints=[0] * 51))
-    path = tmp_path / "person_keypoints.json"
-    path.write_text(json.dumps({"images": images, "annotations": people, "categories": [CATEGORY]}))
-    return folder, path
+    people = [
+        person(10 * number + index, 100 + number, (5 + 50 * index, 5, 45, 75))
+        for number in range(6)
+        for index in range(number % 3)
+    ]
+    content = document(range(100, 106), [*people, person(900, 101, labelled=0, iscrowd=1)])
+    for number, image in enumerate(content["images"]):
+        pixels = numbered_image(number)
+        image |= {"file_name": f"{number:03d}.png", "height": pixels.shape[0], "width": pixels.shape[1]}
+        write_image(tmp_path / "val" / image["file_name"], pixels)
+    return tmp_path / "val", write_annotations(tmp_path / "person_keypoints.json", content)
 
 
 def oracle(path: Path, seen: list[int] | None = None) -> Predict:
@@ -139,9 +120,9 @@ def test_missing_keypoints_are_filled_in_for_the_comparison_only() -> None:
     keypoints = np.zeros((18, 3), np.float32)
     keypoints[COCO.index("nose")] = (10, 20, 0.5)
     keypoints[COCO.index("Lank")] = (30, 60, 0.5)
-    person = Person(keypoints, 0.1)
-    plain = np.reshape(to_coco_result(person, 1)["keypoints"], (17, 3))
-    filled = np.reshape(to_coco_result(person, 1, fill_missing=True)["keypoints"], (17, 3))
+    incomplete = Person(keypoints, 0.1)
+    plain = np.reshape(to_coco_result(incomplete, 1)["keypoints"], (17, 3))
+    filled = np.reshape(to_coco_result(incomplete, 1, fill_missing=True)["keypoints"], (17, 3))
     missing = plain[:, 2] == 0
     assert missing.sum() == 15 and not plain[missing].any()
     np.testing.assert_array_equal(filled[missing], [(20, 40, 0)] * 15)
@@ -151,10 +132,10 @@ def test_missing_keypoints_are_filled_in_for_the_comparison_only() -> None:
 def test_every_keypoint_has_its_own_similarity(split: tuple[Path, Path]) -> None:
     """In one person the left wrist is far off; then one person is missing."""
     part = read_split(split[1])
-    labelled = [person for person in part.people if person["num_keypoints"]]
+    labelled = [entry for entry in part.people if entry["num_keypoints"]]
     results = [
-        {"image_id": person["image_id"], "category_id": 1, "score": 1.0, "keypoints": person["keypoints"].copy()}
-        for person in labelled
+        {"image_id": entry["image_id"], "category_id": 1, "score": 1.0, "keypoints": entry["keypoints"].copy()}
+        for entry in labelled
     ]
     perfect = compute_coco_metrics(results, part).keypoints
     assert list(perfect) == list(COCO.file_keypoints)
@@ -171,10 +152,10 @@ def test_every_keypoint_has_its_own_similarity(split: tuple[Path, Path]) -> None
 def test_real_annotations_score_one(coco_sample: Path) -> None:
     split = read_split(coco_sample / "annotations" / "person_keypoints_val2017.json")
     results = []
-    for person in split.people:
-        if person["num_keypoints"]:
-            joints = COCO.to_network_order(np.reshape(person["keypoints"], (1, 17, 3)))[0]
-            results.append(to_coco_result(Person(joints, 1.0), person["image_id"]))
+    for entry in split.people:
+        if entry["num_keypoints"]:
+            joints = COCO.to_network_order(np.reshape(entry["keypoints"], (1, 17, 3)))[0]
+            results.append(to_coco_result(Person(joints, 1.0), entry["image_id"]))
     assert compute_coco_metrics(results, split).metrics == pytest.approx(dict.fromkeys(METRICS, 1.0), abs=1e-6)
 
 
@@ -212,12 +193,11 @@ def test_too_few_results_are_an_error(split: tuple[Path, Path]) -> None:
 
 def test_categories_with_the_same_keypoints_are_evaluated_as_one(tmp_path: Path) -> None:
     """A dog that is found as a cat is found, because they share the keypoints."""
-    names = list(COCO.file_names)
-    categories = [{"id": 7, "name": "cat", "keypoints": names}, {"id": 9, "name": "dog", "keypoints": names}]
-    images = [{"id": 1, "file_name": "1.jpg", "width": 99, "height": 99}]
-    dog = annotation(np.random.default_rng(0), 1, 1, category_id=9)
-    path = tmp_path / "animals.json"
-    path.write_text(json.dumps({"images": images, "annotations": [dog], "categories": categories}))
+    dog = person(1, 1, category_id=9)
+    content = document([1], [dog])
+    [category] = content["categories"]
+    content["categories"] = [category | {"id": 7, "name": "cat"}, category | {"id": 9, "name": "dog"}]
+    path = write_annotations(tmp_path / "animals.json", content)
     found = [{"image_id": 1, "category_id": 7, "keypoints": dog["keypoints"], "score": 1.0}]
     assert compute_coco_metrics(found, read_split(path)).metrics["AP"] == pytest.approx(1)
 

@@ -17,7 +17,7 @@ from torch import nn
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.exported_file import PROPERTY
-from posenet.inference.networks import RUNTIMES, TorchNetwork, load_onnx
+from posenet.inference.networks import TorchNetwork, load_onnx
 from posenet.inference.onnx_export import (
     CALIBRATION_IMAGES,
     build_onnx,
@@ -30,15 +30,9 @@ from posenet.settings import Config, InferenceConfig, ModelConfig
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 from tests.helpers.networks import random_network, write_checkpoint
-from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
 onnx = pytest.importorskip("onnx", reason="exporting needs onnx: pip install simplepose[export]")
-
-
-@pytest.fixture(params=RUNTIMES)
-def runtime(request: pytest.FixtureRequest) -> str:
-    return require_runtime(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +103,7 @@ def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime
 
 
 def test_auto_chooses_an_installed_backend(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_runtime("onnxruntime")
+    pytest.importorskip("onnxruntime")
 
     def load_auto() -> object:
         return Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend="auto").network
@@ -199,7 +193,7 @@ def calibration_images() -> list[np.ndarray]:
 
 def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, runtime: str) -> None:
     """All convolutions but the last two have 8-bit weights, with a scale for each output channel."""
-    require_runtime("onnxruntime")
+    pytest.importorskip("onnxruntime")
     quantized = quantize_onnx(model, Config(), calibration_images())
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
     stored = {node.output[0]: node for node in quantized.graph.node if node.op_type == "DequantizeLinear"}
@@ -217,7 +211,7 @@ def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, runtime: str) -
 @pytest.mark.parametrize("side", [64, 128])
 def test_a_network_without_biases_is_quantized_and_runs(runtime: str, side: int) -> None:
     """OpenVINO leaves out a bias of zeros, and then reads wrong addresses where the input is small."""
-    require_runtime("onnxruntime")
+    pytest.importorskip("onnxruntime")
     network = random_network(1)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):

@@ -19,7 +19,7 @@ from posenet.inference.media.outputs import (
     write_drawings,
 )
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
-from tests.helpers.videos import GREY, full_disk, read_video, write_video
+from tests.helpers.videos import GREY, full_disk, install_window, read_video, write_video
 
 CAMERA = Source("camera", 2)
 
@@ -95,26 +95,21 @@ def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "number, keys, visible, closed",
+    "number, keys, is_visible, closed",
     [
-        (0, [ord("q")], 1, True),
-        (0, [27], 1, True),
-        (0, [ord("n")], 1, False),
-        (0, [-1], 0, True),
-        (None, [-1, -1, -1, ord("n")], 1, False),
+        (0, [ord("q")], True, True),
+        (0, [27], True, True),
+        (0, [ord("n")], True, False),
+        (0, [-1], False, True),
+        (None, [-1, -1, -1, ord("n")], True, False),
     ],
     ids=["q", "escape", "other key", "closed by hand", "an image stays until a key is pressed"],
 )
 def test_when_a_window_is_closed(
-    monkeypatch: pytest.MonkeyPatch, number: int | None, keys: list[int], visible: int, closed: bool
+    monkeypatch: pytest.MonkeyPatch, number: int | None, keys: list[int], is_visible: bool, closed: bool
 ) -> None:
-    shown: list[np.ndarray] = []
     pressed = iter(keys)
-    monkeypatch.setattr(cv2, "namedWindow", lambda *_: None)
-    monkeypatch.setattr(cv2, "imshow", lambda _, image: shown.append(image))
-    monkeypatch.setattr(cv2, "waitKey", lambda _: next(pressed))
-    monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: visible)
-    monkeypatch.setattr(cv2, "destroyAllWindows", lambda: None)
+    shown = install_window(monkeypatch, lambda: next(pressed), is_visible)
     closings: list[bool] = []
     with show_in_window(lambda: False, lambda: closings.append(True)) as show:
         show(Frame(CAMERA, GREY, number), GREY)

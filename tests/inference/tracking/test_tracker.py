@@ -55,8 +55,10 @@ def test_the_order_of_the_people_does_not_matter() -> None:
     assert sorted(ids[2]) == [1, 2, 3, 4] and ids[2:] == [ids[2]] * 18
 
 
-def crossing_people(hidden: float, rate: float) -> tuple[list[list[Person]], list[float]]:
-    """Two people who walk past each other; the farther, smaller one is hidden within ``hidden`` pixels of the other."""
+@pytest.mark.parametrize("rate", [5, 10, 25, 60])
+@pytest.mark.parametrize("hidden", [0, 30, 60])
+def test_people_who_cross_keep_their_ids(rate: float, hidden: float) -> None:
+    """The farther, smaller one is hidden within some pixels of the other."""
     times = [number / rate for number in range(round(5 * rate))]
     frames = []
     for time in times:
@@ -65,13 +67,6 @@ def crossing_people(hidden: float, rate: float) -> tuple[list[list[Person]], lis
         frames.append([person_at(near, size=0.6)])
         if abs(far - near) >= hidden:
             frames[-1].append(person_at(far, y=190, size=0.5))
-    return frames, times
-
-
-@pytest.mark.parametrize("rate", [5, 10, 25, 60])
-@pytest.mark.parametrize("hidden", [0, 30, 60])
-def test_people_who_cross_keep_their_ids(rate: float, hidden: float) -> None:
-    frames, times = crossing_people(hidden, rate)
     ids = ids_of(frames, times)
     assert {frame[0] for frame in ids[3:]} == {ids[-1][0]}
     assert {frame[1] for frame in ids[3:] if len(frame) > 1} == {ids[-1][1]}
