@@ -44,10 +44,6 @@ def test_fields_cannot_be_replaced():
 
 def test_a_person_as_a_dictionary_can_be_written_as_json():
     person = make_person(nose=(10, 20, 0.5), Rank=(40, 5, 0.25))
-    expected = {
-        "score": 0.5,
-        "box": [10, 5, 40, 20],
-        "keypoints": {"nose": [10, 20, 0.5], "Rank": [40, 5, 0.25]},
-    }
+    expected = {"score": 0.5, "box": [10, 5, 40, 20], "keypoints": {"nose": [10, 20, 0.5], "Rank": [40, 5, 0.25]}}
     assert json.loads(json.dumps(person.to_dict())) == expected
     assert person.named() == {"nose": (10, 20, 0.5), "Rank": (40, 5, 0.25)}

@@ -34,13 +34,7 @@ def make_image(size):
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        dict(),
-        dict(flip=True),
-        dict(scales=(0.5, 1.0, 1.5)),
-        dict(scales=(2.0, 1.0), flip=True),
-        dict(height=320),
-    ],
+    [dict(), dict(flip=True), dict(scales=(0.5, 1.0, 1.5)), dict(scales=(2.0, 1.0), flip=True), dict(height=320)],
     ids=str,
 )
 @pytest.mark.parametrize("size", SPOTS, ids=str)

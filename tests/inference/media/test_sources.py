@@ -9,12 +9,7 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.media.sources import (
-    Source,
-    find_sources,
-    parse_standard_input,
-    split_into_blocks,
-)
+from posenet.inference.media.sources import Source, find_sources, parse_standard_input, split_into_blocks
 from posenet.inference.shares import share
 from tests.helpers.image_bytes import encode
 from tests.helpers.videos import GREY

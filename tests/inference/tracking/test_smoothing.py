@@ -87,10 +87,7 @@ def weight(cutoff: float, elapsed: float) -> float:
 def test_people_are_smoothed_by_their_id() -> None:
     smoother = Smoother(TrackingConfig())
     for number in range(30):
-        people = [
-            dataclasses.replace(person_at(100), id=7),
-            dataclasses.replace(person_at(400 + number), id=3),
-        ]
+        people = [dataclasses.replace(person_at(100), id=7), dataclasses.replace(person_at(400 + number), id=3)]
         first, second = smoother.update(people if number % 2 else people[::-1], number / 25)[:: 1 if number % 2 else -1]
     np.testing.assert_allclose(first.keypoints, person_at(100).keypoints, atol=1e-3)
     assert np.abs(second.keypoints[:, 0] - person_at(429).keypoints[:, 0]).max() < 2
