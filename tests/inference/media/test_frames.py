@@ -208,14 +208,15 @@ def test_images_run_together_only_within_their_block(tmp_path: Path) -> None:
 
 
 def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:
-    """The only person stands still. A clock that jumps back does not end the video."""
+    """Two people stand still, one in each video. A clock that jumps back does not end the video."""
+    other = Source("video", Path("b.mp4"))
+    person_of = {VIDEO: person_at(100), other: person_at(400)}
 
     def ids(*frames: tuple[Source, float]) -> list[int | None]:
-        predictions = [FramePeople(Frame(source, GREY, 0, seconds), [person_at(100)]) for source, seconds in frames]
+        predictions = [FramePeople(Frame(source, GREY, 0, seconds), [person_of[source]]) for source, seconds in frames]
         tracked = track_people(predictions, TrackingConfig(confirm_frames=1))
         return [person.id for _, people in tracked for person in people]
 
-    other = Source("video", Path("b.mp4"))
     assert ids((VIDEO, 0.0), (VIDEO, 0.04), (other, 0.0), (other, 0.04)) == [1] * 4
     assert len(ids((VIDEO, 0.0), (VIDEO, 5.0), (VIDEO, 1.0), (VIDEO, 1.04))) == 4
     [(_, [person])] = track_people([FramePeople(Frame(VIDEO, GREY), [person_at(100)])], TrackingConfig())
