@@ -20,29 +20,8 @@ from posenet.settings import AugmentConfig
 from tests.helpers.source_files import FILES, ROOT, calls, syntax_tree
 
 POSIX_NAMES = {
-    "os": {
-        "fork",
-        "forkpty",
-        "geteuid",
-        "getuid",
-        "killpg",
-        "mkfifo",
-        "nice",
-        "sched_getaffinity",
-        "sysconf",
-        "wait",
-    },
-    "signal": {
-        "SIGALRM",
-        "SIGHUP",
-        "SIGKILL",
-        "SIGQUIT",
-        "SIGUSR1",
-        "SIGUSR2",
-        "alarm",
-        "pause",
-        "setitimer",
-    },
+    "os": {"fork", "forkpty", "geteuid", "getuid", "killpg", "mkfifo", "nice", "sched_getaffinity", "sysconf", "wait"},
+    "signal": {"SIGALRM", "SIGHUP", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "alarm", "pause", "setitimer"},
 }
 """Names of ``os`` and ``signal`` that Windows lacks."""
 

@@ -20,13 +20,7 @@ from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.inference.evaluation import compute_coco_metrics, to_coco_result
 from posenet.inference.person import Person
-from posenet.settings import (
-    AugmentConfig,
-    TargetsConfig,
-    config_from_dict,
-    config_to_dict,
-    load_config,
-)
+from posenet.settings import AugmentConfig, TargetsConfig, config_from_dict, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
 from posenet.visualization.drawing import draw_people
