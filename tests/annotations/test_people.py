@@ -33,11 +33,7 @@ class TestMainPersons:
             person(5, 1, (100, 80, 0.5, 32), 17, area=2000),
         )
         assert select_main_persons(people) == [0]
-
-    def test_of_other_skeletons_may_need_fewer_keypoints(self, tmp_path: Path) -> None:
-        people = read_people(tmp_path, person(1, 1, (0, 0, 32, 32), 2))
-        assert select_main_persons(people, min_labelled=3) == []
-        assert select_main_persons(people, min_labelled=2) == [0]
+        assert select_main_persons(people, min_labelled=4) == [0, 1], "other skeletons may need fewer"
 
     @pytest.mark.parametrize(
         "boxes, selected",
@@ -78,7 +74,7 @@ class TestMasks:
             person(2, 1, (40, 0, 20, 30), 0),
             crowd(3, 1, (0, 60, 30, 20)),
             crowd(4, 1, (80, 60, 30, 20)),
-            crowd(5, 1, (150, 0, 10, 120)),
+            person(5, 1, (150, 0, 10, 120), 17, iscrowd=1),  # a crowd even with keypoints
         )
         mask_all, mask_miss = person_masks(people, HEIGHT, WIDTH)
         ignored = box_mask(40, 0, 20, 30) + box_mask(0, 60, 30, 20) + box_mask(80, 60, 30, 20)
@@ -95,10 +91,6 @@ class TestMasks:
         crowded = box_mask(0, 0, 100, 100) | box_mask(90, 90, 30, 30)
         np.testing.assert_array_equal(mask_miss, 1 - (crowded & ~box_mask(60, 60, 40, 40)))
         np.testing.assert_array_equal(mask_all, crowded)
-
-    def test_a_crowd_is_ignored_even_with_keypoints(self, tmp_path: Path) -> None:
-        people = read_people(tmp_path, person(1, 1, (10, 10, 20, 20), 17, iscrowd=1))
-        np.testing.assert_array_equal(person_masks(people, HEIGHT, WIDTH)[1], 1 - box_mask(10, 10, 20, 20))
 
     def test_an_image_without_people_is_supervised_everywhere(self, tmp_path: Path) -> None:
         mask_all, mask_miss = person_masks(read_people(tmp_path), 3, 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
-from tests.helpers.chairs import write_chairs
 from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
 from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.oriented_images import oriented_image
@@ -57,18 +55,15 @@ def test_a_valid_file_is_not_changed(tmp_path: Path) -> None:
     assert fix(tmp_path, valid_document()) == (valid_document(), {})
 
 
+def convert_ids(content: Document, convert: Callable[[int], Any]) -> None:
+    """Ids and references become text or fractional numbers."""
+    for section in ("images", "annotations", "categories"):
+        for entry in content[section]:
+            entry.update({key: convert(entry[key]) for key in ("id", "image_id", "category_id") if key in entry})
+
+
 def text_ids(content: Document) -> None:
-    for section in ("images", "annotations", "categories"):
-        for entry in content[section]:
-            entry["id"] = str(entry["id"])
-    for entry in content["annotations"]:
-        entry.update(image_id=str(entry["image_id"]), category_id=str(entry["category_id"]))
-
-
-def float_ids(content: Document) -> None:
-    for section in ("images", "annotations", "categories"):
-        for entry in content[section]:
-            entry["id"] = float(entry["id"])
+    convert_ids(content, str)
 
 
 def map_visibility(content: Document, values: dict[int, Any]) -> None:
@@ -80,35 +75,24 @@ def map_visibility(content: Document, values: dict[int, Any]) -> None:
     "change, kind, count",
     [
         (text_ids, "ids and references", 11 + 14),
-        (float_ids, "ids and references", 11),
-        (setting("annotations", id=None), None, None),
-        (without("annotations", "iscrowd"), None, None),
+        (lambda d: convert_ids(d, float), "ids and references", 11 + 14),
         (without("annotations", "num_keypoints"), "num_keypoints counted", 7),
         (setting("annotations", num_keypoints=3), "num_keypoints counted", 1),
         (lambda d: map_visibility(d, {0: 0, 2: 1}), "visibilities 1", 6 * 17),
         (lambda d: map_visibility(d, {0: False, 2: True}), "true and false", 7 * 17),
-        (setting("annotations", area=None), "areas computed from outlines", 1),
         (lambda d: d["annotations"][0].pop("area"), "areas computed from outlines", 1),
         (setting("annotations", area=0), "areas computed from outlines", 1),
         (setting("annotations", area="3000"), "numbers in quotation marks", 1),
-        (setting("annotations", bbox=None), "boxes computed from outlines", 1),
         (lambda d: d["annotations"][0].pop("bbox"), "boxes computed from outlines", 1),
         (setting("annotations", bbox=[0, 0, 0, 0]), "boxes computed from outlines", 1),
         (setting("annotations", 6, bbox=[]), "boxes computed from outlines", 1),
         (setting("annotations", 6, area=None), "areas computed from outlines", 1),
         (setting("annotations", segmentation=[20, 20, 70, 20, 70, 80, 20, 80]), "outlines that are one list", 1),
-        (setting("images", file_name="a\\1.jpg"), None, None),
         (setting("images", width="160", height=120.0), "turned into whole numbers", 1),
     ],
 )
-def test_a_value_that_others_determine_is_restored(
-    tmp_path: Path, change: Change, kind: str | None, count: int | None
-) -> None:
-    """The result is the valid file again, but for the four cases that lose what they were."""
+def test_a_value_that_others_determine_is_restored(tmp_path: Path, change: Change, kind: str, count: int) -> None:
     fixed, fixes = fix(tmp_path, changed(change))
-    if kind is None:
-        assert len(fixes) == 1
-        return
     [(found, number)] = fixes.items()
     assert kind in found and number == count
     assert fixed == valid_document()
@@ -118,10 +102,11 @@ def test_values_without_an_original_are_filled_in(tmp_path: Path) -> None:
     content = changed(without("annotations", "iscrowd"))
     content["annotations"][2]["id"] = None
     content["images"][0]["file_name"] = "a\\1.jpg"
-    fixed, _ = fix(tmp_path, content)
+    fixed, fixes = fix(tmp_path, content)
     assert [entry["iscrowd"] for entry in fixed["annotations"]] == [0] * 7
     assert [entry["id"] for entry in fixed["annotations"]] == [10, 11, 51, 21, 30, 31, 50]
     assert fixed["images"][0]["file_name"] == "a/1.jpg"
+    assert sorted(fixes.values()) == [1, 1, 7]
 
 
 def test_ids_that_are_names_become_free_numbers_in_references_too(tmp_path: Path) -> None:
@@ -296,13 +281,9 @@ def test_the_file_itself_is_never_the_output(tmp_path: Path) -> None:
             fix_annotations(path, output)
     assert run_tool("annotations", ["fix", str(path), "--output", str(path), "--overwrite"]) == 2
     assert run_tool("annotations", ["fix", str(path), "--output", "-"]) == 2
-    assert path.read_bytes() == before
-
-
-def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    path = write_annotations(tmp_path / "a.json", valid_document())
     with pytest.raises(DataError, match="cannot write"):
         fix_annotations(path, path / "b.json")
+    assert path.read_bytes() == before
 
 
 def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,26 +339,3 @@ def check_that_no_keypoint_is_invented(before: Document, after: Document) -> Non
                     bool(old["keypoints"][index]) == bool(new["keypoints"][index])
                     or old["keypoints"][index] != old["keypoints"][index]
                 )
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_removed_values_are_fixed_and_the_rest_is_untouched(tmp_path: Path, seed: int) -> None:
-    """Random subsets of the derivable values are removed; the repaired file passes the linter."""
-    rng = np.random.default_rng(seed)
-    _, annotations = write_chairs(tmp_path, "chairs", 8, seed=seed)
-    original = json.loads(annotations.read_text())
-    content = copy.deepcopy(original)
-    removed = set()
-    for index, entry in enumerate(content["annotations"]):
-        for key in ("bbox", "area", "num_keypoints", "iscrowd", "id"):
-            if rng.random() < 0.3:
-                del entry[key]
-                removed.add((index, key))
-    fixed, fixes = fix(tmp_path, content, images=tmp_path / "chairs")
-    assert sum(fixes.values()) == len(removed)
-    assert [finding for finding in lint_annotations(tmp_path / "out.json") if finding.severity == "error"] == []
-    for index, (old, new) in enumerate(zip(original["annotations"], fixed["annotations"])):
-        for key, value in old.items():
-            if (index, key) not in removed or key in ("num_keypoints", "iscrowd"):
-                assert new[key] == value
-    assert fixed["images"] == original["images"] and fixed["categories"] == original["categories"]
