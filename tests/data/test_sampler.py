@@ -17,6 +17,10 @@ class Echo(Dataset[SampleKey]):
         return key
 
 
+DRAWS = (Draws(7, 7), Draws(10, 4), Draws(5, 12))
+"""Three sets with the weights 1, 0.4 and 2.4: an epoch draws 23 of 22 samples."""
+
+
 def keys(sampler: TrainSampler, epoch: int, step: int = 0) -> list[list[SampleKey]]:
     sampler.start(epoch, step)
     return list(sampler)
@@ -44,9 +48,12 @@ def test_every_epoch_leaves_out_other_samples() -> None:
     assert len(set(map(frozenset, left_out))) > 5
 
 
-def test_every_epoch_and_every_seed_has_another_order() -> None:
-    orders = [indices(keys(TrainSampler(50, 5, seed), epoch)) for seed in (0, 1) for epoch in (0, 1)]
+@pytest.mark.parametrize("draws", [(), (Draws(50, 50),), (Draws(50, 10),)])
+def test_every_epoch_and_every_seed_has_another_order(draws: tuple[Draws, ...]) -> None:
+    orders = [indices(keys(TrainSampler(50, 5, seed, draws=draws), epoch)) for seed in (0, 1) for epoch in (0, 1)]
     assert len(set(map(tuple, orders))) == 4
+    if draws == (Draws(50, 10),):
+        assert len(set(map(frozenset, orders))) == 4, "other samples too"
 
 
 def test_the_order_depends_on_seed_and_epoch_alone() -> None:
@@ -56,22 +63,32 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "length, world_size, batch_size, per_step", [(50, 2, 4, 1), (50, 4, 2, 1), (50, 2, 3, 2), (5, 2, 4, 1)]
+    "length, world_size, batch_size, per_step, draws",
+    [
+        (50, 2, 4, 1, ()),
+        (50, 4, 2, 1, ()),
+        (50, 2, 3, 2, ()),
+        (5, 2, 4, 1, ()),
+        (22, 2, 3, 1, DRAWS),
+        (22, 3, 2, 1, DRAWS),
+    ],
 )
 def test_several_processes_together_equal_one_with_the_global_batch(
-    length: int, world_size: int, batch_size: int, per_step: int
+    length: int, world_size: int, batch_size: int, per_step: int, draws: tuple[Draws, ...]
 ) -> None:
-    alone = TrainSampler(length, batch_size * world_size, 0, per_step)
-    shards = [TrainSampler(length, batch_size, 0, per_step, rank, world_size) for rank in range(world_size)]
+    alone = TrainSampler(length, batch_size * world_size, 0, per_step, draws=draws)
+    shards = [
+        TrainSampler(length, batch_size, 0, per_step, rank, world_size, draws=draws) for rank in range(world_size)
+    ]
     assert {shard.steps for shard in shards} == {alone.steps}
     together = zip(*(keys(shard, 1) for shard in shards))
     assert [list(chain.from_iterable(batches)) for batches in together] == keys(alone, 1)
 
 
-@pytest.mark.parametrize("per_step", [1, 3])
-def test_an_epoch_continues_at_any_step(per_step: int) -> None:
-    whole = keys(TrainSampler(50, 4, 0, per_step), epoch=3)
-    sampler = TrainSampler(50, 4, 0, per_step)
+@pytest.mark.parametrize("length, per_step, draws", [(50, 1, ()), (50, 3, ()), (22, 1, DRAWS)])
+def test_an_epoch_continues_at_any_step(length: int, per_step: int, draws: tuple[Draws, ...]) -> None:
+    sampler = TrainSampler(length, 4, 0, per_step, draws=draws)
+    whole = keys(sampler, epoch=3)
     for step in range(sampler.steps + 1):
         rest = keys(sampler, 3, step)
         assert rest == whole[step * per_step :] and len(sampler) == len(rest)
@@ -99,10 +116,6 @@ def test_a_small_data_set_is_repeated_until_it_fills_one_step(world_size: int) -
     assert max(counts) - min(counts) <= 1
 
 
-DRAWS = (Draws(7, 7), Draws(10, 4), Draws(5, 12))
-"""Three sets with the weights 1, 0.4 and 2.4: an epoch draws 23 of 22 samples."""
-
-
 def drawn(sampler: TrainSampler, epoch: int) -> list[list[int]]:
     """The samples that an epoch draws from each set of ``DRAWS``, without the numbers of their repetitions."""
     samples = [index % 22 for index in indices(keys(sampler, epoch))]
@@ -115,21 +128,15 @@ def test_sets_of_equal_weights_are_drawn_like_one_set() -> None:
     assert [keys(one, epoch) for epoch in range(3)] == [keys(three, epoch) for epoch in range(3)]
 
 
-def test_an_epoch_draws_the_configured_number_of_samples_from_every_set() -> None:
-    sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
-    for epoch in range(6):
-        assert [len(samples) for samples in drawn(sampler, epoch)] == [7, 4, 12]
-
-
-def test_the_samples_of_a_set_are_drawn_equally_often() -> None:
+def test_an_epoch_draws_the_configured_number_from_every_set_and_its_samples_equally_often() -> None:
     sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
     counts = [0] * 22
     for epoch in range(11):
-        for samples in drawn(sampler, epoch):
-            for index in samples:
-                counts[index] += 1
-        for rows in (range(7), range(7, 17), range(17, 22)):
-            times = [counts[row] for row in rows]
+        samples = drawn(sampler, epoch)
+        assert [len(rows) for rows in samples] == [7, 4, 12]
+        for index in chain.from_iterable(samples):
+            counts[index] += 1
+        for times in (counts[:7], counts[7:17], counts[17:]):
             assert max(times) - min(times) <= 1
 
 
@@ -139,25 +146,6 @@ def test_a_sample_that_is_drawn_several_times_in_an_epoch_has_another_index_each
         seen = indices(keys(sampler, epoch))
         assert len(set(seen)) == len(seen) == 23
         assert max(seen) >= 22
-
-
-@pytest.mark.parametrize("world_size, batch_size", [(2, 3), (3, 2)])
-def test_draws_do_not_depend_on_processes_nor_on_where_an_epoch_starts(world_size: int, batch_size: int) -> None:
-    alone = keys(TrainSampler(22, 6, 0, draws=DRAWS), epoch=3)
-    ranks = [TrainSampler(22, batch_size, 0, 1, rank, world_size, draws=DRAWS) for rank in range(world_size)]
-    assert [list(chain.from_iterable(batches)) for batches in zip(*(keys(rank, 3) for rank in ranks))] == alone
-    for step in range(len(alone)):
-        assert keys(TrainSampler(22, 6, 0, draws=DRAWS), 3, step) == alone[step:]
-
-
-def test_every_epoch_and_every_seed_draws_other_samples() -> None:
-    draws = (Draws(100, 10),)
-    seen = [
-        tuple(sorted(indices(keys(TrainSampler(100, 1, seed, draws=draws), epoch))))
-        for seed in (0, 1)
-        for epoch in (0, 1)
-    ]
-    assert len(set(seen)) == 4
 
 
 def test_an_empty_data_set_is_rejected() -> None:

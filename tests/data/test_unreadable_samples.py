@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -21,16 +18,12 @@ SIZE = (64, 64)
 
 
 @pytest.fixture
-def copied_store(stores: dict[str, Path], tmp_path: Path) -> Path:
-    return Path(shutil.copy(stores["train"], tmp_path / "copy.h5"))
-
-
-@pytest.fixture
-def damaged_store(copied_store: Path) -> Path:
+def damaged_store(stores: dict[str, Path], tmp_path: Path) -> Path:
     """A store in which one image and the mask of another image are damaged."""
-    flip_bit(copied_store, "images", 0)
-    flip_bit(copied_store, "labels", 3)
-    return copied_store
+    path = Path(shutil.copy(stores["train"], tmp_path / "copy.h5"))
+    flip_bit(path, "images", 0)
+    flip_bit(path, "labels", 3)
+    return path
 
 
 def test_with_and_without_workers_the_same_samples_are_replaced(damaged_store: Path) -> None:
@@ -71,38 +64,3 @@ def test_a_store_without_readable_samples_is_an_error(tmp_path: Path) -> None:
         flip_bit(path, "labels", image)
     with Store(path) as store, pytest.raises(DataError, match="sample 2 cannot be read, nor can 5 others .*image 2 "):
         PoseDataset(store, SIZE)[0, 2]
-
-
-def test_reads_that_fail_for_a_moment_are_repeated(stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = load_epoch(stores["train"])
-    read = os.pread
-    num_calls = 0
-
-    def fail_twice_in_seven_calls(descriptor: int, size: int, offset: int) -> bytes:
-        nonlocal num_calls
-        num_calls += 1
-        if num_calls % 7 in (1, 2):
-            raise OSError(errno.EIO, "Input/output error")
-        return read(descriptor, size, offset)
-
-    monkeypatch.setattr(os, "pread", fail_twice_in_seven_calls)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    assert same_batches(load_epoch(stores["train"]), expected)
-    assert num_calls > 5
-    assert not any(batch.faults for batch in expected)
-
-
-@pytest.mark.parametrize("share", [0.3, 0.97])
-def test_a_store_that_is_cut_while_open_gives_no_wrong_sample(
-    copied_store: Path, monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    dataset = PoseDataset(Store(copied_store), SIZE)
-    expected = [dataset[0, index] for index in range(len(dataset))]
-    os.truncate(copied_store, int(copied_store.stat().st_size * share))
-    for index, batch in enumerate(expected):
-        try:
-            loaded = dataset[0, index]
-        except DataError:
-            continue
-        assert loaded.faults or same_batch(loaded, batch)
