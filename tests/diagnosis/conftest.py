@@ -32,3 +32,10 @@ def annotation_file(document: dict[str, Any], tmp_path_factory: pytest.TempPathF
     path = tmp_path_factory.mktemp("annotations") / "people.json"
     path.write_text(json.dumps(document))
     return path
+
+
+@pytest.fixture
+def drawn_file(drawn: dict[str, Any], tmp_path: Path) -> Path:
+    path = tmp_path / "people.json"
+    path.write_text(json.dumps(drawn))
+    return path

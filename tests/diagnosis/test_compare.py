@@ -70,10 +70,8 @@ def test_noise_is_not_significant(document: dict[str, Any], annotation_file: Pat
     assert again[0].interval == difference.interval != other[0].interval, "the seed decides the interval"
 
 
-def test_the_interval_is_that_of_pycocotools_on_resampled_images(drawn: dict[str, Any], tmp_path: Path) -> None:
+def test_the_interval_is_that_of_pycocotools_on_resampled_images(drawn: dict[str, Any], drawn_file: Path) -> None:
     """Every resample, evaluated as a data set in which images appear several times."""
-    path = tmp_path / "people.json"
-    path.write_text(json.dumps(drawn))
     rng = np.random.default_rng(3)
     files = []
     for seed in (4, 5):
@@ -83,7 +81,7 @@ def test_the_interval_is_that_of_pycocotools_on_resampled_images(drawn: dict[str
         for result, score in zip(injected.results, rng.permutation(len(injected.results)).tolist()):
             result["score"] = score
         files.append(injected.results)
-    [difference] = compare([run(path, file) for file in files], resamples=10, seed=7, progress=False).differences
+    [difference] = compare([run(drawn_file, file) for file in files], resamples=10, seed=7, progress=False).differences
     ids = sorted(image["id"] for image in drawn["images"])
     draws = np.random.default_rng(7)
     gains = []
@@ -142,11 +140,9 @@ def test_results_of_other_annotations_are_refused(change: Any, drawn: dict[str, 
         compare(diagnoses, progress=False)
 
 
-def test_other_skeletons_and_a_single_diagnosis_are_refused(drawn: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "people.json"
-    path.write_text(json.dumps(drawn))
+def test_other_skeletons_and_a_single_diagnosis_are_refused(drawn: dict[str, Any], drawn_file: Path) -> None:
     strict = dataclasses.replace(COCO, sigmas=tuple(sigma / 2 for sigma in COCO.sigmas))
-    diagnoses = [diagnose(path, [], skeleton=skeleton, progress=False) for skeleton in (COCO, strict)]
+    diagnoses = [diagnose(drawn_file, [], skeleton=skeleton, progress=False) for skeleton in (COCO, strict)]
     with pytest.raises(DataError, match="skeleton"):
         compare(diagnoses, progress=False)
     with pytest.raises(ValueError, match="two diagnoses or more"):

@@ -81,7 +81,7 @@ def test_the_precision_after_corrections_is_that_of_pycocotools(
 
 
 @pytest.mark.parametrize("corrections", [(), CORRECTIONS[:5]])
-def test_threads_and_missed_people_are_removed_at_each_threshold(
+def test_background_and_missed_people_are_removed_at_each_threshold(
     corrections: tuple[str, ...], diagnosis: Diagnosis, document: dict[str, Any]
 ) -> None:
     matched = diagnosis.matched.correct(corrections)

@@ -17,10 +17,8 @@ from tests.helpers.coco_results import perfect_results
 
 
 @pytest.fixture
-def split(drawn: dict[str, Any], tmp_path: Path) -> Split:
-    path = tmp_path / "people.json"
-    path.write_text(json.dumps(drawn))
-    return read_split(path)
+def split(drawn_file: Path) -> Split:
+    return read_split(drawn_file)
 
 
 @pytest.fixture
@@ -95,9 +93,5 @@ def test_whole_numbers_further_fields_and_any_scores_are_accepted(
     assert [ids[index] for index in read.image] == sorted(entry["image_id"] for entry in results)
     [lowest] = np.flatnonzero(read.scores == -3)
     assert np.array_equal(read.keypoints[lowest], [[1, 2, 0]] * 17)
-
-
-def test_an_empty_list_is_accepted(split: Split, tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
     path.write_text("[]")
     assert read_results(path, split, COCO).keypoints.shape == (0, 17, 3)

@@ -68,17 +68,8 @@ def test_channels_are_parts_then_keypoints_then_mask_then_foreground() -> None:
     assert channels[COCO.part_channels] == channels[:30]
     assert channels[COCO.keypoint_channels] == channels[30:48]
     assert (COCO.mask_channel, COCO.foreground_channel) == (48, 49)
-
-
-def test_part_ends_point_at_the_named_keypoints() -> None:
     ends = [f"{COCO.keypoints[a]}-{COCO.keypoints[b]}" for a, b in COCO.part_ends]
     assert ends == PARTS
-    assert COCO.index("Lank") == 13
-
-
-@pytest.mark.parametrize("flip", [COCO.flip_keypoints, COCO.flip_channels], ids=["keypoints", "channels"])
-def test_flipping_twice_changes_nothing(flip: np.ndarray) -> None:
-    np.testing.assert_array_equal(flip[flip], np.arange(len(flip)))
 
 
 def test_flips_map_every_name_to_its_mirror_image() -> None:
@@ -94,34 +85,22 @@ def test_annotated_keypoints_survive_the_round_trip() -> None:
     keypoints[keypoints[..., 2] == 0] = 0
     joints = COCO.to_network_order(keypoints)
     assert joints.shape == (4, 18, 3) and joints.dtype == np.float32
+    left_ankle = keypoints[:, FILE_NAMES.index("left_ankle")]
+    np.testing.assert_allclose(joints[:, KEYPOINTS.index("Lank")], left_ankle, rtol=1e-6)
     np.testing.assert_allclose(COCO.to_file_order(joints), keypoints, rtol=1e-6)
 
 
-def test_annotated_keypoints_are_stored_under_their_names() -> None:
-    joints = COCO.to_network_order(file_person({"left_ankle": (5, 6, 2)}))
-    np.testing.assert_array_equal(joints[0, KEYPOINTS.index("Lank")], [5, 6, 2])
-    assert np.count_nonzero(joints) == 3
-
-
-@pytest.mark.parametrize("left, right, expected", [(2, 2, 2), (2, 1, 1), (1, 2, 1), (1, 1, 1)])
+@pytest.mark.parametrize("left, right, expected", [(2, 2, 2), (2, 1, 1), (1, 2, 1), (1, 1, 1), (2, 0, 0), (0, 2, 0)])
 def test_the_neck_is_the_middle_and_as_visible_as_the_less_visible_shoulder(
     left: int, right: int, expected: int
 ) -> None:
     joints = COCO.to_network_order(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
-    np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [20, 35, expected])
-
-
-@pytest.mark.parametrize("shoulder", ["left_shoulder", "right_shoulder"])
-def test_there_is_no_neck_without_both_shoulders(shoulder: str) -> None:
-    joints = COCO.to_network_order(file_person({shoulder: (10, 20, 2)}))
-    np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [0, 0, 0])
+    neck = [20, 35, expected] if expected else [0, 0, 0]
+    np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], neck)
 
 
 def test_coordinates_of_unlabelled_keypoints_are_dropped() -> None:
     assert not COCO.to_network_order(file_person({"nose": (10, 20, 0)})).any()
-
-
-def test_an_image_without_people_has_no_keypoints() -> None:
     assert COCO.to_network_order(np.zeros((0, 17, 3))).shape == (0, 18, 3)
 
 
