@@ -36,7 +36,6 @@ from tests.helpers.oriented_images import SIZE, lit_centre, oriented_image
 
 ORIENTATIONS = range(1, 9)
 NOISE = np.random.default_rng(0).integers(0, 256, (60, 90, 3)).astype(np.uint8)
-JPEG_KINDS = pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
 
 
 def as_array(data: bytes) -> np.ndarray:
@@ -49,15 +48,6 @@ def succeeds(function: Callable[..., object], *args: object) -> bool:
     except ValueError:
         return False
     return True
-
-
-def test_exif_orientation_is_followed(tmp_path: Path) -> None:
-    image = np.zeros((40, 60, 3), np.uint8)
-    image[:20, :30] = 255
-    path = tmp_path / "rotated.jpg"
-    path.write_bytes(with_orientation(encode(image), 6))
-    assert read_image(path).shape == (60, 40, 3)
-    assert read_image(path)[:20, 25:].mean() > 250
 
 
 @pytest.mark.parametrize(
@@ -80,11 +70,7 @@ def test_every_kind_of_image_becomes_8_bit_bgr(tmp_path: Path, image: np.ndarray
         assert (result == 200).all()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"no image", encode(np.zeros((9, 9), np.uint8), ".png")[:30], png_declaring(10**6, 10**6)],
-    ids=["text", "cut", "vast"],
-)
+@pytest.mark.parametrize("content", [b"no image", encode(NOISE, ".png")[:30]], ids=["text", "cut"])
 def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "bad.png"
     path.write_bytes(content)
@@ -236,23 +222,19 @@ class TestDecoding:
             with pytest.raises(ValueError, match=message):
                 decode(as_array(data))
 
-    @JPEG_KINDS
-    def test_a_jpeg_without_its_end_marker_is_decoded(self, progressive: int) -> None:
+    @pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
+    def test_a_jpeg_may_lack_its_end_marker_but_not_its_last_pixels(self, progressive: int) -> None:
+        """OpenCV would compute missing pixels from nothing."""
         data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
         for missing in (1, 2):
             cut = as_array(data[:-missing])
             assert np.array_equal(decode_image(cut), decode_image(as_array(data)))
             reduced = decode_checked_image(as_array(data), 60, 90, 2)
             assert np.array_equal(decode_checked_image(cut, 60, 90, 2), reduced)
-
-    @JPEG_KINDS
-    def test_a_jpeg_without_its_last_pixels_is_refused(self, progressive: int) -> None:
-        """OpenCV would compute these pixels from nothing."""
         for missing in (6, 100, 2000):
-            data = as_array(encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)[:-missing])
             for decode in (decode_image, check_image):
                 with pytest.raises(ValueError, match="is cut off"):
-                    decode(data)
+                    decode(as_array(data[:-missing]))
 
     @pytest.mark.parametrize(
         "options",
@@ -322,13 +304,14 @@ def damage(jpeg: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 class TestOrientation:
     @pytest.mark.parametrize("suffix", ["jpeg", "png", "webp"])
-    def test_an_image_is_displayed_as_pillow_displays_it(self, suffix: str) -> None:
+    def test_an_image_is_displayed_as_pillow_displays_it(self, tmp_path: Path, suffix: str) -> None:
         for orientation in ORIENTATIONS:
             drawn = oriented_image(orientation, suffix=suffix)
             data = as_array(drawn.data)
             assert parse_header(data) == (*SIZE, orientation)
+            (tmp_path / "a").write_bytes(drawn.data)
             stored = decode_checked_image(data, *drawn.sizes["stored"])
-            for frame, image in (("displayed", decode_image(data)), ("stored", stored)):
+            for frame, image in (("displayed", read_image(tmp_path / "a")), ("stored", stored)):
                 assert image.shape[:2] == drawn.sizes[frame]
                 assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
 
@@ -338,9 +321,7 @@ class TestOrientation:
             image = decode_checked_image(as_array(drawn.data), *drawn.sizes["displayed"], 8, orientation)
             x, y = (8 * value + 3.5 for value in lit_centre(image))
             assert (x, y) == pytest.approx(drawn.centres["displayed"], abs=4)
-
-    def test_applying_an_orientation_copies_nothing_where_there_is_none(self) -> None:
-        assert apply_orientation(NOISE, 1) is NOISE
+        assert apply_orientation(NOISE, 1) is NOISE, "nothing is copied where there is no orientation"
 
     @pytest.mark.parametrize("setting", ["stored", "displayed"])
     def test_the_size_decides_where_it_fits_one_frame_and_else_the_setting(self, setting: str) -> None:

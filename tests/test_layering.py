@@ -6,30 +6,11 @@ from graphlib import TopologicalSorter
 
 from tests.helpers.source_files import FILES, INITS, MODULES, package_imports
 
-# The subpackages and the top-level modules, lowest first. A module may import from its own and from earlier ones.
-SUBPACKAGES = [
-    "errors",  # errors that a user can act on
-    "messages",  # texts of messages
-    "files",  # writing files atomically
-    "progress_bar",
-    "threads",  # calls in threads
-    "skeleton",  # keypoints and body parts
-    "settings",  # the settings of an experiment
-    "devices",  # devices, precision, processes, signals
-    "images",  # reading and writing image files
-    "downloading",  # images at web addresses
-    "annotations",  # COCO annotation files
-    "data",  # the store, augmentation, batches, target maps
-    "synthetic",  # synthetic people as a COCO data set
-    "model",  # the network
-    "checkpoints",  # checkpoint files and runs' folders
-    "inference",  # from images to people
-    "visualization",  # drawings and charts
-    "diagnosis",  # what costs a results file its AP, and its page
-    "training",  # a run and its parts
-    "cli",  # one module for each tool
-    "__main__",  # python -m posenet
-]
+SUBPACKAGES = (
+    "errors messages files progress_bar threads skeleton settings devices images downloading annotations data "
+    "synthetic model checkpoints inference visualization diagnosis training cli __main__"
+).split()
+"""The subpackages and the top-level modules, lowest first. A module may import from its own and from earlier ones."""
 HEIGHTS = {name: height for height, name in enumerate(SUBPACKAGES)}
 
 

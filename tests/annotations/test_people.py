@@ -19,7 +19,7 @@ from posenet.annotations.people import (
     validate_run_lengths,
 )  # fmt: skip
 from posenet.annotations.reading import read_annotations
-from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, document, person, read_people, write_annotations
+from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, read_people
 
 
 class TestMainPersons:
@@ -169,9 +169,3 @@ class TestRunLengths:
         for damaged in (b"", text[:-1], text + b"1", text + b"o", b"\x00" + text, b"z" * 30, text + b"\xff"):
             with pytest.raises(ValueError, match="run lengths"):
                 validate_run_lengths(parse_coco_text(damaged), HEIGHT * WIDTH)
-
-
-def test_an_outline_in_a_huge_image_costs_no_memory_while_reading(tmp_path: Path) -> None:
-    content = document([1], [person(1, 1, segmentation=[[0, 0, 16000, 0, 16000, 16000]])])
-    content["images"][0].update(height=16384, width=16384)
-    assert len(read_annotations(write_annotations(tmp_path / "a.json", content)).people[1]) == 1

@@ -30,7 +30,19 @@ def paths(stores: dict[str, Path], tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def mixture(paths: dict[str, str]) -> StoreList:
-    return open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(paths["limbs"], weight=2.5)], COCO)
+    """A path and a table."""
+    return open_data_sets([paths["faces"], DataSetConfig(paths["limbs"], weight=2.5)], COCO)
+
+
+def write_pair_store(path: Path, keypoints: tuple[str, str], file_names: tuple[str, str]) -> None:
+    """A store of one image whose skeleton has two keypoints."""
+    skeleton = dataclasses.replace(
+        FACELESS, keypoints=keypoints, parts=(keypoints,), left_right=(), derived={}, file_keypoints=keypoints,
+        file_names=file_names, sigmas=(0.1, 0.1),
+    )  # fmt: skip
+    record = make_record(1)._replace(joints=np.ones((2, 2, 3), np.float32))
+    record.people["box"] = (10, 10, 40, 50)
+    write_store(path, [record], skeleton=skeleton)
 
 
 def test_a_path_is_a_store_of_exactly_this_skeleton_and_needs_no_supervision(paths: dict[str, str]) -> None:
@@ -84,12 +96,6 @@ def test_an_image_in_two_stores_of_a_list_is_refused(tmp_path: Path) -> None:
     assert open_data_sets((str(first), str(other_bytes)), COCO).num_images == 3
 
 
-def test_paths_and_tables_may_be_mixed(stores: dict[str, Path], paths: dict[str, str]) -> None:
-    with open_data_sets((str(stores["train"]), DataSetConfig(paths["limbs"], weight=2.0)), COCO) as sets:
-        assert sets.names == ["train", "limbs"]
-        assert [draws.per_epoch / draws.size for draws in sets.draws("person")] == [1.0, 2.0]
-
-
 def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: StoreList, paths) -> None:
     with Store(paths["faces"]) as faces, Store(paths["limbs"], FACELESS) as limbs:
         assert len(mixture) == len(faces) + len(limbs)
@@ -103,30 +109,22 @@ def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: Store
             np.testing.assert_array_equal(record.joints, mapping.map_joints(expected.joints))
 
 
-def test_a_sample_knows_its_set_and_the_channels_that_it_supervises(mixture: StoreList) -> None:
+def test_a_sample_knows_its_set_and_the_channels_that_it_supervises(
+    mixture: StoreList, stores: dict[str, Path]
+) -> None:
     dataset = PoseDataset(mixture, (64, 64))
     batch = dataset.__getitems__([(0, 0), (0, len(mixture) - 1)])
     assert batch.set_indices.tolist() == [0, 1]
     expected = [KeypointMapping(skeleton, COCO).supervised_channels() for skeleton in (COCO, FACELESS)]
     np.testing.assert_array_equal(batch.supervised.numpy(), expected)
-
-
-def test_sets_that_supervise_everything_need_no_mask(paths: dict[str, str], stores: dict[str, Path]) -> None:
-    mixture = open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(stores["val"]))], COCO)
-    batch = PoseDataset(mixture, (64, 64)).__getitems__([(0, 0), (0, len(mixture) - 1)])
-    assert batch.supervised is None
-    assert batch.set_indices.tolist() == [0, 1]
+    full = open_data_sets([DataSetConfig(str(path)) for path in stores.values()], COCO)
+    batch = PoseDataset(full, (64, 64)).__getitems__([(0, 0), (0, len(full) - 1)])
+    assert batch.supervised is None and batch.set_indices.tolist() == [0, 1], "no mask where all is supervised"
 
 
 def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
     """A set with only a left shoulder: in a mirrored image it is a right one."""
-    one_sided = dataclasses.replace(
-        FACELESS, keypoints=("Lsho", "Lhip"), parts=(("Lsho", "Lhip"),), left_right=(), derived={},
-        file_keypoints=("Lsho", "Lhip"), file_names=("left_shoulder", "left_hip"), sigmas=(0.1, 0.1),
-    )  # fmt: skip
-    record = make_record(1)._replace(joints=np.ones((2, 2, 3), np.float32))
-    record.people["box"] = (10, 10, 40, 50)
-    write_store(tmp_path / "left.h5", [record], skeleton=one_sided)
+    write_pair_store(tmp_path / "left.h5", ("Lsho", "Lhip"), ("left_shoulder", "left_hip"))
     mixture = open_data_sets([DataSetConfig(str(tmp_path / "left.h5"))], COCO)
     for flips, name in ((0.0, "Lsho"), (1.0, "Rsho")):
         dataset = PoseDataset(mixture, (64, 64), augment=AugmentConfig(flip_probability=flips))
@@ -144,6 +142,7 @@ def test_a_repeated_sample_is_augmented_differently(mixture: StoreList) -> None:
 
 
 def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, paths: dict[str, str]) -> None:
+    assert mixture.names == ["train", "limbs"]
     sizes = [len(data_set.store) for data_set in mixture.sets]
     assert [tuple(draws) for draws in mixture.draws("person")] == [
         (sizes[0], sizes[0]),
@@ -176,12 +175,7 @@ def test_a_pickled_mixture_reads_the_same_records(mixture: StoreList) -> None:
 
 
 def test_a_set_without_any_keypoint_of_the_network_is_refused(paths: dict[str, str], tmp_path: Path) -> None:
-    chair = dataclasses.replace(
-        FACELESS, keypoints=("seat", "back"), parts=(("seat", "back"),), left_right=(), derived={},
-        file_keypoints=("seat", "back"), file_names=("seat", "back"), sigmas=(0.1, 0.1),
-    )  # fmt: skip
-    record = make_record(1)._replace(joints=np.ones((2, 2, 3), np.float32))
-    write_store(tmp_path / "chairs.h5", [record], skeleton=chair)
+    write_pair_store(tmp_path / "chairs.h5", ("seat", "back"), ("seat", "back"))
     with pytest.raises(DataError, match="data set chairs shares no keypoint with model.skeleton: it has seat, back;"):
         open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(tmp_path / "chairs.h5"))], COCO)
 

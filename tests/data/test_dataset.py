@@ -12,7 +12,6 @@ import torch
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
-from posenet.skeleton import COCO
 from tests.helpers.batches import same_batch
 
 
@@ -80,14 +79,3 @@ def test_a_batch_is_its_samples(store: Store) -> None:
         assert torch.equal(batch.joints[row, :people], sample.joints[0]) and not batch.joints[row, people:].any()
         for name in ("images", "person_mask", "mask_miss", "image_ids"):
             assert torch.equal(getattr(batch, name)[row], getattr(sample, name)[0])
-
-
-def test_a_flip_mirrors_a_sample_and_swaps_left_and_right(store: Store) -> None:
-    plain = AugmentConfig(jitter_probability=0, scale_probability=0, degrees=0, shift=0, flip_probability=0)
-    mirrored = AugmentConfig(jitter_probability=0, scale_probability=0, degrees=0, shift=0, flip_probability=1)
-    a = PoseDataset(store, (128, 128), augment=plain)[0, 0]
-    b = PoseDataset(store, (128, 128), augment=mirrored)[0, 0]
-    labelled = a.joints[..., 2] > 0
-    swapped = b.joints[:, :, COCO.flip_keypoints]
-    assert np.allclose(swapped[labelled][:, 0], 127 - a.joints[labelled][:, 0], atol=1e-3)
-    assert np.abs(a.images.numpy()[:, :, ::-1].astype(int) - b.images.numpy()).mean() < 3
