@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from posenet.data.dataset import PoseDataset
+from posenet.data.loader import make_loader
+from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
-from tests.helpers.batches import load_epoch, same_batch, same_batches
+from tests.helpers.batches import same_batch, same_batches
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 
 SIZE = (64, 64)
@@ -27,8 +29,11 @@ def damaged_store(stores: dict[str, Path], tmp_path: Path) -> Path:
 
 
 def test_with_and_without_workers_the_same_samples_are_replaced(damaged_store: Path) -> None:
-    batches = load_epoch(damaged_store)
-    assert same_batches(load_epoch(damaged_store, workers=2), batches)
+    dataset = PoseDataset(Store(damaged_store), SIZE, augment=AugmentConfig())
+    batches, loaded_by_workers = (
+        list(make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)) for workers in (0, 2)
+    )
+    assert same_batches(loaded_by_workers, batches)
     faults = [fault for batch in batches for fault in batch.faults]
     assert faults
     for fault in faults:

@@ -19,7 +19,6 @@ from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
 from tests.helpers.coco_results import (
     InjectedErrors,
-    box_person,
     classify,
     coco_ap,
     make_document,
@@ -28,6 +27,7 @@ from tests.helpers.coco_results import (
     plain_coco,
     random_results,
 )
+from tests.helpers.drawn_data import person as box_person
 
 EXACT = 1e-9
 COUNTS = {"jitter": 150, "inversion": 25, "swap": 6, "miss": 30}
@@ -191,15 +191,15 @@ def test_every_keypoint_is_what_the_definition_says(document: dict[str, Any], an
 
 def test_an_oks_of_nine_tenths_counts_at_the_threshold_of_that_name(tmp_path: Path) -> None:
     """pycocotools' threshold is a little less than 0.9, so an OKS that is rounded down still reaches it."""
-    person = box_person(1, (20, 20, 50, 60), labelled=1)
+    entry = box_person(1, 1, labelled=1)
     path = tmp_path / "people.json"
-    document = make_document([person])
+    document = make_document([entry])
     path.write_text(json.dumps(document))
-    distance = np.sqrt(-2 * np.log(0.9) * person["area"]) * 2 * COCO.sigmas[0]
+    distance = np.sqrt(-2 * np.log(0.9) * entry["area"]) * 2 * COCO.sigmas[0]
     aps = []
     for _ in range(40):  # the OKS grows through all numbers next to 0.9
         distance = np.nextafter(distance, 0)
-        keypoints = [*person["keypoints"]]
+        keypoints = [*entry["keypoints"]]
         keypoints[0] = float(keypoints[0] + distance)
         results = [{"image_id": 1, "category_id": 1, "keypoints": keypoints, "score": 0.5}]
         aps.append((run(path, results).ap, coco_ap(plain_coco(document, results))))

@@ -14,7 +14,6 @@ from posenet.diagnosis.errors import count_kinds
 from posenet.diagnosis.kinds import KEYPOINT_KINDS
 from posenet.diagnosis.slices import Attributes
 from tests.helpers.coco_results import (
-    box_person,
     coco_ap,
     make_document,
     people_of,
@@ -22,6 +21,7 @@ from tests.helpers.coco_results import (
     plain_coco,
     random_results,
 )
+from tests.helpers.drawn_data import person as box_person
 
 
 @pytest.fixture
@@ -98,11 +98,11 @@ def attributes_of(tmp_path: Path, *annotations: dict[str, Any]) -> Attributes:
 def test_crowding_counts_the_people_whose_boxes_overlap(tmp_path: Path) -> None:
     attributes = attributes_of(
         tmp_path,
-        box_person(1, (10, 10, 40, 40)),
-        box_person(1, (20, 10, 40, 40)),  # IoU 0.6 with the first
-        box_person(1, (30, 10, 40, 40), 0),  # without labelled keypoints, but there
-        box_person(1, (46, 10, 40, 40), iscrowd=1),  # a region, not a person
-        box_person(1, (66, 10, 40, 40)),  # overlaps a little: IoU 4 / 76 with the third
+        box_person(0, 1, (10, 10, 40, 40)),
+        box_person(0, 1, (20, 10, 40, 40)),  # IoU 0.6 with the first
+        box_person(0, 1, (30, 10, 40, 40), 0),  # without labelled keypoints, but there
+        box_person(0, 1, (46, 10, 40, 40), iscrowd=1),  # a region, not a person
+        box_person(0, 1, (66, 10, 40, 40)),  # overlaps a little: IoU 4 / 76 with the third
     )
     assert attributes.crowding.tolist() == [2, 2, 2, 0, 0]
 
@@ -117,16 +117,16 @@ def test_truncated_people_touch_or_leave_the_border(tmp_path: Path) -> None:
         ((20, 480 - 63, 50, 60), False),
         ((-10, 20, 50, 60), True),
     ]
-    people = [box_person(1, box) for box, _ in boxes]
+    people = [box_person(0, 1, box) for box, _ in boxes]
     for x, visibility in ((-3, 2), (640, 1), (-3, 0)):
-        people.append(box_person(1, (20, 20, 50, 60)))
+        people.append(box_person(0, 1, (20, 20, 50, 60)))
         people[-1]["keypoints"][:3] = [x, 30, visibility]
     expected = [*(truncated for _, truncated in boxes), True, True, False]
     assert attributes_of(tmp_path, *people).truncated.tolist() == expected
 
 
 def test_sizes_are_cocos_and_occlusion_is_the_share_of_hidden_keypoints(tmp_path: Path) -> None:
-    people = [box_person(1, (20, 20, 50, 60), 8, area=area) for area in (1000, 1024, 96**2, 96**2 + 1)]
+    people = [box_person(0, 1, (20, 20, 50, 60), 8, area=area) for area in (1000, 1024, 96**2, 96**2 + 1)]
     people[0]["keypoints"][2:9:3] = [1, 1, 1]
     attributes = attributes_of(tmp_path, *people)
     assert attributes.size.tolist() == [0, 1, 1, 2]

@@ -18,6 +18,7 @@ from pycocotools.cocoeval import COCOeval
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.skeleton import COCO, Skeleton
 from tests.helpers.diagnoses import UPRIGHT
+from tests.helpers.drawn_data import person as box_person
 
 Result = dict[str, Any]
 FAR = 1e5
@@ -26,25 +27,10 @@ MAX_SHARE = 0.3
 """Largest share of a person's labelled keypoints that get errors, so that the person still matches at OKS 0.5."""
 
 
-def box_person(image_id: int, box: Sequence[float], labelled: int = 17, **changes: Any) -> dict[str, Any]:
-    """An annotation of the area of its box, whose first ``labelled`` keypoints lie on the diagonal."""
-    x, y, width, height = box
-    points = [[x + width * k / 17, y + height * k / 17, 2] if k < labelled else [0, 0, 0] for k in range(17)]
-    return {
-        "image_id": image_id,
-        "category_id": 1,
-        "iscrowd": 0,
-        "bbox": list(box),
-        "area": width * height,
-        "num_keypoints": labelled,
-        "keypoints": [value for point in points for value in point],
-    } | changes
-
-
 def make_document(annotations: Iterable[dict[str, Any]], image_ids: Iterable[int] = (1,)) -> dict[str, Any]:
-    """A data set of images of 640 by 480 pixels."""
+    """A data set of images of 640 by 480 pixels, whose annotations get the ids 1, 2, 3 ..."""
     images = [{"id": number, "file_name": f"{number:03d}.jpg", "height": 480, "width": 640} for number in image_ids]
-    numbered = [{"id": number} | entry for number, entry in enumerate(annotations, 1)]
+    numbered = [entry | {"id": number} for number, entry in enumerate(annotations, 1)]
     return {"images": images, "annotations": numbered, "categories": [COCO_CATEGORY]}
 
 
@@ -62,11 +48,13 @@ def people_document(num_images: int) -> dict[str, Any]:
             visibility = rng.choice([0, 1, 2], 17, p=[0.15, 0.1, 0.75]) * (rng.random() > 0.1)
             points[visibility == 0] = 0
             annotations.append(
-                box_person(image_id, (left, top, width, height), int((visibility > 0).sum()), area=0.6 * width * height)
+                box_person(
+                    0, image_id, (left, top, width, height), int((visibility > 0).sum()), area=0.6 * width * height
+                )
                 | {"keypoints": np.column_stack([points, visibility]).ravel().tolist()}
             )
         if rng.random() < 0.2:
-            annotations.append(box_person(image_id, (100, 200, 300, 150), 0, iscrowd=1))
+            annotations.append(box_person(0, image_id, (100, 200, 300, 150), 0, iscrowd=1))
     return make_document(annotations, range(1, num_images + 1))
 
 

@@ -130,9 +130,9 @@ def mutate_bytes(rng: np.random.Generator, data: bytes, around: Sequence[int] = 
 
 
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 1.5, -0.0, 1e308, -1e308, 1e-320, float("inf"), float("nan"), 2**31, 2**63, -(2**63),
-    10**30, 65535, 65536, "", "a", "\0", "../../etc/passwd", "/etc/passwd", "C:\\x", "\ud800", "n" * 5000, [], {}, [[]],
-    [None], {"id": 1}, [1, 2], [1e30] * 8, [0] * 51, ["a"] * 17, {"size": [4, 4], "counts": "0"},
+    None, True, False, 0, -1, 1, 2, 1.5, -0.0, 1e308, -1e308, 1e-320, float("inf"), float("nan"), 2**31, 2**63,
+    -(2**63), 10**30, 65535, 65536, "", "a", "\0", "../../etc/passwd", "/etc/passwd", "C:\\x", "\ud800", "n" * 5000, [],
+    {}, [[]], [None], {"id": 1}, [1, 2], [1e30] * 8, [0] * 51, ["a"] * 17, {"size": [4, 4], "counts": "0"},
     {"size": [120, 160], "counts": [10**12]}, {"size": [120, 160], "counts": "\x7f" * 50},
 )  # fmt: skip
 """Values that no reader expects."""

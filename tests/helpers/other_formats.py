@@ -44,13 +44,13 @@ def write_yolo_pose(root: Path, images: Path, content: Document, dimensions: int
     return root / "data.yaml"
 
 
-def write_cvat(root: Path, images: Path, content: Document, subset: str = "default") -> Path:
-    """The archive of "COCO Keypoints 1.0", unpacked: images/SUBSET and annotations/person_keypoints_SUBSET.json.
+def write_cvat(root: Path, images: Path, content: Document) -> Path:
+    """The archive of "COCO Keypoints 1.0", unpacked: images/default and annotations/person_keypoints_default.json.
 
     Ids begin at 1, boxes are those around the points, areas are those of the boxes, labels without points have
-    categories too, and file names are relative to the folder of the subset.
+    categories too, and file names are relative to the folder of the images.
     """
-    shutil.copytree(images, root / "images" / subset)
+    shutil.copytree(images, root / "images" / "default")
     category = content["categories"][0]
     exported: Document = {
         "licenses": [{"name": "", "id": 0, "url": ""}],
@@ -88,7 +88,7 @@ def write_cvat(root: Path, images: Path, content: Document, subset: str = "defau
                 }
             )
     (root / "annotations").mkdir()
-    path = root / "annotations" / f"person_keypoints_{subset}.json"
+    path = root / "annotations" / "person_keypoints_default.json"
     path.write_text(json.dumps(exported))
     return path
 

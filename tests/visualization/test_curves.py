@@ -100,7 +100,10 @@ def test_what_the_log_does_not_have_has_no_panel(run: Run) -> None:
         assert titles == ["Loss", "Learning rate", "Speed", ""]
 
 
-def test_the_legend_does_not_cover_the_speed(run: Run) -> None:
+def test_the_legends_do_not_cover_the_speed_and_the_loss(run: Run) -> None:
+    losses = [train_entry(step, loss=50 - step / 2, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
+    loss = panels(run(*losses, name="losses"))["Loss"]
+    assert loss.get_ylim()[1] > max(loss.get_lines()[0].get_ydata()) + 2
     lines = [train_entry(step, samples_per_s=9.0 + step % 3, data_wait=0.99) for step in range(10, 200, 10)]
     speed = panels(run(*lines))["Speed"]
     figure = speed.figure
@@ -109,12 +112,6 @@ def test_the_legend_does_not_cover_the_speed(run: Run) -> None:
     for axes in figure.axes[-2:]:
         for line in axes.get_lines():
             assert axes.transData.transform(line.get_xydata())[:, 1].max() < legend.y0
-
-
-def test_the_legend_does_not_cover_the_loss(run: Run) -> None:
-    lines = [train_entry(step, loss=50 - step / 2, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
-    axes = panels(run(*lines))["Loss"]
-    assert axes.get_ylim()[1] > max(axes.get_lines()[0].get_ydata()) + 2
 
 
 def test_a_loss_that_falls_far_has_a_logarithmic_axis_with_plain_numbers(run: Run) -> None:

@@ -60,15 +60,12 @@ def test_people_and_keypoints_with_low_scores_are_not_drawn(person):
     assert draw_people(image, [person], min_score=0.9, keypoint_min_score=1.0).any()
 
 
-def test_line_width_follows_the_image_size(person):
-    small = draw_people(np.zeros((384, 512, 3), np.uint8), [person])
+def test_line_width_follows_the_image_size_or_is_set(person):
+    image = np.zeros((384, 512, 3), np.uint8)
     large_person = Person(person.keypoints * np.float32([8, 8, 1]), 0.9)
     large = draw_people(np.zeros((3072, 4096, 3), np.uint8), [large_person])
+    small = draw_people(image, [person])
     assert large.any(axis=2).mean() == pytest.approx(small.any(axis=2).mean(), rel=0.5)
-
-
-def test_the_line_width_can_be_set(person):
-    image = np.zeros((384, 512, 3), np.uint8)
     areas = [draw_people(image, [person], line_width=width).any(axis=2).sum() for width in (1, 4, 9)]
     assert areas[0] < areas[1] < areas[2]
 
@@ -93,9 +90,6 @@ def test_images_of_every_kind_are_drawn_on(person):
     ):
         drawn = draw_people(image, [person, Person(np.zeros((18, 3), np.float32), 0.0)])
         assert drawn.dtype == np.uint8 and drawn.shape == (*image.shape[:2], 3)
-
-
-def test_an_array_that_is_no_image_is_refused(person):
     with pytest.raises(DataError):
         draw_people(np.zeros((5, 5, 3)), [person])
 
