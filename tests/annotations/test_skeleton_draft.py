@@ -28,25 +28,15 @@ def category(
     return {"id": number, "name": name, "keypoints": list(keypoints)} | more
 
 
+SIDES = [
+    "left_eye right_eye", "eye_left eye_right", "LeftEye RightEye", "eyeLeft eyeRight", "L_Eye R_Eye", "lEye rEye",
+    "L_F_Paw R_F_Paw", "l-eye r-eye", "eye.L eye.R", "Lsho Rsho", "LEye REye", "eyeL eyeR", "eye_l eye_r",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "left, right",
-    [
-        ("left_eye", "right_eye"),
-        ("eye_left", "eye_right"),
-        ("LeftEye", "RightEye"),
-        ("eyeLeft", "eyeRight"),
-        ("L_Eye", "R_Eye"),
-        ("L_F_Paw", "R_F_Paw"),
-        ("l-eye", "r-eye"),
-        ("eye.L", "eye.R"),
-        ("Lsho", "Rsho"),
-        ("LEye", "REye"),
-        ("eyeL", "eyeR"),
-        ("lEye", "rEye"),
-        ("LEFT EYE", "RIGHT EYE"),
-        ("front left paw", "front right paw"),
-        ("eye_l", "eye_r"),
-    ],
+    [*map(str.split, SIDES), ("LEFT EYE", "RIGHT EYE"), ("front left paw", "front right paw")],
 )
 def test_sides_are_read_from_names(left: str, right: str) -> None:
     assert pair_left_right(("nose", right, left)) == ((left, right),)
@@ -127,6 +117,10 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path) -> None
         draft_skeleton(other, "tree")
 
 
+def labelled(keypoints: list[float]) -> dict[str, Any]:
+    return {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": keypoints}]}
+
+
 @pytest.mark.parametrize(
     "content, message",
     [
@@ -137,21 +131,9 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path) -> None
         ({"categories": [category(skeleton=[[1, 2, 3]])]}, "not a list of pairs"),
         ({"categories": [category(skeleton=7)]}, "not a list of pairs"),
         ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
-        (
-            {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]},
-            "annotations without x, y, visibility for every keypoint",
-        ),
-        (
-            {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [float("nan")] * 9}]},
-            "keypoints that are not finite numbers",
-        ),
-        (
-            {
-                "categories": [category(keypoints=("a", "b"))],
-                "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}],
-            },
-            "keypoints that are not finite numbers",
-        ),
+        (labelled([1, 2]), "annotations without x, y, visibility for every keypoint"),
+        (labelled([float("nan")] * 9), "keypoints that are not finite numbers"),
+        (labelled([10**400, 2, 2] * 3), "keypoints that are not finite numbers"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:

@@ -17,10 +17,9 @@ from pycocotools.cocoeval import COCOeval
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.skeleton import COCO, Skeleton
-from tests.helpers.diagnoses import UPRIGHT
+from tests.helpers.diagnoses import UPRIGHT, Result, make_result
 from tests.helpers.drawn_data import person as box_person
 
-Result = dict[str, Any]
 FAR = 1e5
 """Pixels; nothing there resembles a person of an image."""
 MAX_SHARE = 0.3
@@ -66,12 +65,7 @@ def people_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def perfect_results(document: Mapping[str, Any]) -> list[Result]:
     """A result for every labelled person, exactly as annotated, with different scores."""
     return [
-        {
-            "image_id": person["image_id"],
-            "category_id": person["category_id"],
-            "keypoints": [float(value) for value in person["keypoints"]],
-            "score": round(0.9 - 1e-4 * number, 4),
-        }
+        make_result(person["image_id"], np.array(person["keypoints"], float), round(0.9 - 1e-4 * number, 4))
         for number, person in enumerate(people_of(document))
     ]
 
@@ -95,14 +89,7 @@ def random_results(document: Mapping[str, Any], rng: np.random.Generator, per_im
                 else:
                     x, y, width, height = person["bbox"]
                     keypoints[:, :2] = (x, y) + rng.random((17, 2)) * (width, height)
-            results.append(
-                {
-                    "image_id": image["id"],
-                    "category_id": 1,
-                    "keypoints": keypoints.ravel().tolist(),
-                    "score": round(float(rng.random()), 1),
-                }
-            )
+            results.append(make_result(image["id"], keypoints, round(float(rng.random()), 1)))
     return results
 
 
@@ -184,14 +171,7 @@ class InjectedErrors:
         for number in range(count):
             xy = rng.uniform(FAR, 2 * FAR, (17, 2))
             keypoints = np.concatenate([xy, np.ones((17, 1))], axis=1)
-            self.results.append(
-                {
-                    "image_id": images[number % len(images)],
-                    "category_id": 1,
-                    "keypoints": keypoints.ravel().tolist(),
-                    "score": score,
-                }
-            )
+            self.results.append(make_result(images[number % len(images)], keypoints, score))
         self.background += count
 
 

@@ -14,6 +14,7 @@ from posenet.annotations.coco import COCO_CATEGORY
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import similar_distance
+from tests.helpers.drawn_data import person as box_person
 
 UPRIGHT = np.array([
     [0, -95], [4, -99], [-4, -99], [9, -96], [-9, -96], [18, -75], [-18, -75], [26, -45], [-26, -45], [28, -18],
@@ -27,6 +28,11 @@ NOSE, LEFT_WRIST, RIGHT_WRIST = (COCO.file_names.index(name) for name in ("nose"
 
 Document = dict[str, Any]
 Result = dict[str, Any]
+
+
+def make_result(image_id: int, keypoints: np.ndarray, score: float) -> Result:
+    """An entry of a results file: a person with (17, 3) keypoints."""
+    return {"image_id": image_id, "category_id": 1, "keypoints": keypoints.ravel().tolist(), "score": score}
 
 
 def small_data(names: Sequence[str] = ()) -> tuple[Document, list[Result]]:
@@ -51,23 +57,14 @@ def small_data(names: Sequence[str] = ()) -> tuple[Document, list[Result]]:
         keypoints = np.column_stack([points, np.full(17, 2.0)])
         left, top = points.min(axis=0)
         width, height = np.ptp(points, axis=0)
-        person = {
-            "id": len(document["annotations"]) + 1,
-            "image_id": image,
-            "category_id": 1,
-            "iscrowd": 0,
-            "num_keypoints": 17,
-            "keypoints": keypoints.ravel().tolist(),
-            "bbox": [left, top, width, height],
-            "area": AREAS[size],
-        }
+        box = (left, top, width, height)
+        changes = {"area": AREAS[size], "keypoints": keypoints.ravel().tolist()}
+        person = box_person(len(document["annotations"]) + 1, image, box, **changes)
         document["annotations"].append(person)
         return person, keypoints.copy()
 
     def add_result(image: int, keypoints: np.ndarray) -> None:
-        score = round(0.9 - 0.05 * len(results), 2)
-        entry = {"image_id": image, "category_id": 1, "keypoints": keypoints.ravel().tolist(), "score": score}
-        results.append(entry)
+        results.append(make_result(image, keypoints, round(0.9 - 0.05 * len(results), 2)))
 
     jitter = similar_distance(np.array(0.7), np.array(AREAS["large"]), np.array(COCO.sigmas[NOSE]))
     for x in (150, 420):
