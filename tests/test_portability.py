@@ -1,4 +1,4 @@
-"""Rules for other machines: names that only POSIX has, stated encodings, declared packages, spawned workers."""
+"""Rules for other machines: names that only POSIX has, stated encodings, and declared packages."""
 
 from __future__ import annotations
 
@@ -10,13 +10,8 @@ import re
 import signal
 import sys
 from importlib import metadata
-from pathlib import Path
 
-from posenet.data.dataset import PoseDataset
-from posenet.data.loader import make_loader
-from posenet.data.store import Store
 from posenet.devices.signals import STOP_SIGNALS
-from posenet.settings import AugmentConfig
 from tests.helpers.source_files import FILES, ROOT, calls, syntax_tree
 
 POSIX_NAMES = {
@@ -124,19 +119,6 @@ def requirement_name(requirement: str) -> str:
     name = re.match(r"[\w.-]+", requirement)
     assert name is not None
     return name[0].lower().replace("_", "-").removesuffix("-headless")
-
-
-def test_spawned_workers_make_the_same_batches(stores: dict[str, Path]) -> None:
-    with Store(stores["train"]) as store:
-        dataset = PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=3)
-        keys = [[(0, 0), (0, 1)], [(1, 0), (1, 2)]]
-        batches = list(make_loader(dataset, keys, 0))
-        loader = make_loader(dataset, keys, 1)
-        loader.multiprocessing_context = "spawn"
-        spawned_batches = list(loader)
-    for batch, spawned in zip(batches, spawned_batches, strict=True):
-        assert all((a == b).all() for a, b in zip(batch[:5], spawned[:5], strict=True))
-        assert batch.faults == spawned.faults
 
 
 def test_stop_signals_are_those_that_this_system_has() -> None:

@@ -47,12 +47,16 @@ def test_people_are_padded_to_a_multiple_of_four_with_unlabelled_rows(tmp_path: 
     assert dataset[0, 2].joints.shape[1] == 8
 
 
-def test_workers_load_the_same_batches_as_the_main_process(dataset: PoseDataset) -> None:
+@pytest.mark.parametrize("context", multiprocessing.get_all_start_methods())
+def test_workers_load_the_same_batches_as_the_main_process(dataset: PoseDataset, context: str) -> None:
     batches = {}
     for workers in (0, 2):
         sampler = TrainSampler(len(dataset), batch_size=2, seed=1)
         sampler.start(epoch=1, step=1)
-        batches[workers] = list(make_loader(dataset, sampler, workers))
+        loader = make_loader(dataset, sampler, workers)
+        if workers:
+            loader.multiprocessing_context = context
+        batches[workers] = list(loader)
     assert len(batches[0]) == sampler.steps - 1
     assert same_batches(batches[0], batches[2])
 

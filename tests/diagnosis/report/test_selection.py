@@ -24,18 +24,13 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> list[
     return [diagnosis.images[index].id for index in choose_images([diagnosis], None)]
 
 
-def test_a_small_set_of_images_is_complete_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ids(tmp_path, monkeypatch) == [11, 12, 13, 14, 15]
-
-
 def test_the_worst_image_and_the_worst_of_each_kind_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ids(tmp_path, monkeypatch) == [11, 12, 13, 14, 15], "few images are all there, in order"
     assert ids(tmp_path, monkeypatch, MAX_IMAGES=1, WORST_IMAGES=1) == [14], "the missed person costs most"
     assert ids(tmp_path, monkeypatch, MAX_IMAGES=4, WORST_IMAGES=1) == [11, 12, 13, 14], "15 has no error"
-
-
-def test_images_of_many_people_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     people_and_results = 8 + 4 + 2  # in images 12, 11 and 13
-    assert len(ids(tmp_path, monkeypatch, MAX_POINTS=17 * people_and_results)) < 5
+    limits = {"MAX_IMAGES": 5, "MAX_POINTS": 17 * people_and_results}
+    assert len(ids(tmp_path, monkeypatch, **limits)) < 5, "images of many people are fewer"
 
 
 def test_images_that_changed_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
