@@ -96,7 +96,7 @@ def test_each_benchmark_writes_its_numbers_and_a_table(
     assert page.read_text().startswith("### ") and "failed" not in page.read_text()
 
 
-def test_networks_are_compared_in_the_same_run(
+def test_networks_are_compared(
     checkpoint: Path, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = checkpoint.with_name("other.pth")
@@ -119,7 +119,7 @@ def test_networks_are_compared_in_the_same_run(
         "train --config missing.toml",
     ],
 )
-def test_a_missing_file_is_one_line_and_status_2(
+def test_a_missing_file_is_one_line(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, *words.split()) == 2
@@ -128,8 +128,6 @@ def test_a_missing_file_is_one_line_and_status_2(
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
-def test_without_an_accelerator_its_benchmark_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_accelerator_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "gpu") == 2
     assert "--device cpu" in capsys.readouterr().err

@@ -115,9 +115,7 @@ def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: py
     assert caplog.messages == [f"left out of folder {tmp_path}: 2 ._, 2 .raw, 1 without suffix"]
 
 
-def test_subfolders_are_searched_if_asked_for_and_counted_if_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_subfolders_are_searched_on_request_or_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path / "b" / "c", "1.png", "2.txt")
     touch(tmp_path / ".hidden", "1.png")
     touch(tmp_path, "a.png", "z.png")

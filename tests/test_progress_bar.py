@@ -104,9 +104,7 @@ def test_lines_become_rare() -> None:
     assert max(later - earlier for earlier, later in itertools.pairwise(due)) <= MAX_LINE_SECONDS
 
 
-def test_many_short_bars_share_one_schedule(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_short_bars_share_one_schedule(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = iter(range(10**6))
     monkeypatch.setattr(progress_module, "_schedule", None)
     monkeypatch.setattr(progress_module, "UPDATE_SECONDS", 0.0)
@@ -117,9 +115,7 @@ def test_many_short_bars_share_one_schedule(
     assert 3 <= len(capsys.readouterr().err.splitlines()) <= 10
 
 
-def test_a_line_names_what_follows_and_the_postfix(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_shows_what_follows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = LineSchedule(0.0)
     monkeypatch.setattr(schedule, "is_due", lambda now: True)
     monkeypatch.setattr(progress_module, "_schedule", schedule)
@@ -152,9 +148,7 @@ def test_every_bar_comes_from_this_module() -> None:
     assert violations == []
 
 
-def test_messages_go_through_python_logging_only_once(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_of_logging_appear_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "_schedule", None)  # the schedule of earlier tests may have a line due
     handler = progress_module.AboveBarHandler(sys.stderr)
     record = logging.LogRecord("posenet", logging.INFO, "", 0, "once", None, None)

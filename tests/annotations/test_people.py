@@ -46,7 +46,7 @@ class TestMainPersons:
         ],
         ids=["at the limit", "beyond it", "near a larger one", "near a smaller one", "every earlier one counts"],
     )
-    def test_keep_three_tenths_of_the_earlier_ones_longer_side(
+    def test_keep_a_share_of_a_longer_side(
         self, tmp_path: Path, boxes: list[tuple[int, ...]], selected: list[int]
     ) -> None:
         people = read_people(tmp_path, *(person(number, 1, box) for number, box in enumerate(boxes)))

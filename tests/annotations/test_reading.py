@@ -68,7 +68,7 @@ class TestPeople:
         assert all(outline is not None for p in people for outline in p.outlines)
 
 
-def test_keypoints_outside_their_image_are_read_with_a_warning_unless_they_are_those_of_most_people(
+def test_keypoints_outside_are_a_warning_unless_most_people_have_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     content = document([1], [person(number, 1) for number in range(1, 201)])
@@ -163,9 +163,7 @@ FAULTS |= {f"path {path!a}": (image(file_name=path), INSIDE) for path in PATHS}
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_line_with_a_remedy_in_both_readers_and_an_error_of_the_linter(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_fault_is_one_line_with_a_remedy_in_both_readers_and_in_the_linter(tmp_path: Path, name: str) -> None:
     spoil, expected = FAULTS[name]
     content = document([1], [person(8, 1)])
     spoil(content)

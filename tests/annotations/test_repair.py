@@ -210,9 +210,7 @@ def test_sizes_are_read_from_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
 @pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_a_missing_size_is_that_of_the_frame_of_the_annotations(
-    tmp_path: Path, orientation: int, exif_frame: str
-) -> None:
+def test_a_missing_size_is_that_of_the_annotated_frame(tmp_path: Path, orientation: int, exif_frame: str) -> None:
     drawn = oriented_image(orientation)
     (tmp_path / "a.jpg").write_bytes(drawn.data)
     x, y = drawn.centres[exif_frame]

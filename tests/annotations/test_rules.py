@@ -224,7 +224,7 @@ def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path,
 
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
 @pytest.mark.parametrize("orientation, annotated", [(1, "stored"), (3, "displayed"), (6, "stored"), (7, "displayed")])
-def test_images_with_an_exif_orientation_are_named(
+def test_images_with_an_orientation_are_named(
     tmp_path: Path, orientation: int, annotated: str, exif_frame: str
 ) -> None:
     drawn = oriented_image(orientation)
@@ -241,9 +241,7 @@ def test_images_with_an_exif_orientation_are_named(
 
 
 @pytest.mark.parametrize("orientation", [6, 7])
-def test_keypoints_of_the_displayed_image_with_the_size_of_the_stored_one_are_an_error(
-    tmp_path: Path, orientation: int
-) -> None:
+def test_keypoints_of_one_frame_with_the_size_of_the_other_are_an_error(tmp_path: Path, orientation: int) -> None:
     """Label Studio exports this. The remedy must not be to delete the keypoints outside."""
     drawn = oriented_image(orientation, corner={6: (200, 40), 7: (20, 40)}[orientation])
     (tmp_path / "a.jpg").write_bytes(drawn.data)
@@ -287,7 +285,7 @@ def test_a_value_that_stops_another_reader_is_an_error(chairs: tuple[Path, Path]
                     assert "error" in severities, (key, value)
 
 
-def test_names_cannot_control_the_terminal(
+def test_names_are_shown_harmless(
     chairs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads(chairs[1].read_text())
@@ -308,7 +306,7 @@ def test_names_cannot_control_the_terminal(
         ([[NAMES[0], NAMES[1]]], {"flip-missing": "warning"}),
     ],
 )
-def test_the_skeletons_pairs_are_compared_with_the_names(
+def test_pairs_are_compared_with_names(
     codes: Codes, chairs: tuple[Path, Path], pairs: list[list[str]], code: dict[str, str]
 ) -> None:
     table = skeleton_to_table(draft_skeleton(chairs[1]).skeleton)

@@ -109,9 +109,7 @@ def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: Store
             np.testing.assert_array_equal(record.joints, mapping.map_joints(expected.joints))
 
 
-def test_a_sample_knows_its_set_and_the_channels_that_it_supervises(
-    mixture: StoreList, stores: dict[str, Path]
-) -> None:
+def test_a_sample_knows_its_set_and_its_supervised_channels(mixture: StoreList, stores: dict[str, Path]) -> None:
     dataset = PoseDataset(mixture, (64, 64))
     batch = dataset.__getitems__([(0, 0), (0, len(mixture) - 1)])
     assert batch.set_indices.tolist() == [0, 1]

@@ -41,9 +41,7 @@ def write_one(folder: Path, drawn: OrientedImage, frame: str) -> tuple[Path, Pat
     [(o, ("stored", "displayed")[o % 2], (160, 240)) for o in range(1, 9)]
     + [(o, ("displayed", "stored")[o % 2], (163, 239)) for o in range(1, 9)],
 )
-def test_the_keypoint_stays_on_the_lit_block(
-    tmp_path: Path, orientation: int, frame: str, size: tuple[int, int]
-) -> None:
+def test_the_keypoint_stays_on_the_block(tmp_path: Path, orientation: int, frame: str, size: tuple[int, int]) -> None:
     drawn = oriented_image(orientation, size)
     images, annotations = write_one(tmp_path, drawn, frame)
     report = build_store(images, annotations, tmp_path / "a.h5", exif_frame=frame, workers=1)

@@ -65,7 +65,7 @@ def test_matches_are_those_of_pycocotools(
 
 
 @pytest.mark.parametrize("stage", [UNCORRECTED, *LOCALISATION, "score"])
-def test_the_precision_after_corrections_is_that_of_pycocotools(
+def test_the_corrected_precision_is_that_of_pycocotools(
     stage: str, diagnosis: Diagnosis, document: dict[str, Any]
 ) -> None:
     """After each correction and all before it, and after it alone."""

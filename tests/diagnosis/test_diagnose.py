@@ -76,7 +76,7 @@ def test_each_kind_of_keypoint_error_is_found(kind: str, document: dict[str, Any
 
 
 @pytest.mark.parametrize(("similarity", "is_jitter"), [(0.84, True), (0.51, True), (0.86, False)])
-def test_a_jitter_is_a_similarity_from_one_half_to_085(
+def test_a_jitter_is_from_one_half_to_085(
     similarity: float, is_jitter: bool, drawn: dict[str, Any], drawn_file: Path
 ) -> None:
     results = perfect_results(drawn)

@@ -17,9 +17,7 @@ from posenet.skeleton import COCO
 from tests.helpers.coco_results import random_results
 
 
-def test_the_file_has_the_numbers_of_the_diagnoses(
-    document: dict[str, Any], annotation_file: Path, tmp_path: Path
-) -> None:
+def test_the_file_has_the_numbers_of_diagnoses(document: dict[str, Any], annotation_file: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     diagnoses = [
         diagnose(annotation_file, random_results(document, rng), name=name, progress=False) for name in ("one", "two")

@@ -81,7 +81,7 @@ def test_a_file_that_is_no_results_file_is_refused_in_one_line(split: Split, tmp
         read_results(tmp_path / "missing.json", split, COCO)
 
 
-def test_whole_numbers_further_fields_and_any_scores_are_accepted(
+def test_whole_numbers_and_further_fields_are_accepted(
     split: Split, results: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     results[0] |= {"keypoints": [1, 2, 0] * 17, "score": -3, "bbox": "anything", "segmentation": None, "area": []}

@@ -57,7 +57,7 @@ def test_the_ap_by_size_is_cocos(diagnosis: Diagnosis) -> None:
     assert by_size["large"] == pytest.approx(diagnosis.metrics["APL"], abs=1e-9)
 
 
-def test_the_ap_of_a_slice_is_that_of_pycocotools_with_the_other_people_ignored(
+def test_the_ap_of_a_slice_is_that_of_pycocotools_without_others(
     document: dict[str, Any], annotation_file: Path
 ) -> None:
     """Without background, so that every result belongs to somebody."""

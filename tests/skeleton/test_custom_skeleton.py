@@ -163,7 +163,7 @@ def test_predicting_and_evaluating_use_the_skeleton_of_the_checkpoint(
     assert {entry["category_id"] for entry in json.loads(results.read_text())} <= {62}
 
 
-def test_resuming_needs_no_skeleton_file_and_refuses_another_skeleton(
+def test_resuming_needs_no_file_and_refuses_another_skeleton(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tool(f"train --resume {checkpoint} --epochs 2 --max-steps 4")

@@ -91,9 +91,7 @@ def test_annotated_keypoints_survive_the_round_trip() -> None:
 
 
 @pytest.mark.parametrize("left, right, expected", [(2, 2, 2), (2, 1, 1), (1, 2, 1), (1, 1, 1), (2, 0, 0), (0, 2, 0)])
-def test_the_neck_is_the_middle_and_as_visible_as_the_less_visible_shoulder(
-    left: int, right: int, expected: int
-) -> None:
+def test_the_neck_is_as_visible_as_the_less_visible_shoulder(left: int, right: int, expected: int) -> None:
     joints = COCO.to_network_order(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
     neck = [20, 35, expected] if expected else [0, 0, 0]
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], neck)

@@ -143,7 +143,7 @@ def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:
     assert len(axes["Learning rate"].get_lines()[0].get_xdata()) == MAX_POINTS
 
 
-def test_the_tool_writes_the_given_file_and_refuses_bad_input(
+def test_the_tool_writes_a_file_or_refuses_bad_input(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run(*full_run())
@@ -163,7 +163,7 @@ def test_the_tool_writes_the_given_file_and_refuses_bad_input(
         read_log(tmp_path / LOG_FILE)
 
 
-def test_a_missing_matplotlib_is_reported_in_one_line(
+def test_a_missing_matplotlib_is_named(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:

@@ -179,7 +179,7 @@ def test_another_file_and_a_region_without_its_values_are_refused(tmp_path: Path
             import_label_studio(path, images)
 
 
-def test_no_image_found_says_why_and_the_tool_needs_the_folder(
+def test_no_image_found_says_why_and_the_tool_needs_a_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, images = export(tmp_path)

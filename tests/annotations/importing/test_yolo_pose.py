@@ -201,9 +201,7 @@ def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch
         import_yolo_pose(data_file)
 
 
-def test_the_tool_replaces_no_file_and_names_what_it_reads(
-    data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tool_names_what_it_reads(data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.json"
     out.touch()
     assert run_tool("annotations", ["import", str(data_file), "--output", str(out)]) == 2

@@ -151,7 +151,7 @@ def test_the_page_embeds_the_images_and_names_no_other_address(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("progress", [False, True])
-def test_reading_the_images_shows_a_bar_only_if_asked_for(
+def test_reading_images_shows_a_bar_if_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: bool
 ) -> None:
     terminal = io.StringIO()
