@@ -9,6 +9,8 @@ from typing import Any
 import cv2
 import numpy as np
 
+from tests.helpers.drawn_data import person
+
 SIDE = 160
 NAMES = [
     f"{part}_{side}"
@@ -67,14 +69,5 @@ def _annotation(number: int, image: int, points: np.ndarray, rng: np.random.Gene
     values = np.where(visible[:, None] > 0, np.c_[points.round(2), visible], 0)
     low, high = points.min(0), points.max(0)
     box = [*low.tolist(), *(high - low).tolist()]
-    return {
-        "id": number,
-        "image_id": image,
-        "category_id": 62,
-        "iscrowd": 0,
-        "bbox": box,
-        "area": box[2] * box[3],
-        "num_keypoints": int((visible > 0).sum()),
-        "keypoints": values.ravel().tolist(),
-        "segmentation": [],
-    }
+    labels = {"num_keypoints": int((visible > 0).sum()), "keypoints": values.ravel().tolist()}
+    return person(number, image, tuple(box), category_id=62, segmentation=[], **labels)

@@ -61,15 +61,9 @@ def test_keypoints_far_outside_the_only_rectangle_are_those_of_nobody(tmp_path: 
         value = {"x": 100 * x / 160, "y": 50.0, "width": 0.5, "keypointlabels": [name]}
         tasks[0]["annotations"][0]["result"].append({"id": name, "type": "keypointlabels", "value": value})
 
-    missing = [
-        name
-        for name, (*_, v) in zip(COCO.file_names, np.reshape(content["annotations"][0]["keypoints"], (-1, 3)))
-        if not v
-    ]
-    change(
-        path, lambda tasks: label_on(tasks, missing[0], 92)
-    )  # beside the rectangle by less than a tenth of its width
-    change(path, lambda tasks: label_on(tasks, missing[1], 130))
+    beside, far = COCO.file_names[15:]
+    change(path, lambda tasks: label_on(tasks, beside, 92))  # by less than a tenth of the rectangle's width
+    change(path, lambda tasks: label_on(tasks, far, 130))
     found, _, notes = import_label_studio(path, images)
     assert [entry["num_keypoints"] for entry in found["annotations"]] == [16]
     assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1")

@@ -55,9 +55,8 @@ def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
     labels = data_file.parent / "labels" / "train" / "000000000001.txt"
     first, second = labels.read_text().splitlines()
     labels.write_text("\n".join([first, " ".join(["0", "320.5", *second.split()[2:]])]))
-    with pytest.raises(
-        DataError, match=r"000000000001\.txt, line 2: the box 320\.5 .* not in fractions .* divide x by"
-    ):
+    message = r"000000000001\.txt, line 2: the box 320\.5 .* not in fractions .* divide x by"
+    with pytest.raises(DataError, match=message):
         import_yolo_pose(data_file)
 
 
