@@ -47,7 +47,9 @@ def test_other_names_make_no_pair(names: tuple[str, ...]) -> None:
     assert pair_left_right(names) == ()
 
 
-def test_cocos_pairs_are_found() -> None:
+def test_cocos_keypoints_have_its_pairs_and_sigmas(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", category(keypoints=COCO.file_names))
+    assert draft_skeleton(path).skeleton.sigmas == COCO.sigmas
     spelled = dict(zip(COCO.file_keypoints, COCO.file_names))
     assert set(pair_left_right(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
 
@@ -82,11 +84,6 @@ def test_bridges_join_keypoints_two_parts_apart_and_are_not_drawn(tmp_path: Path
         frozenset(pair) for pair in (("left_hip", "right_hip"), ("spine", "left_knee"), ("spine", "right_knee"))
     }
     assert len(skeleton.drawn) == 4
-
-
-def test_cocos_keypoints_get_cocos_sigmas(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", category(keypoints=COCO.file_names))
-    assert draft_skeleton(path).skeleton.sigmas == COCO.sigmas
 
 
 def test_the_layout_is_measured_whatever_the_examples_size_and_position() -> None:
