@@ -166,3 +166,8 @@ def build_both(coco: Path) -> dict[str, Path]:
     for split, path in found.items():
         build_store(coco / f"{split}2017", coco / "annotations" / f"person_keypoints_{split}2017.json", path, workers=1)
     return found
+
+
+def file_contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of all files in a folder and below it, by path."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -126,15 +126,14 @@ def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
     assert np.isnan(panels(run(*lines))["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]
 
 
-def test_entries_after_the_last_epoch_continue_at_its_pace(run: Run) -> None:
+def test_a_log_of_a_resumed_run_is_read(run: Run) -> None:
+    """Entries after the last epoch continue at its pace, repeated steps count once, incomplete lines are skipped."""
     history = read_log(run(train_entry(5), epoch_entry(10, 1), train_entry(15)) / LOG_FILE)
     np.testing.assert_allclose(history.positions(history.train), [0.5, 1.5])
     assert read_log(run(train_entry(5), name="young") / LOG_FILE).positions([train_entry(5)]) == [5]
-
-
-def test_repeated_steps_count_once_and_incomplete_lines_are_skipped(run: Run) -> None:
     lines = [train_entry(5), train_entry(10), train_entry(15), epoch_entry(15, 1), "null", "[]", '{"kind": "tr']
-    history = read_log(run(*lines, train_entry(10, loss=7.0), {"kind": "other", "step": 3}) / LOG_FILE)
+    lines += [train_entry(10, loss=7.0), {"kind": "other", "step": 3}]
+    history = read_log(run(*lines, name="resumed") / LOG_FILE)
     assert [(line["step"], line["loss"]) for line in history.train] == [(5, 2.0), (10, 7.0)]
 
 

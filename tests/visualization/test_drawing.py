@@ -46,18 +46,15 @@ def test_sides_are_distinct_on_dark_and_light_images(person, background):
     assert right[round(float(ankle[1])), round(float(ankle[0]))]
 
 
-def test_keypoints_that_were_not_found_are_not_drawn(person):
-    person.keypoints[COCO.index("Lank"), 2] = 0
-    drawn = draw_people(np.zeros((384, 512, 3), np.uint8), [person])
-    ankle = person.keypoints[COCO.index("Lank")]
-    assert not drawn[int(ankle[1]) - 10 : int(ankle[1]) + 10, int(ankle[0]) - 8 : int(ankle[0]) + 8].any()
-
-
-def test_people_and_keypoints_with_low_scores_are_not_drawn(person):
+def test_what_was_not_found_or_has_a_low_score_is_not_drawn(person):
     image = np.zeros((384, 512, 3), np.uint8)
     assert not draw_people(image, [person], min_score=0.95).any()
     assert not draw_people(image, [person], keypoint_min_score=1.5).any()
     assert draw_people(image, [person], min_score=0.9, keypoint_min_score=1.0).any()
+    ankle = person.keypoints[COCO.index("Lank")]
+    ankle[2] = 0
+    drawn = draw_people(image, [person])
+    assert not drawn[int(ankle[1]) - 10 : int(ankle[1]) + 10, int(ankle[0]) - 8 : int(ankle[0]) + 8].any()
 
 
 def test_line_width_follows_the_image_size_or_is_set(person):
