@@ -150,15 +150,9 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "unknown image": (annotation(image_id=99), "images that are not listed: 8"),
 }
 PATHS = [
-    "../1.jpg",
-    "a/../../1.jpg",
-    "a\\..\\..\\1.jpg",
-    "/etc/passwd",
-    "C:\\1.jpg",
-    "1\0.jpg",
-    "\ud800.jpg",
+    "../1.jpg", "a/../../1.jpg", "a\\..\\..\\1.jpg", "/etc/passwd", "C:\\1.jpg", "1\0.jpg", "\ud800.jpg",
     "caf\udce9.jpg",
-]
+]  # fmt: skip
 FAULTS |= {f"path {path!a}": (image(file_name=path), INSIDE) for path in PATHS}
 
 

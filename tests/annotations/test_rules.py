@@ -73,20 +73,17 @@ def rescale(content: Document, factor: float, first: int | None = None, boxes: b
             entry["bbox"] = [value * factor for value in entry["bbox"]]
 
 
-def enlarge_images(content: Document) -> None:
-    """As if the chairs were in large images, so that their coordinates could be percentages."""
-    for image in content["images"]:
-        image.update(width=640, height=480)
-
-
 def in_another_category(content: Document) -> None:
     content["categories"].append({"id": 7, "name": "mat"})
     content["annotations"][3]["category_id"] = 7
 
 
 def percentages(boxes: bool) -> Callable[[Document], None]:
+    """Coordinates become percentages, as if the chairs were in large images."""
+
     def change(content: Document) -> None:
-        enlarge_images(content)
+        for image in content["images"]:
+            image.update(width=640, height=480)
         rescale(content, 100 / SIDE, boxes=boxes)
 
     return change
