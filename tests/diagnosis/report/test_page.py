@@ -106,6 +106,8 @@ def test_the_headline_tells_missed_people_from_inexact_ones(tmp_path: Path) -> N
         pages[name] = page.plain()
     assert "Missed people cost most: " in pages["missed"]
     assert "1 of 9 people are found at OKS 0.50, 1 at 0.95" in pages["missed"]
+    advice = "Train longer first: fewer than half of the people are found."
+    assert advice in pages["missed"] and advice not in pages["inexact"]
     assert (
         "Inexact keypoints cost most: " in pages["inexact"]
         and "9 of 9 people are found at OKS 0.50" in pages["inexact"]
