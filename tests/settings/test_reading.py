@@ -33,12 +33,10 @@ def error_of(*overrides: str, path: Path | None = None) -> str:
     return message
 
 
-def test_without_a_file_and_overrides_all_values_are_defaults() -> None:
-    assert load_config() == Config()
-
-
 def test_the_defaults_are_the_published_recipe() -> None:
-    loss, optim, model = Config().loss, Config().optim, Config().model
+    config = load_config()
+    assert config == Config()
+    loss, optim, model = config.loss, config.optim, config.model
     assert (model.stacks, model.width, model.growth) == (4, 256, 128)
     assert (loss.gamma, loss.positive_threshold, optim.name, optim.lr) == (2.0, 0.01, "sgd", 2.5e-4)
     assert (optim.momentum, optim.weight_decay, optim.step_epochs, optim.step_factor) == (0.9, 5e-4, 15, 0.2)
@@ -80,26 +78,19 @@ def test_overrides_replace_values_of_the_file_and_of_earlier_overrides(tmp_path:
         (" model.stacks = 2 ", 2),
         ("optim.lr=1e-3", 1e-3),
         ("optim.lr=1", 1.0),
-        ("loss.gamma=0", 0.0),
         ("optim.scale_lr=false", False),
-        ("loss.scale_weights=[1, 1, 1, 1, 0]", (1.0, 1.0, 1.0, 1.0, 0.0)),
         ("augment.scale=[0.5, 2]", (0.5, 2.0)),
         ("train.input_size=384", 384),
         ("train.input_size=[256, 192]", (256, 192)),
         ("train.freeze=['stem.*', 'all-but-heads']", ("stem.*", "all-but-heads")),
-        ("train.freeze=[]", ()),
         ("train.amp=bf16", "bf16"),
-        ("train.amp='bf16'", "bf16"),
         ("train.channels_last=auto", "auto"),
         ("train.channels_last=true", True),
-        ("data.train=data/coco/train2017.h5", "data/coco/train2017.h5"),
         ("data.train = data/train.h5", "data/train.h5"),
         ("data.train=/with a blank/and=sign.h5", "/with a blank/and=sign.h5"),
         (r"data.train=C:\new\train.h5", r"C:\new\train.h5"),
         ("data.train=", ""),
-        ("data.train=data/train-*.h5", "data/train-*.h5"),
         ("data.train=['a.h5', 'b-*.h5']", ("a.h5", "b-*.h5")),
-        ("data.train=[{path='a.h5'}]", (DataSetConfig("a.h5"),)),
         (
             "data.train=[{path='a.h5', weight=2, name='coco'}, {path=['b.h5', 'c.h5']}]",
             (DataSetConfig("a.h5", "coco", 2.0), DataSetConfig(("b.h5", "c.h5"))),
@@ -112,83 +103,63 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
     assert result == value and type(result) is type(value)
 
 
-@pytest.mark.parametrize("pair", ["model.stacks", "stacks=2", "model=2", "=2", ""])
-def test_an_override_needs_a_section_a_key_and_a_value(pair: str) -> None:
-    assert repr(pair) in error_of(pair) and "section.key=value" in error_of(pair)
+@pytest.mark.parametrize(
+    "pair, message",
+    [
+        *((pair, f"{pair!r} is not of the form section.key=value") for pair in ("model.stacks", "stacks=2", "=2", "")),
+        *(
+            (f"data.train={value}", "is not valid TOML; write texts in quotes")
+            for value in ("[{path=a.h5}]", " [a.h5, b.h5] ", "{path=a.h5}")
+        ),
+        ("data.train={path='a.h5'}", "data.train must be a list, not {'path': 'a.h5'}"),
+        ("model.stack=2", "unknown key model.stack (did you mean model.stacks? known: conv_std, growth,"),
+        ("model.colour=red", "unknown key model.colour (known: conv_std, growth,"),
+        ("models.stacks=2", "unknown key models (did you mean model? known: "),
+        ("model.stacks.x=2", "unknown key model.stacks.x ("),
+        ("train.channels_last=on", "train.channels_last must be true, false or 'auto', not 'on'"),
+    ],
+)
+def test_the_error_of_a_wrong_override_tells_what_to_change(pair: str, message: str) -> None:
+    assert message in error_of(pair)
 
 
-@pytest.mark.parametrize("pair", ["data.train=[{path=a.h5}]", "data.train = [a.h5, b.h5] ", "data.train={path=a.h5}"])
-def test_a_list_or_table_that_is_not_toml_is_no_file_name(pair: str) -> None:
-    assert "is not valid TOML; write texts in quotes" in error_of(pair)
-
-
-def test_one_data_set_needs_a_list_too() -> None:
-    assert "data.train must be a list, not {'path': 'a.h5'}" in error_of("data.train={path='a.h5'}")
-
-
-def test_overrides_change_the_base() -> None:
+def test_overrides_and_files_change_the_base(tmp_path: Path) -> None:
     base = load_config(None, ["model.stacks=2", "train.freeze=['stem.*']"])
-    assert load_config(None, ["model.width=64"], base=base) == dataclasses.replace(
-        base, model=dataclasses.replace(base.model, width=64)
-    )
+    wider = dataclasses.replace(base, model=dataclasses.replace(base.model, width=64))
+    assert load_config(None, ["model.width=64"], base=base) == wider
+    assert load_config(write(tmp_path, "[model]\nwidth = 64\n"), base=base) == wider
     assert load_config(base=base) == base
 
 
-def test_keys_that_a_file_leaves_out_keep_the_values_of_the_base(tmp_path: Path) -> None:
-    base = load_config(None, ["model.stacks=2"])
-    model = load_config(write(tmp_path, "[model]\nwidth = 64\n"), base=base).model
-    assert (model.stacks, model.width) == (2, 64)
-
-
-def test_a_round_trip_through_tables_changes_nothing() -> None:
-    config = load_config(
-        None,
-        [
-            "train.input_size=[256, 192]",
-            "train.freeze=['stem.*']",
-            "augment.scale=[0.5, 2]",
-            "data.train=a.h5",
-            "inference.scales=[0.5, 1, 1.5]",
-        ],
-    )
-    tables = config_to_dict(config)
-    assert config_from_dict(tables) == config
-    assert tables["train"]["input_size"] == (256, 192)
-
-
-def test_data_sets_survive_a_round_trip_through_tables() -> None:
-    config = load_config(None, ["data.train=[{path='a-*.h5', weight=0.5}, {path=['b.h5', 'c.h5'], name='x'}]"])
-    assert config_from_dict(config_to_dict(config)) == config
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["train.input_size=[256, 192]", "train.freeze=['stem.*']", "data.train=a.h5", "inference.scales=[0.5, 1, 1.5]"],
+        ["data.train=[{path='a-*.h5', weight=0.5}, {path=['b.h5', 'c.h5'], name='x'}]"],
+    ],
+)
+def test_a_round_trip_through_tables_changes_nothing(overrides: list[str]) -> None:
+    config = load_config(None, overrides)
+    assert config != Config() and config_from_dict(config_to_dict(config)) == config
     assert load_config(None, ["data.train=d.h5"], base=config).data.train == "d.h5"
 
 
-def test_data_sets_can_be_tables_of_a_file(tmp_path: Path) -> None:
-    text = '[[data.train]]\npath = "a.h5"\n\n[[data.train]]\npath = "b.h5"\nweight = 2\n'
-    data = load_config(write(tmp_path, text)).data
-    assert data.train == (DataSetConfig("a.h5"), DataSetConfig("b.h5", weight=2.0))
-
-
-@pytest.mark.parametrize(
-    "path, label",
-    [
-        ("data/coco.h5", "coco"),
-    ],
-)
-def test_a_data_set_without_a_name_has_that_of_its_file(path: str | tuple[str, ...], label: str) -> None:
-    assert DataSetConfig(path).label == label
-    assert DataSetConfig(path, name="own").label == "own"
+def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_path: Path) -> None:
+    text = '[[data.train]]\npath = "data/a.h5"\n\n[[data.train]]\npath = "b.h5"\nweight = 2\nname = "own"\n'
+    sets = load_config(write(tmp_path, text)).data.train
+    assert sets == (DataSetConfig("data/a.h5"), DataSetConfig("b.h5", "own", 2.0))
+    assert [data_set.label for data_set in sets] == ["a", "own"]
 
 
 @pytest.mark.parametrize(
     "value, message",
     [
         ("[]", "data.train must be a path, or a list that is not empty"),
+        ("[{path=''}]", "a table of data.train or data.val needs a path"),
         ("[{weight=2.0}]", "a table of data.train or data.val needs a path"),
         ("[{path='a.h5', weight=0}]", "the weight of a data set must be positive, not 0"),
-        ("[{path='a.h5', weight=-1.5}]", "the weight of a data set must be positive, not -1.5"),
         ("[{path='a.h5', wieght=2}]", "unknown key data.train.wieght (did you mean data.train.weight?"),
         ("['a.h5', 'a.h5']", "data.train has the path a.h5 twice"),
-        ("[{path='a.h5', name='x'}, {path='a.h5', name='y'}]", "data.train has the path a.h5 twice"),
         ("[{path='u/a.h5'}, {path='v/a.h5'}]", "data.train has the name a twice"),
     ],
 )
@@ -210,11 +181,14 @@ def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog:
 
 
 def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:
-    for overrides in ([3], [("train.epochs", 3)], [None]):
+    for overrides in ([3], [("train.epochs", 3)]):
         with pytest.raises(ConfigError, match=r"an override is a text such as 'train.epochs=3', not "):
             load_config(None, overrides)
-    with pytest.raises(ConfigError, match="an experiment file is given by its path, not by 7"):
-        load_config(7)
+    for path in (7, ["a.toml"], b"a.toml"):
+        with pytest.raises(
+            ConfigError, match=rf"an experiment file is given by its path, not by {re.escape(repr(path))}"
+        ):
+            load_config(path)
     assert load_config(None, "train.epochs=3").train.epochs == 3
 
 
@@ -222,11 +196,6 @@ def test_differences_list_each_changed_key_once() -> None:
     new = load_config(None, ["model.stacks=2", "data.train=a.h5"])
     assert config_differences(Config(), new) == ["model.stacks: 4 -> 2", "data.train: '' -> 'a.h5'"]
     assert config_differences(new, new) == []
-
-
-def test_a_config_is_immutable() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Config().model.stacks = 2
 
 
 def test_the_input_size_is_height_and_width() -> None:
@@ -237,25 +206,6 @@ def test_the_input_size_is_height_and_width() -> None:
         assert load_config(None, [f"distill.input_size={value}"]).distill.size == size
 
 
-@pytest.mark.parametrize(
-    "pair, named",
-    [
-        ("model.stack=2", "model.stack "),
-        ("models.stacks=2", "models "),
-        ("model.stacks.x=2", "model.stacks.x "),
-        ("optim.learning_rate=1", "optim.learning_rate "),
-    ],
-)
-def test_the_error_of_an_unknown_key_lists_the_known_keys(pair: str, named: str) -> None:
-    message = error_of(pair)
-    assert f"unknown key {named}" in message and "known: " in message
-
-
-def test_the_error_of_a_misspelled_key_suggests_the_right_one() -> None:
-    assert "unknown key data.trian (did you mean data.train? known: " in error_of("data.trian=a.h5")
-    assert "unknown key model.colour (known: " in error_of("model.colour=red")
-
-
 def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) -> None:
     good, bad = write(tmp_path, "[train]\nepochs = 2\n"), tmp_path / "bad.toml"
     bad.write_text("[train]\nepochs = 0\n", encoding="utf-8")
@@ -264,137 +214,54 @@ def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) 
     assert load_config(bad, ["train.epochs=3"]).train.epochs == 3
 
 
-def test_the_error_of_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path, "[train]\nbatchsize = 2\n")
-    assert error_of(path=path).startswith(f"{path}: unknown key train.batchsize")
+def pairs(table: dict[str, list[str]]) -> list[str]:
+    """The overrides of a table of sections."""
+    return [f"{section}.{text}" for section, texts in table.items() for text in texts]
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
-        "model.stacks=2.0",
-        "model.stacks=true",
-        "model.stacks=two",
-        "model.stacks=[2]",
-        "optim.lr=fast",
-        "optim.lr=true",
-        "optim.scale_lr=1",
-        "data.train=1",
-        "data.train=[]",
-        "train.freeze=stem.*",
-        "train.freeze=[1]",
-        "train.input_size=512.0",
-        "train.input_size=[512]",
-        "train.input_size=[512, 512, 3]",
-        "augment.scale=1",
-        "augment.scale=[1, 2, 3]",
-        "loss.scale_weights=['a']",
-        "train.amp=fp32",
-        "train.amp=1",
-        "train.channels_last=on",
-        "train.channels_last=[]",
-        "train.channels_last=1",
-        "optim.name=lamb",
-        "data.framing=[]",
-        "optim.lr=nan",
-        "guard.threshold=inf",
-        pytest.param("optim.lr=" + "9" * 400, id="optim.lr=9...9"),
-        "model.skeleton=3",
-        "data.workers=2024-01-01",
-    ],
-)
+WRONG_TYPES = {
+    "model": ["stacks=2.0", "stacks=true", "stacks=two", "stacks=[2]", "skeleton=3"],
+    "optim": ["lr=fast", "lr=true", "lr=nan", "scale_lr=1", "name=lamb"],
+    "data": ["train=1", "train=[]", "framing=[]", "workers=2024-01-01"],
+    "train": ["freeze=stem.*", "freeze=[1]", "input_size=512.0", "input_size=[512]", "input_size=[512, 512, 3]"]
+    + ["amp=fp32", "amp=1", "channels_last=on", "channels_last=[]", "channels_last=1"],
+    "augment": ["scale=1", "scale=[1, 2, 3]"],
+    "loss": ["scale_weights=['a']"],
+    "guard": ["threshold=inf", "threshold=" + "9" * 400],
+}
+
+
+@pytest.mark.parametrize("pair", pairs(WRONG_TYPES), ids=lambda pair: pair[:40])
 def test_the_error_of_a_wrong_type_names_the_key(pair: str) -> None:
     assert re.search(rf"\b{re.escape(pair.partition('=')[0])} must be ", error_of(pair))
 
 
-def test_the_error_of_a_switch_with_named_choices_names_all_values() -> None:
-    assert "train.channels_last must be true, false or 'auto', not 'on'" in error_of("train.channels_last=on")
+OUT_OF_RANGE = {
+    "model": ["stacks=0", "width=0", "width=100", "growth=-2", "growth=3", "conv_std=0", "linear_std=-1"],
+    "data": ["workers=-1", "max_unreadable=1.1"],
+    "augment": ["jitter_probability=1.1", "scale_probability=-0.1", "flip_probability=2", "jitter_hue=[1, -1]"]
+    + ["jitter_saturation=[1, -1]", "jitter_value=[1, -1]", "scale=[1.3, 0.7]", "scale=[0, 1]", "degrees=-1"]
+    + ["shift=-1", "person_height=0"],
+    "targets": ["keypoint_sigma=0", "part_sigma=-1", "part_margin=-1", "threshold=0", "threshold=1", "part_floor=-0.1"]
+    + ["part_floor=1.1"],
+    "loss": ["gamma=-1", "gamma=0.5", "scale_weights=[1, 1]", "scale_weights=[1, 1, 1, 1, -1]"]
+    + ["scale_weights=[0, 0, 0, 0, 0]", "stack_weights=[1, 1, 1, -1]", "stack_weights=[0, 0, 0, 0]"]
+    + ["stack_weights=[1, 1]", "part_weight=-1", "keypoint_weight=-1", "mask_weight=-1", "foreground_weight=-1"],
+    "optim": ["lr=0", "momentum=-0.1", "momentum=1", "weight_decay=-1", "warmup_epochs=-1", "step_epochs=-1"]
+    + ["step_factor=0", "step_factor=1.5", "restart_epoch=-1", "restart_lr=-1", "restart_step_epochs=-1"]
+    + ["accumulate=0", "max_grad_norm=-1"],
+    "train": ["batch_size=0", "epochs=0", "seed=-1", "input_size=0", "input_size=500", "input_size=[512, 500]"]
+    + ["input_size=-64", "loss_scale=-1", "threads=-1", "evaluate_every=-1"],
+    "average": ["kind=swa", "decay=1", "cycle_epochs=-1", "cycle_lr=[0, 1e-5]"],
+    "guard": ["threshold=0", "max_skips=0"],
+    "checkpoint": ["every_steps=-1", "every_minutes=-1", "keep=0"],
+    "log": ["every_steps=0", "pictures=-1"],
+    "inference": ["height=32", "scales=[]", "scales=[1, 0]", "max_height=1", "max_width=1", "batch_size=0"]
+    + ["keypoint_threshold=0", "part_threshold=1"],
+}
 
 
-OUT_OF_RANGE = [
-    "model.stacks=0",
-    "model.width=0",
-    "model.width=100",
-    "model.growth=-2",
-    "model.growth=3",
-    "model.conv_std=0",
-    "model.linear_std=-1",
-    "data.workers=-1",
-    "augment.jitter_probability=1.1",
-    "augment.scale_probability=-0.1",
-    "augment.flip_probability=2",
-    "augment.jitter_hue=[1, -1]",
-    "augment.jitter_saturation=[1, -1]",
-    "augment.jitter_value=[1, -1]",
-    "augment.scale=[1.3, 0.7]",
-    "augment.scale=[0, 1]",
-    "augment.degrees=-1",
-    "augment.shift=-1",
-    "augment.person_height=0",
-    "targets.keypoint_sigma=0",
-    "targets.part_sigma=-1",
-    "targets.part_margin=-1",
-    "targets.threshold=0",
-    "targets.threshold=1",
-    "targets.part_floor=-0.1",
-    "targets.part_floor=1.1",
-    "loss.gamma=-1",
-    "loss.gamma=0.5",
-    "loss.scale_weights=[1, 1]",
-    "loss.scale_weights=[1, 1, 1, 1, -1]",
-    "loss.scale_weights=[0, 0, 0, 0, 0]",
-    "loss.stack_weights=[1, 1, 1, -1]",
-    "loss.stack_weights=[0, 0, 0, 0]",
-    "loss.stack_weights=[1, 1]",
-    "loss.part_weight=-1",
-    "loss.keypoint_weight=-1",
-    "loss.mask_weight=-1",
-    "loss.foreground_weight=-1",
-    "optim.lr=0",
-    "optim.momentum=-0.1",
-    "optim.weight_decay=-1",
-    "optim.warmup_epochs=-1",
-    "optim.step_epochs=-1",
-    "optim.step_factor=0",
-    "optim.step_factor=1.5",
-    "optim.restart_epoch=-1",
-    "optim.restart_lr=-1",
-    "optim.restart_step_epochs=-1",
-    "optim.accumulate=0",
-    "optim.max_grad_norm=-1",
-    "train.batch_size=0",
-    "train.epochs=0",
-    "train.seed=-1",
-    "train.input_size=0",
-    "train.input_size=500",
-    "train.input_size=[512, 500]",
-    "train.input_size=-64",
-    "train.loss_scale=-1",
-    "train.threads=-1",
-    "train.evaluate_every=-1",
-    "average.kind=swa",
-    "average.decay=1",
-    "average.cycle_epochs=-1",
-    "average.cycle_lr=[0, 1e-5]",
-    "guard.threshold=0",
-    "guard.max_skips=0",
-    "checkpoint.every_steps=-1",
-    "checkpoint.every_minutes=-1",
-    "checkpoint.keep=0",
-    "log.every_steps=0",
-    "log.pictures=-1",
-    "inference.height=32",
-    "inference.scales=[]",
-    "inference.scales=[1, 0]",
-    "inference.max_height=1",
-    "inference.max_width=1",
-    "inference.batch_size=0",
-    "inference.keypoint_threshold=0",
-    "inference.part_threshold=1",
-]
-
-
-@pytest.mark.parametrize("pair", OUT_OF_RANGE)
+@pytest.mark.parametrize("pair", pairs(OUT_OF_RANGE))
 def test_the_error_of_a_value_out_of_range_names_the_key(pair: str) -> None:
     section, _, key = pair.partition("=")[0].partition(".")
     named = re.findall(rf"\b{section}\.([\w*]+)", error_of(pair))
@@ -413,8 +280,7 @@ def test_every_number_must_be_finite() -> None:
     "text, expected",
     [
         ("[model\nstacks = 2", "not valid TOML"),
-        ("stacks", "not valid TOML"),
-        ("[model]\nstacks = 1\nstacks = 2", "not valid TOML"),
+        ("[train]\nbatchsize = 2", "unknown key train.batchsize (did you mean train.batch_size?"),
         ("model = 2", "model must be a table"),
     ],
 )
@@ -428,15 +294,11 @@ def test_an_override_of_a_key_in_a_wrong_section_names_the_section(tmp_path: Pat
     assert "model is not a section" in error_of("model.stacks=2", path=write(tmp_path, "model = 2"))
 
 
-def test_the_error_of_a_file_that_is_not_utf_8_names_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "latin.toml"
-    path.write_bytes("[data]\ntrain = 'é.h5'\n".encode("latin-1"))
-    assert error_of(path=path).startswith(str(path))
-
-
-@pytest.mark.parametrize("name", ["missing.toml", "."])
-def test_the_error_of_an_unreadable_file_names_the_file(tmp_path: Path, name: str) -> None:
-    assert str(tmp_path / name) in error_of(path=tmp_path / name)
+def test_the_error_of_an_unreadable_file_names_the_file(tmp_path: Path) -> None:
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes("[data]\ntrain = 'é.h5'\n".encode("latin-1"))
+    for path in (latin, tmp_path / "missing.toml", tmp_path):
+        assert str(path) in error_of(path=path)
 
 
 def test_the_error_of_a_wrong_skeleton_shows_only_a_part_of_it() -> None:
