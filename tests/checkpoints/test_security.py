@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,17 +55,16 @@ class Restored:
         Path(state["trace"]).touch()
 
 
-def calls(trace: Path, folder: Path):
+def code_that_touches(trace: Path, folder: Path) -> dict[str, Any]:
+    """Objects whose unpickling would make the file ``trace``."""
     script = folder / "script.py"
     script.write_text(f"open({str(trace)!r}, 'w')")
     inner = folder / "inner.pth"
     inner.write_bytes(pickle.dumps(Call(os.system, f"touch {trace}")))
     return {
         "system": Call(os.system, f"touch {trace}"),
-        "eval": Call(eval, f"open({str(trace)!r}, 'w')"),
-        "exec": Call(exec, f"open({str(trace)!r}, 'w')"),
+        "eval": Call(eval, script.read_text()),
         "process": Call(subprocess.Popen, ["touch", str(trace)]),
-        "file": Call(open, str(trace), "w"),
         "script": Call(runpy.run_path, str(script)),
         "pickle in a pickle": Call(pickle.loads, inner.read_bytes()),
         "unsafe load": Call(torch.load, str(inner), None, None),
@@ -73,22 +73,21 @@ def calls(trace: Path, folder: Path):
     }
 
 
-KINDS = ("system", "eval", "exec", "process", "file", "script", "pickle in a pickle", "unsafe load", "method", "state")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_code_in_a_checkpoint_is_run(tmp_path, kind):
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     trace, path = tmp_path / "trace", tmp_path / "evil.pth"
-    evil = calls(trace, tmp_path)
-    assert tuple(evil) == KINDS
-    for state in (evil[kind], {"model": {"stem.weight": evil[kind]}}):
-        for zipped in (True, False):
-            torch.save(state, path, _use_new_zipfile_serialization=zipped)
-            with pytest.raises(CheckpointError, match="evil.pth is not a checkpoint of plain tensors"):
-                read_checkpoint(path)
-    assert not trace.exists()
-    assert run_tool("predict", ["--checkpoint", str(path), str(path), "--output", str(tmp_path / "out")]) == 2
-    assert not trace.exists()
+    refused = "evil.pth is not a checkpoint of plain tensors: .* contains code, which is never run"
+    for kind, evil in code_that_touches(trace, tmp_path).items():
+        for state in (evil, {"model": {"stem.weight": evil}}):
+            for zipped in (True, False):
+                torch.save(state, path, _use_new_zipfile_serialization=zipped)
+                with pytest.raises(CheckpointError, match=refused):
+                    read_checkpoint(path)
+        assert run_tool("predict", ["--checkpoint", str(path), str(path), "--output", str(tmp_path / "out")]) == 2
+        path.write_bytes(pickle.dumps(evil))
+        with pytest.raises(CheckpointError, match=refused):
+            read_checkpoint(path)
+        assert not trace.exists(), kind
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
@@ -137,29 +136,16 @@ def zip_bomb(path: Path) -> None:
             target.writestr(name, content + bytes(2**28) if "/data/" in name else content)
 
 
-def many_names_of_one_entry(path: Path) -> None:
-    """A directory that lists the same bytes over and over."""
-    torch.save({"model": {"a": torch.zeros(2**16)}, "config": TINY}, path)
-    with zipfile.ZipFile(path, "a") as archive:
-        largest = max(archive.infolist(), key=lambda e: e.file_size)
-        archive.filelist.extend([largest] * 10000)
-        archive._didModify = True
-
-
 def huge_tensor(path: Path) -> None:
     torch.save({"model": {"a": torch.zeros(1).expand(2**40)}, "config": TINY}, path)
 
 
 def huge_legacy_storage(path: Path) -> None:
     torch.save({"model": {"a": torch.zeros(1000003)}}, path, _use_new_zipfile_serialization=False)
-    count = struct.pack("<I", 1000003)
+    count, huge = (b"J" + struct.pack("<I", number) for number in (1000003, 2**31 - 1))
     data = path.read_bytes()
     assert count in data
-    path.write_bytes(
-        data[: data.rfind(b"storages") if b"storages" in data else None].replace(
-            b"J" + count, b"J" + struct.pack("<I", 2**31 - 1)
-        )
-    )
+    path.write_bytes(data.replace(count, huge))
 
 
 def huge_bytes(path: Path) -> None:
@@ -176,27 +162,23 @@ def endless_network(path: Path) -> None:
     torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"stacks": 10**9}}}, path)
 
 
-def billion_laughs(path: Path) -> None:
-    laugh = ["ha"] * 10
+def laughs() -> list[Any]:
+    """A list of ten lists of ten lists, and so on: a billion words, of which one exists."""
+    laugh: list[Any] = ["ha"] * 10
     for _ in range(9):
         laugh = [laugh] * 10
-    torch.save({"model": {"a": torch.zeros(1)}, "format": laugh, "config": {"model": {"stacks": laugh}}}, path)
+    return laugh
+
+
+def billion_laughs(path: Path) -> None:
+    torch.save({"model": {"a": torch.zeros(1)}, "format": laughs(), "config": {"model": {"stacks": laughs()}}}, path)
 
 
 @needs_linux
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     "bomb",
-    [
-        zip_bomb,
-        many_names_of_one_entry,
-        huge_tensor,
-        huge_legacy_storage,
-        huge_bytes,
-        huge_network,
-        endless_network,
-        billion_laughs,
-    ],
+    [zip_bomb, huge_tensor, huge_legacy_storage, huge_bytes, huge_network, endless_network, billion_laughs],
     ids=lambda bomb: bomb.__name__,
 )
 def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
@@ -219,28 +201,21 @@ def test_pictures_take_no_memory_for_what_they_claim(tmp_path, make):
 
 
 @needs_linux
-@pytest.mark.parametrize("text", ["[" * 10**6, '{"a":' * 10**6, '{"images": [' + "9" * 10**6 + "]}"])
+@pytest.mark.parametrize("text", ["[" * 10**6, "a = {" * 10**6, "a = [" + "9" * 10**6 + "]"])
 def test_text_without_end_is_one_line(tmp_path, text):
-    path = tmp_path / "deep.json"
+    path = tmp_path / "deep.toml"
     path.write_text(text)
-    path.write_text(text.replace('{"a":', "a = {a = ").replace('{"images": ', "a = "))
     refused(lambda: load_config(path))
     refused(lambda: load_skeleton(path))
 
 
 def test_overrides_without_end_are_text_or_refused():
-    with pytest.raises(ConfigError, match="must be of type int"):
-        load_config(None, ["train.seed=" + "[" * 10**5])
-    with pytest.raises(ConfigError, match="must be of type int"):
-        load_config(None, ["train.seed=" + "9" * 10**4])
+    for value in ("[" * 10**5, "9" * 10**4):
+        with pytest.raises(ConfigError, match="must be of type int"):
+            load_config(None, [f"train.seed={value}"])
 
 
 def test_what_is_shown_of_a_value_is_short():
-    laugh: list = ["ha"] * 10
-    for _ in range(9):
-        laugh = [laugh] * 10
-    assert (
-        len(truncate_for_message(laugh)) < 500
-        and len(truncate_for_message("x" * 10**7)) < 100
-        and len(truncate_for_message({"a": 10**999})) < 100
-    )
+    assert len(truncate_for_message(laughs())) < 500
+    assert len(truncate_for_message("x" * 10**7)) < 100
+    assert len(truncate_for_message({"a": 10**999})) < 100
