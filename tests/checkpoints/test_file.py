@@ -138,8 +138,3 @@ def test_a_compressed_file_is_refused_before_it_is_unpacked(content: bytes, tmp_
             target.writestr(name, source.read(name))
     with pytest.raises(CheckpointError, match="compressed.pth is compressed.*unpack it first"):
         read_checkpoint(path)
-
-
-def test_a_checkpoint_is_not_written_to_standard_output() -> None:
-    with pytest.raises(CheckpointError, match="give the name of a file"):
-        write_checkpoint(Path("-"), {})
