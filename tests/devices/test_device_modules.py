@@ -114,13 +114,6 @@ def test_loss_and_its_gradient(accelerator: torch.device, target: Tensor) -> Non
         assert relative_difference(gradient, expected) <= TOLERANCE
 
 
-def without_ties(scores: Tensor) -> Tensor:
-    """Which of the sorted scores in the last dimension are positive and have no equal neighbour."""
-    gap = (scores[..., :-1] - scores[..., 1:]).abs() > 1e-4
-    edge = torch.ones_like(scores[..., :1], dtype=torch.bool)
-    return (scores > 0) & torch.cat([edge, gap], -1) & torch.cat([gap, edge], -1)
-
-
 def test_batch_norm_statistics(accelerator: torch.device, images: Tensor) -> None:
     norm = nn.BatchNorm2d(3)
     on_device = copy.deepcopy(norm).to(accelerator)
