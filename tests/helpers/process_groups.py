@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from posenet.devices.runtime import DistributedRuntime
+from posenet.errors import OtherRankError, PosenetError
 from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.tiny_training import Stores, train_tiny
 
 TIMEOUT_MINUTES = 0.5
 """How long a process waits for the others in a collective call."""
@@ -54,6 +56,28 @@ def run_in_processes(
     outputs = "\n".join(f"rank {rank}: {(folder / f'{rank}.txt').read_text()}" for rank in range(world_size))
     assert statuses == [0] * world_size, f"statuses {statuses}\n{outputs}"
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
+
+
+def errors_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any]) -> list[str]:
+    """Like ``run_in_processes``, but the results are the errors of the ranks: ``""``, or type and message."""
+
+    def describe(runtime: DistributedRuntime) -> str:
+        try:
+            task(runtime)
+        except (PosenetError, OtherRankError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    return run_in_processes(world_size, folder, describe)
+
+
+def train_in_one_and_two(stores: Stores, folder: Path, *overrides: str, **options: Any) -> tuple[Path, Path]:
+    """Train on the same batches of four in one process and, with shared BatchNorm, in two; return the runs' folders."""
+    one, two = folder / "one", folder / "two"
+    train_tiny(stores, one, *overrides, "train.batch_size=4", **options)
+    halves = (*overrides, "train.batch_size=2", "parallel.sync_bn=true")
+    run_in_processes(2, folder / "out", lambda runtime: train_tiny(stores, two, *halves, runtime=runtime, **options))
+    return one, two
 
 
 @contextlib.contextmanager

@@ -112,6 +112,17 @@ class AfterStep(TrainingCallback):
             self.action()
 
 
+class WatchedRuntime(Runtime):
+    """Calls ``watch`` with the module of network and loss, to which it can add hooks, before the first step."""
+
+    def __init__(self, watch: Callable[[nn.Module], Any]) -> None:
+        self.watch = watch
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        self.watch(module)
+        return super().wrap(module)
+
+
 Change = Callable[[int, Tensor], Tensor]
 """Given the number of a training forward pass, counted from 1, and its loss terms: the terms to use instead."""
 

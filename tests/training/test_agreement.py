@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from posenet.devices.runtime import DistributedRuntime, Runtime
-from posenet.errors import OtherRankError, PosenetError
 from posenet.settings import load_config
 from posenet.training import agreement
 from posenet.training.agreement import code_digest, describe_file, require_same_run
-from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.tiny_training import Stores, train_tiny
 
 OTHER_RANK = "OtherRankError: the processes differ; rank 0 names the differences"
@@ -25,19 +23,6 @@ def host_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
 
 
-def errors_of(check: Callable[[DistributedRuntime], Any], folder: Path) -> list[str]:
-    """The error that ``check`` raises on each of two ranks; empty if it raises none."""
-
-    def describe(runtime: DistributedRuntime) -> str:
-        try:
-            check(runtime)
-        except (PosenetError, OtherRankError) as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
-
-    return run_in_processes(2, folder, describe)
-
-
 def compare(folder: Path, *overrides: str, contents: tuple[dict[str, Any], dict[str, Any]] = ({}, {})) -> list[str]:
     """The errors if rank 1 has other settings or other contents of the data."""
 
@@ -45,7 +30,7 @@ def compare(folder: Path, *overrides: str, contents: tuple[dict[str, Any], dict[
         config = load_config(None, overrides if runtime.rank else [])
         require_same_run(runtime, config, contents[runtime.rank])
 
-    return errors_of(check, folder)
+    return errors_in_processes(2, folder, check)
 
 
 def test_settings_and_contents_that_differ_are_named_with_both_values_and_the_ranks(tmp_path: Path) -> None:
@@ -76,7 +61,7 @@ def test_another_version_of_the_code_is_named(tmp_path: Path, monkeypatch: pytes
             monkeypatch.setattr(agreement, "code_digest", lambda: "01234567")
         require_same_run(runtime, load_config(), {})
 
-    first, _ = errors_of(check, tmp_path)
+    first, _ = errors_in_processes(2, tmp_path, check)
     assert "differ in the code of posenet: " in first
     assert f"digest {own} on here (rank 0)" in first and "digest 01234567 on here (rank 1)" in first
 
@@ -95,7 +80,7 @@ def test_runs_differ_neither_in_paths_nor_in_workers_but_in_data(stores: Stores,
             max_steps = steps if runtime.rank else 1
             train_tiny(stores, tmp_path / "run", *settings, runtime=runtime, max_steps=max_steps)
 
-        return errors_of(check, tmp_path / "results")
+        return errors_in_processes(2, tmp_path / "results", check)
 
     for name, errors in {
         "data.train": start(

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from posenet.checkpoints.weights import load_model
-from posenet.devices.runtime import Runtime
 from posenet.settings import AverageConfig
 from posenet.training.averaging import WeightAverage
 from tests.helpers.process_runs import assert_same_run, find_differences
-from tests.helpers.tiny_training import ChangingRuntime, Stores, last, multiply, train_tiny, weights
+from tests.helpers.tiny_training import ChangingRuntime, Stores, WatchedRuntime, last, multiply, train_tiny, weights
 
 EMA = ("average.kind=ema", "average.decay=0.9")
 SWA = ("average.kind=swa", "average.cycle_epochs=1", "average.cycle_lr=[2e-5, 1e-5]", "train.freeze=['*.norm.*']")
@@ -65,16 +64,12 @@ def test_the_average_is_validated_saved_and_loaded_and_resumes_to_the_bit(
 ) -> None:
     validated: list[dict[str, torch.Tensor]] = []
 
-    class Watch(Runtime):
-        def wrap(self, module: nn.Module) -> nn.Module:
-            def record(*_: Any) -> None:
-                if not module.training:
-                    validated.append({k: v.clone() for k, v in module.network.state_dict().items()})
+    def record(module: nn.Module, *_: Any) -> None:
+        if not module.training:
+            validated.append({name: tensor.clone() for name, tensor in module.network.state_dict().items()})
 
-            module.register_forward_hook(record)
-            return super().wrap(module)
-
-    train_tiny(stores, tmp_path / "whole", *kind, runtime=Watch())
+    runtime = WatchedRuntime(lambda module: module.register_forward_hook(record))
+    train_tiny(stores, tmp_path / "whole", *kind, runtime=runtime)
     saved = weights(tmp_path / "whole")
     assert find_differences(validated[-1], saved) == []
     assert find_differences(load_model(tmp_path / "whole" / "last.pth")[0].state_dict(), saved) == []
@@ -97,12 +92,8 @@ def test_an_average_of_the_other_kind_is_not_continued(stores: Stores, tmp_path:
     train_tiny(stores, tmp_path, "average.kind=swa", "average.cycle_epochs=1", resume=True, max_steps=7)
     state = last(tmp_path)
     assert state["average"]["count"] == 1
-    assert (
-        find_differences(
-            {name: state["model"][name] for name in state["average"]["trained"]}, state["average"]["trained"]
-        )
-        == []
-    )
+    averaged = {name: state["model"][name] for name in state["average"]["trained"]}
+    assert find_differences(averaged, state["average"]["trained"]) == []
 
 
 def test_a_run_that_turns_averaging_off_continues_from_the_trained_weights(stores: Stores, tmp_path: Path) -> None:

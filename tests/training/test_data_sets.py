@@ -16,7 +16,7 @@ from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
-from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import Recorder, Stores, last, train_tiny
@@ -100,13 +100,8 @@ def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp
 
 def test_two_processes_train_on_the_samples_of_one(no_val: Stores, tmp_path: Path, both: str) -> None:
     """The losses of the sets are those of all processes."""
-    settings = (both, "optim.lr=1e-6")
-    train_tiny(no_val, tmp_path / "one", *settings, "train.batch_size=4", max_steps=3)
-    two = (*settings, "train.batch_size=2", "parallel.sync_bn=true")
-    run_in_processes(
-        2, tmp_path / "out", lambda runtime: train_tiny(no_val, tmp_path / "two", *two, runtime=runtime, max_steps=3)
-    )
-    for one, together in zip(*(read_log(tmp_path / name, "train") for name in ("one", "two"))):
+    folders = train_in_one_and_two(no_val, tmp_path, both, "optim.lr=1e-6", max_steps=3)
+    for one, together in zip(*(read_log(folder, "train") for folder in folders), strict=True):
         assert together["loss"] == pytest.approx(one["loss"], rel=1e-3)
         for name, values in one["sets"].items():
             assert together["sets"][name]["samples"] == values["samples"]

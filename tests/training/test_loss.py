@@ -110,12 +110,16 @@ def test_the_gradient_equals_finite_differences() -> None:
 
 @pytest.mark.parametrize(
     "channels, name",
-    [((0, 30), "part_weight"), ((30, 48), "keypoint_weight"), ((48, 49), "mask_weight"), ((49, 50), "foreground_we")],
+    [
+        ((0, 30), "part_weight"),
+        ((30, 48), "keypoint_weight"),
+        ((48, 49), "mask_weight"),
+        ((49, 50), "foreground_weight"),
+    ],
 )
 def test_each_weight_multiplies_the_loss_of_its_channels(channels: tuple[int, int], name: str) -> None:
     predictions, target, mask = random_input()
-    key = next(key for key in NO_WEIGHTS if key.startswith(name))
-    loss = make_loss(gamma=0, scale_weights=FINEST_SCALE_ONLY, **NO_WEIGHTS | {key: 2.0})
+    loss = make_loss(gamma=0, scale_weights=FINEST_SCALE_ONLY, **NO_WEIGHTS | {name: 2.0})
     squared = (predictions[0][0] - target)[:, slice(*channels)] ** 2
     torch.testing.assert_close(loss(predictions, target, mask), 2 * squared.sum((1, 2, 3)))
 
@@ -238,16 +242,9 @@ def test_inputs_that_do_not_fit_are_errors() -> None:
 
 
 def test_from_config_applies_every_setting_and_none_is_state() -> None:
-    changes: dict[str, Any] = {
-        "gamma": 1.0,
-        "stack_weights": (1.0, 3.0),
-        "scale_weights": (1.0, 1.0, 1.0, 1.0, 4.0),
-        "part_weight": 2.0,
-        "keypoint_weight": 4.0,
-        "mask_weight": 5.0,
-        "foreground_weight": 6.0,
-        "positive_threshold": 0.1,
-    }
+    changes: dict[str, Any] = {"gamma": 1.0, "stack_weights": (1.0, 3.0), "scale_weights": (1.0, 1.0, 1.0, 1.0, 4.0)}
+    changes |= {"part_weight": 2.0, "keypoint_weight": 4.0, "mask_weight": 5.0, "foreground_weight": 6.0}
+    changes |= {"positive_threshold": 0.1}
     overrides = [f"loss.{key}={list(value) if isinstance(value, tuple) else value}" for key, value in changes.items()]
     configured = FocalL2Loss.from_config(load_config(None, ["model.stacks=2", *overrides]))
     inputs = random_input(2)

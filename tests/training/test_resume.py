@@ -94,12 +94,8 @@ def train_with_interruptions(
 
 def test_a_run_that_is_interrupted_in_every_way_ends_like_an_uninterrupted_one(stores: Stores, tmp_path: Path) -> None:
     train_until(None, stores, tmp_path / "whole")
-    interruptions = [
-        Interruption("max-steps", 1),
-        Interruption("SIGKILL", 5),
-        Interruption("SIGINT", 7),
-        Interruption("SIGTERM", 8),
-    ]
+    kinds = {"max-steps": 1, "SIGKILL": 5, "SIGINT": 7, "SIGTERM": 8}
+    interruptions = [Interruption(kind, step) for kind, step in kinds.items()]
     train_with_interruptions(stores, tmp_path / "parts", interruptions)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
     state = last(tmp_path / "whole")
@@ -229,9 +225,8 @@ def test_runs_with_hundred_kills_end_like_an_undisturbed_one(stores: Stores, tmp
     total = 0
     while total < 100:
         folder = tmp_path / str(total)
-        kills = kill_at_random_moments(stores, folder, rng, 30, longest / 3, *settings)
+        total += max(1, kill_at_random_moments(stores, folder, rng, 30, longest / 3, *settings))
         assert_same_run(folder, tmp_path / "whole")
-        total += max(kills, 1)
 
 
 def test_a_run_continues_with_another_number_of_processes_and_batch_size(
@@ -272,18 +267,14 @@ def test_a_checkpoint_that_changed_before_the_folder_was_locked_is_not_resumed(s
     assert last(tmp_path)["progress"]["total_steps"] == 4
 
 
-def test_in_another_folder_the_best_score_is_forgotten(stores: Stores, tmp_path: Path) -> None:
-    first = train_tiny(stores, tmp_path / "one", "train.epochs=1")
-    assert first.best and train_tiny(stores, tmp_path / "one", resume=True).best == first.best
-    moved = train_tiny(stores, tmp_path / "two", resume=tmp_path / "one" / "last.pth", max_steps=8)
-    assert moved.best == {}
-
-
 def test_a_resumed_run_keeps_its_settings_except_new_ones(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     train_tiny(stores, tmp_path / "run", max_steps=1)
+    state = last(tmp_path / "run")
+    state["config"]["train"]["old"] = 3  # of another version, which had this setting
+    write_checkpoint(tmp_path / "run" / "last.pth", state)
     Path("file.toml").write_text("[optim]\nmomentum = 0.5\n")
     whole = load_config(None, [*data_settings(stores), "model.stacks=1", "model.width=16", "model.growth=2"])
     with caplog.at_level(logging.INFO):
@@ -298,36 +289,34 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
             saved = last(tmp_path / "run")["config"]
             if config is not whole:
                 assert (saved["optim"]["lr"], saved["train"]["batch_size"]) == (0.5, 2)
+    assert "settings that do not exist any more are ignored: train.old" in caplog.text
     assert "Settings kept from the checkpoint; changed: optim.lr: 1e-05 -> 0.5\n" in caplog.text
     assert "Settings kept from the checkpoint; changed: optim.momentum: 0.9 -> 0.5\n" in caplog.text
     assert saved["train"]["batch_size"] == 4 and saved["optim"]["lr"] == 2.5e-4  # a Config replaces all
 
 
-def test_a_run_resumes_where_its_checkpoint_is(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path / "run", max_steps=1)
+def test_a_run_resumes_where_its_checkpoint_is_and_in_another_folder_without_the_best_score(
+    stores: Stores, tmp_path: Path
+) -> None:
+    best = train_tiny(stores, tmp_path / "run", "train.epochs=1").best
+    assert best
     shutil.move(tmp_path / "run", tmp_path / "moved")
-    for source, steps in (("moved", 2), ("moved/last.pth", 3)):
-        result = posenet.train(None, resume=tmp_path / source, max_steps=steps, progress=False)
-        assert (result.folder, result.steps) == (tmp_path / "moved", steps)
+    for source, steps in (("moved", 7), ("moved/last.pth", 8)):
+        overrides = ["train.epochs=2"] if steps > 7 else []
+        result = posenet.train(None, overrides, resume=tmp_path / source, max_steps=steps, progress=False)
+        assert (result.folder, result.steps, result.best) == (tmp_path / "moved", steps, best)
     assert not (tmp_path / "run").exists()
+    assert train_tiny(stores, tmp_path / "two", resume=tmp_path / "moved" / "last.pth", max_steps=9).best == {}
 
 
 @pytest.mark.parametrize("given, expected", [("0", 3), ("2", 2)])
 def test_a_warmup_is_added_only_where_there_is_none(
     stores: Stores, tmp_path: Path, given: str, expected: float
 ) -> None:
-    for resume in (False, True):
-        override = () if resume else (f"optim.warmup_epochs={given}",)
-        posenet.train(
-            None,
-            [*data_settings(stores), "model.stacks=1", "model.width=16", "train.input_size=64", "data.workers=0"]
-            + [f"checkpoint.path={tmp_path}", "log.tensorboard=false", *override],
-            warmup=True,
-            resume=resume,
-            max_steps=1,
-            progress=False,
-        )
-        assert last(tmp_path)["config"]["optim"]["warmup_epochs"] == expected
+    train_tiny(stores, tmp_path, f"optim.warmup_epochs={given}", warmup=True, max_steps=1)
+    assert last(tmp_path)["config"]["optim"]["warmup_epochs"] == expected
+    posenet.train(None, resume=tmp_path, warmup=True, max_steps=1, progress=False)
+    assert last(tmp_path)["config"]["optim"]["warmup_epochs"] == expected
 
 
 def test_a_damaged_last_checkpoint_is_replaced_by_an_older_one(
@@ -387,19 +376,6 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
         write_checkpoint(tmp_path / "wrong" / "last.pth", content)
         with pytest.raises(CheckpointError, match=message):
             posenet.train(None, resume=tmp_path / "wrong", progress=False)
-
-
-def test_settings_that_no_longer_exist_are_named_and_ignored(
-    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    train_tiny(stores, tmp_path, max_steps=1)
-    state = last(tmp_path)
-    state["config"]["train"]["old"] = 3
-    state["config"]["shards"] = {"number": 2}
-    write_checkpoint(tmp_path / "last.pth", state)
-    with caplog.at_level(logging.INFO):
-        assert train_tiny(stores, tmp_path, resume=True, max_steps=2).steps == 2
-    assert "settings that do not exist any more are ignored: train.old, shards" in caplog.text
 
 
 @pytest.mark.parametrize("saved, resumed, scale", [("0", "0", 2**11), ("64", "32", 32), ("64", "0", 2**16)])

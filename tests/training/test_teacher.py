@@ -20,7 +20,7 @@ from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.teacher import Teacher, load_teacher
 from tests.helpers.faceless_people import FACELESS
 from tests.helpers.networks import random_network
-from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
 from tests.helpers.tiny_training import CPU, Recorder, Stores, last, train_tiny
 from tests.training.test_model_with_loss import make_model, random_batch
@@ -169,11 +169,7 @@ def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
 
 def test_two_processes_learn_what_one_learns(stores: Stores, tmp_path: Path, teacher_file: Path) -> None:
     settings = (f"train.teacher={teacher_file}", "optim.lr=1e-6", "distill.weight=1")
-    train_tiny(stores, tmp_path / "one", *settings, "train.batch_size=4", max_steps=2)
-    two = (*settings, "train.batch_size=2", "parallel.sync_bn=true")
-    run_in_processes(
-        2, tmp_path / "out", lambda runtime: train_tiny(stores, tmp_path / "two", *two, runtime=runtime, max_steps=2)
-    )
+    train_in_one_and_two(stores, tmp_path, *settings, max_steps=2)
     train_tiny(stores, tmp_path / "untaught", *settings[1:], "train.batch_size=4", max_steps=2)
     one, together, untaught = (last(tmp_path / n)["progress"]["loss_sum"] for n in ("one", "two", "untaught"))
     assert together == pytest.approx(one, rel=1e-3)
