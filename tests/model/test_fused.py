@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from posenet.devices.precision import Amp
-from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
-from posenet.settings import InferenceConfig
 from tests.helpers.networks import random_network
-from tests.helpers.spot_networks import SpotNetwork, spot_image
 
 IMAGES = torch.rand(2, 3, 64, 128, generator=torch.Generator().manual_seed(0))
 
@@ -54,24 +50,3 @@ def test_weights_are_stored_in_half_precision(amp: Amp, dtype: torch.dtype, tole
         maps, expected = fused.heatmaps(IMAGES), network.eval().heatmaps(IMAGES)
     assert maps.dtype == torch.float32
     assert (maps - expected).abs().max() < tolerance * expected.abs().max()
-
-
-class WeightedSpotNetwork(SpotNetwork):
-    """A ``SpotNetwork`` with a weight, whose dtype is the precision of the computation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(1))
-
-    def heatmaps(self, images):
-        return super().heatmaps(images * self.weight).to(self.weight.dtype)
-
-
-@pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
-def test_a_fused_network_finds_the_same_people(amp: Amp) -> None:
-    image = spot_image(480, 640, (300.0, 100.0), (310.0, 250.0), 12)
-    settings = InferenceConfig(height=256)
-    [person] = Predictor(WeightedSpotNetwork(), settings)(image)
-    [fused_person] = Predictor(FusedNetwork(WeightedSpotNetwork(), amp), settings)(image)
-    np.testing.assert_allclose(fused_person.keypoints[:, :2], person.keypoints[:, :2], atol=1.0)
-    np.testing.assert_allclose(fused_person.keypoints[:, 2], person.keypoints[:, 2], atol=0.02)

@@ -203,30 +203,28 @@ def kill_at_random_moments(
     raise AssertionError("a run that nobody has killed has not ended")
 
 
-@pytest.mark.slow
-def test_a_run_that_is_killed_at_random_moments_ends_like_an_undisturbed_one(stores: Stores, tmp_path: Path) -> None:
-    settings = ("checkpoint.every_steps=1",)
-    started = time.monotonic()
-    train_with_interruptions(stores, tmp_path / "whole", [], *settings)
-    longest = time.monotonic() - started
-    kills = kill_at_random_moments(stores, tmp_path / "parts", random.Random(1), 3, longest, *settings)
-    assert kills > 0
-    assert_same_run(tmp_path / "parts", tmp_path / "whole")
-
-
-@pytest.mark.torture
-@pytest.mark.parametrize("workers", [0, 2])
-def test_runs_with_hundred_kills_end_like_an_undisturbed_one(stores: Stores, tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize(
+    "workers, total, kills_of_a_run",
+    [
+        pytest.param(0, 1, 3, marks=pytest.mark.slow),
+        pytest.param(0, 100, 30, marks=pytest.mark.torture),
+        pytest.param(2, 100, 30, marks=pytest.mark.torture),
+    ],
+)
+def test_a_run_that_is_killed_at_random_moments_ends_like_an_undisturbed_one(
+    stores: Stores, tmp_path: Path, workers: int, total: int, kills_of_a_run: int
+) -> None:
     settings = ("checkpoint.every_steps=1", f"data.workers={workers}", "train.epochs=5")
     started = time.monotonic()
     train_with_interruptions(stores, tmp_path / "whole", [], *settings)
-    longest = time.monotonic() - started
+    longest = (time.monotonic() - started) / 3
     rng = random.Random(workers)
-    total = 0
-    while total < 100:
+    while total > 0:
         folder = tmp_path / str(total)
-        total += max(1, kill_at_random_moments(stores, folder, rng, 30, longest / 3, *settings))
+        kills = kill_at_random_moments(stores, folder, rng, kills_of_a_run, longest, *settings)
+        assert kills > 0
         assert_same_run(folder, tmp_path / "whole")
+        total -= kills
 
 
 def test_a_run_continues_with_another_number_of_processes_and_batch_size(
