@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from posenet.checkpoints.weights import stored_config
-from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
@@ -19,7 +18,7 @@ from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_
 from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
 from tests.helpers.run_logs import read_log
-from tests.helpers.tiny_training import Recorder, Stores, last, train_tiny
+from tests.helpers.tiny_training import AfterStep, Stores, WatchedRuntime, last, train_tiny
 
 
 @pytest.fixture
@@ -41,38 +40,30 @@ def no_val(stores: Stores) -> Stores:
 
 
 def test_keypoints_that_a_set_lacks_get_exactly_zero_gradient(no_val: Stores, tmp_path: Path, both: str) -> None:
+    masks: list[Tensor] = []
     outputs: list[Tensor] = []
-    gradients: dict[int, Tensor] = {}
+    used = torch.zeros(2, 50, dtype=torch.bool)  # the channels with a gradient: without faces, and with faces
 
-    class Watch(Runtime):
-        def to_device(self, batch: Any) -> Any:
-            self.sets = batch.set_indices
-            return super().to_device(batch)
+    def keep_outputs(*args: Any) -> None:
+        for maps in args[-1][-1]:  # of the last stack: the first one's maps are also an input of the second
+            maps.retain_grad()
+            outputs.append(maps)
 
-        def wrap(self, module: nn.Module) -> nn.Module:
-            def keep_gradients(*args: Any) -> None:
-                for maps in args[-1][-1]:  # of the last stack: the first one's maps are also an input of the second
-                    maps.retain_grad()
-                    outputs.append(maps)
+    def watch(module: nn.Module) -> None:
+        module.register_forward_pre_hook(lambda _, args: masks.append(args[-1].bool()))
+        module.network.register_forward_hook(keep_outputs)
 
-            module.network.register_forward_hook(keep_gradients)
-            return super().wrap(module)
+    def collect_gradients() -> None:
+        for maps in outputs[-5:]:
+            for mask, gradient in zip(masks[-1], maps.grad, strict=True):
+                used[int(mask.all())] |= gradient.ne(0).flatten(1).any(1)
 
-    runtime = Watch()
-
-    class Collect(Recorder):
-        def on_step(self, step: int, values: Any) -> None:
-            for index in range(len(runtime.sets)):
-                for maps in outputs[-5:]:
-                    used = maps.grad[index].ne(0).flatten(1).any(1)
-                    number = int(runtime.sets[index])
-                    gradients[number] = gradients.get(number, used) | used
-
-    train_tiny(no_val, tmp_path / "run", both, "model.stacks=2", runtime=runtime, callbacks=[Collect()], max_steps=5)
-    assert gradients[0].all()
+    callbacks = [AfterStep(0, collect_gradients)]
+    settings = (both, "model.stacks=2")
+    train_tiny(no_val, tmp_path / "run", *settings, runtime=WatchedRuntime(watch), callbacks=callbacks, max_steps=5)
     supervised = torch.from_numpy(KeypointMapping(FACELESS, COCO).supervised_channels()).bool()
     assert 0 < supervised.sum() < 50
-    assert torch.equal(gradients[1], supervised)
+    assert torch.equal(used, torch.stack([supervised, torch.ones_like(supervised)]))
 
 
 def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp_path: Path, both: str) -> None:
