@@ -38,16 +38,11 @@ def fork_ranks(world_size: int, task: Callable[[int], Any], folder: Path) -> lis
     return [fork_process(lambda rank=rank: run_rank(rank), folder / f"{rank}.txt") for rank in range(world_size)]
 
 
-def run_in_processes(
-    world_size: int,
-    folder: Path,
-    task: Callable[[Any], Any],
-    runtime_class: type[DistributedRuntime] = DistributedRuntime,
-) -> list[Any]:
+def run_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any]) -> list[Any]:
     """Call ``task(runtime)`` in processes of one group; return the results in rank order, which pass through files."""
 
     def run_rank(rank: int) -> None:
-        runtime = runtime_class(TIMEOUT_MINUTES)
+        runtime = DistributedRuntime(TIMEOUT_MINUTES)
         torch.save(task(runtime), folder / f"{rank}.pt")
         runtime.close()
 

@@ -78,7 +78,6 @@ class Recorder(TrainingCallback):
 
     def __init__(self) -> None:
         self.steps: dict[int, dict[str, Any]] = {}
-        self.skips: dict[int, dict[str, Any]] = {}
         self.epochs: list[dict[str, Any]] = []
         self.drawings: dict[str, np.ndarray] = {}
 
@@ -89,9 +88,6 @@ class Recorder(TrainingCallback):
 
     def on_step(self, step: int, values: Mapping[str, Any]) -> None:
         self.steps[step] = dict(values)
-
-    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
-        self.skips[step] = dict(values)
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         self.epochs.append({"step": step, **values})
