@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -238,18 +239,12 @@ def test_a_start_waits_for_data_workers_that_end_after_their_trainer(
 def test_the_status_of_a_run_tells_how_it_has_ended(
     tmp_path: Path, final: Any, error: type[BaseException] | None, word: str
 ) -> None:
-    def run() -> None:
+    with pytest.raises(error) if error else contextlib.nullcontext():
         with RunStatusFile(tmp_path) as file:
             assert (tmp_path / STATUS_FILE).read_text() == "running\n"
             file.final = final
             if error:
                 raise error
-
-    if error:
-        with pytest.raises(error):
-            run()
-    else:
-        run()
     assert (tmp_path / STATUS_FILE).read_text() == f"{word}\n"
 
 

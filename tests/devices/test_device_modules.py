@@ -10,7 +10,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posenet.data.targets import TargetRenderer
 from posenet.model.fused import FusedNetwork
@@ -112,11 +112,3 @@ def test_loss_and_its_gradient(accelerator: torch.device, target: Tensor) -> Non
     torch.testing.assert_close(losses.cpu(), expected_losses, rtol=TOLERANCE, atol=0)
     for gradient, expected in zip(gradients, expected_gradients):
         assert relative_difference(gradient, expected) <= TOLERANCE
-
-
-def test_batch_norm_statistics(accelerator: torch.device, images: Tensor) -> None:
-    norm = nn.BatchNorm2d(3)
-    on_device = copy.deepcopy(norm).to(accelerator)
-    torch.testing.assert_close(on_device(images.to(accelerator)).cpu(), norm(images), rtol=0, atol=TOLERANCE)
-    for buffer, expected in zip(on_device.buffers(), norm.buffers()):
-        torch.testing.assert_close(buffer.cpu(), expected, rtol=TOLERANCE, atol=0)

@@ -47,24 +47,14 @@ def torchrun_variables(**changes: str) -> dict[str, str]:
     return {name: value for name, value in environment.items() if before.get(name) != value}
 
 
-def test_the_variables_of_torchrun_and_of_the_old_launcher_are_used_as_they_are() -> None:
-    for environment, count in ((TORCHRUN, 8), (without(TORCHRUN, "LOCAL_RANK"), 8), (TORCHRUN | SLURM, 8)):
-        copy = dict(environment)
-        assert launched_processes(copy) == count
-        assert copy == environment
-
-
 def test_a_task_of_slurm_gets_the_variables_of_torchrun() -> None:
     expected = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu07", "MASTER_PORT": "20123"}
     assert torchrun_variables() == expected
     assert torchrun_variables(SLURM_STEP_NODELIST="gpu08") == expected | {"MASTER_ADDR": "gpu08"}
     # What the user has set stays.
     assert torchrun_variables(MASTER_ADDR="here", MASTER_PORT="9") == without(expected, "MASTER_ADDR", "MASTER_PORT")
-
-
-def test_the_number_of_processes_is_that_of_the_step() -> None:
+    # The number of processes is that of the step, which releases of SLURM that do not set it give as that of the job.
     assert torchrun_variables(SLURM_NTASKS="8")["WORLD_SIZE"] == "4"
-    # Releases of SLURM that do not set the number of the step's tasks set that of the job in every step.
     assert launched_processes(without(SLURM, "SLURM_STEP_NUM_TASKS")) == 4
 
 
@@ -78,21 +68,26 @@ def test_the_steps_of_a_job_and_jobs_with_near_ids_meet_at_different_ports() -> 
 
 
 @pytest.mark.parametrize(
-    "environment",
+    "environment, count",
     [
-        {},
-        {"RANK": "0"},
-        {"RANK": "0", "WORLD_SIZE": "1"},
-        {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"},
-        SLURM | {"SLURM_STEP_NUM_TASKS": "1"},
-        without(SLURM, "SLURM_STEP_ID"),
+        (TORCHRUN, 8),
+        (without(TORCHRUN, "LOCAL_RANK"), 8),  # of the old launcher
+        (TORCHRUN | SLURM, 8),
+        ({}, 1),
+        ({"RANK": "0"}, 1),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, 1),
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, 1),
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, 1),
+        (without(SLURM, "SLURM_STEP_ID"), 1),
         # The shell of an interactive allocation.
-        SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},
+        (SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, 1),
     ],
 )
-def test_a_single_process_has_no_launcher(environment: dict[str, str]) -> None:
+def test_the_variables_of_torchrun_and_of_a_single_process_stay_as_they_are(
+    environment: dict[str, str], count: int
+) -> None:
     before = dict(environment)
-    assert launched_processes(environment) == 1
+    assert launched_processes(environment) == count
     assert environment == before
 
 

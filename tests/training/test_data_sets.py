@@ -100,11 +100,6 @@ def test_two_processes_train_on_the_samples_of_one(no_val: Stores, tmp_path: Pat
                 assert together["sets"][name]["loss"] == pytest.approx(values["loss"], rel=1e-2)
 
 
-def test_a_single_set_has_no_sets_in_the_log(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, max_steps=1)
-    assert "sets" not in read_log(tmp_path, "train")[0]
-
-
 def test_sets_that_cannot_be_used_together(
     stores: Stores, no_val: Stores, tmp_path: Path, limbs: Path, both: str
 ) -> None:

@@ -59,7 +59,7 @@ class Calls(TrainingCallback):
 
 def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
     calls = Calls([])
-    settings = (*coco_settings(tiny_coco), "log.pictures=1", "train.epochs=1")
+    settings = (*coco_settings(tiny_coco), "log.pictures=2", "train.epochs=1")
     train_tiny(stores, tmp_path, *settings, callbacks=[calls], runtime=ChangingRuntime(multiply({2: math.nan})))
     steps = ["step"] * (STEPS - 1)
     assert calls.calls == ["start", "step", "skip", *steps, "drawing", "epoch", "end"]
@@ -71,7 +71,9 @@ def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny
         assert calls.values[name].items() <= entry.items()
     drawing = calls.values["drawing"]
     assert (drawing["name"], drawing["step"]) == ("epoch_0001", STEPS)
-    assert cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg")).shape == drawing["image"].shape
+    sheet = drawing["image"]
+    assert sheet.shape[1] > 2 * 426 and sheet.std() > 5  # two images and their maps
+    assert cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg")).shape == sheet.shape
     epoch = calls.values["epoch"]
     line = f"Epoch 1  train_loss {epoch['train_loss']:.4f}  val_loss {epoch['val_loss']:.4f}  AP {epoch['AP']:.4f}"
     assert line in (tmp_path / "log.txt").read_text()

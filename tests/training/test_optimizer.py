@@ -10,10 +10,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
-from posenet.training.optimizer import learning_rate, make_optimizer, set_lr, stepwise_lr
+from posenet.training.optimizer import learning_rate, make_optimizer, stepwise_lr
 from tests.helpers.networks import conv_and_batch_norm
 
 STEPS = 10
@@ -32,12 +31,6 @@ def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
         assert {name: group[name] for name in expected} == expected
         assert len(group["params"]) == len(list(model.parameters()))
         assert group["fused"]
-
-
-def test_set_lr_sets_the_rate_of_every_group() -> None:
-    optimizer = torch.optim.SGD([{"params": [nn.Parameter(torch.ones(1))]} for _ in range(2)], 1.0)
-    set_lr(optimizer, 0.25)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
 
 
 def rates(optim: OptimConfig, epochs: int, world_size: int = 1, **sections: AverageConfig) -> list[float]:

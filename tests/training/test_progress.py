@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from dataclasses import asdict
 from typing import Any
@@ -45,14 +44,6 @@ def test_an_epoch_of_another_length_keeps_the_completed_share(old_steps: int, ne
     assert 0 <= step / old_steps - progress.step / new_steps < 1 / new_steps
     if old_steps == new_steps:
         assert progress.step == step
-
-
-def test_another_length_of_the_epoch_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        Progress(step=3).rescale_epoch(6, 6)
-        assert caplog.text == ""
-        Progress(step=3).rescale_epoch(6, 5)
-    assert "An epoch had 6 steps and now has 5: step 3 of it becomes step 2" in caplog.text
 
 
 @pytest.mark.parametrize("old_steps", [2, 0, -4, 6.0, "6", None])

