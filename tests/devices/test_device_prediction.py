@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -55,10 +55,13 @@ def assert_same_people(people: list[Person], expected: list[Person], pixels: flo
         assert person.score == pytest.approx(nearest.score, abs=0.02)
 
 
-def test_a_stream_finds_the_people_that_the_cpu_finds(accelerator: torch.device, images: list[np.ndarray]) -> None:
-    expected = list(make_predictor(CPU).stream(images))
+@pytest.mark.parametrize("options", [{}, {"scales": (0.75, 1.0), "flip": True}], ids=["plain", "scales and flip"])
+def test_a_stream_finds_the_people_that_the_cpu_finds(
+    accelerator: torch.device, images: list[np.ndarray], options: dict[str, Any]
+) -> None:
+    expected = list(make_predictor(CPU, **options).stream(images))
     assert sum(map(len, expected)) == sum(1 + seed % 3 for seed in range(len(images)))
-    found = list(make_predictor(accelerator).stream(images))
+    found = list(make_predictor(accelerator, **options).stream(images))
     for people, expected_people in zip(found, expected, strict=True):
         assert_same_people(people, expected_people, FLOAT32_PIXELS)
 
@@ -69,15 +72,6 @@ def test_reduced_precision_finds_a_single_person_where_the_cpu_does(accelerator:
     image = spot_people_image(192, 256, num_people=1)
     people = make_predictor(accelerator, amp)(image)
     assert_same_people(people, make_predictor(CPU)(image), REDUCED_PIXELS)
-
-
-def test_scales_and_flip_find_the_people_that_the_cpu_finds(
-    accelerator: torch.device, images: list[np.ndarray]
-) -> None:
-    options = {"scales": (0.75, 1.0), "flip": True}
-    for image in images[:2]:
-        people = make_predictor(accelerator, **options)(image)
-        assert_same_people(people, make_predictor(CPU, **options)(image), FLOAT32_PIXELS)
 
 
 def test_the_ap_is_that_of_the_cpu(accelerator: torch.device, tmp_path: Path) -> None:

@@ -119,16 +119,6 @@ def test_the_loss_with_a_teacher() -> None:
     assert torch.equal(taught.eval()(*batch), make_model().eval()(*batch)), "validation is that of the labels"
 
 
-def test_with_weight_one_labels_change_the_foreground_only() -> None:
-    model = make_model(teacher=make_teacher(weight=1))
-    model.loss.positive_threshold = 0.0
-    model.teacher.positive_threshold = 0.0
-    images, joints, person_mask, mask = random_batch()
-    with_labels = losses_and_gradients(model, (images, joints, person_mask, mask))[0]
-    without = losses_and_gradients(model, (images, joints * 0, person_mask * 0, mask))[0]
-    assert torch.equal(with_labels, without)
-
-
 def test_the_teacher_is_no_part_of_the_module_and_each_device_has_its_own_copy() -> None:
     taught, alone = make_model(teacher=make_teacher()), make_model()
     assert taught.state_dict().keys() == alone.state_dict().keys()

@@ -275,7 +275,8 @@ def test_memory_format_and_flags_of_cudnn_are_those_of_the_settings(stores: Stor
     seen: set[tuple[bool, bool, bool]] = set()
 
     def record(*args: Any) -> None:
-        is_channels_last = args[-1].is_contiguous(memory_format=torch.channels_last)
+        tensors = args[-1], args[0].refine.spatial.conv.weight
+        is_channels_last = all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors)
         seen.add((is_channels_last, cudnn.benchmark, cudnn.allow_tf32))
 
     runtime = WatchedRuntime(lambda module: module.network.stem.register_forward_hook(record))
