@@ -115,6 +115,8 @@ def test_the_loss_with_a_teacher() -> None:
     assert not any(value.any() for value in losses_and_gradients(make_model(), masked))
     assert all(value.any() for value in losses_and_gradients(make_model(teacher=make_teacher(0)), masked)[:1])
     taught = make_model(teacher=make_teacher())
+    no_channels = losses_and_gradients(taught, (*batch, torch.zeros(2, 50, dtype=torch.uint8)))
+    assert all(map(torch.equal, no_channels, losses_and_gradients(taught, masked))), "no label counts"
     assert not torch.equal(losses_and_gradients(taught, batch)[0], alone[0])
     assert torch.equal(taught.eval()(*batch), make_model().eval()(*batch)), "validation is that of the labels"
 
