@@ -69,8 +69,9 @@ def errors_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any
 def train_in_one_and_two(stores: Stores, folder: Path, *overrides: str, **options: Any) -> tuple[Path, Path]:
     """Train on the same batches of four in one process and, with shared BatchNorm, in two; return the runs' folders."""
     one, two = folder / "one", folder / "two"
-    train_tiny(stores, one, *overrides, "train.batch_size=4", **options)
-    halves = (*overrides, "train.batch_size=2", "parallel.sync_bn=true")
+    settings = (*overrides, "parallel.sync_bn=true")
+    train_tiny(stores, one, *settings, "train.batch_size=4", **options)
+    halves = (*settings, "train.batch_size=2")
     run_in_processes(2, folder / "out", lambda runtime: train_tiny(stores, two, *halves, runtime=runtime, **options))
     return one, two
 
