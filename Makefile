@@ -34,7 +34,7 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 test: $(VENV)/ready  ## run the tests on up to 4 cores
 	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(VENV)/ready  ## run the tests that start processes, compile or run the examples of the pages: takes some minutes
+test-slow: $(VENV)/ready  ## run the tests that start processes or a browser, compile or run the examples of the pages: some minutes
 	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
 
 torture: $(VENV)/ready  ## kill processes, fill disks and damage files many times: takes many minutes

@@ -14,6 +14,8 @@ from posenet.diagnosis.report import write_report
 from tests.helpers.browser import Browser, open_browser
 from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis, two_diagnoses
 
+pytestmark = pytest.mark.slow
+
 ESCAPE, ENTER, LEFT, RIGHT = "\ue00c", "\ue007", "\ue012", "\ue014"
 """Keys, as WebDriver codes them."""
 
