@@ -105,6 +105,7 @@ def progress_bar(
     if disable or _is_hidden:
         return tqdm(items, disable=True, **options)
     global _schedule
+    tqdm.get_lock()  # makes the lock of all bars; else the class of the first bar would have one of its own
     if sys.stderr.isatty():
         bar = tqdm(items, leave=leave, dynamic_ncols=True, **options)
     else:

@@ -128,6 +128,19 @@ def test_a_line_shows_what_follows(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     bar.close()
 
 
+def test_bars_and_messages_share_one_lock() -> None:
+    """A forked process gives itself another one, because a killed process may never release that of all."""
+    program = """
+from tqdm import tqdm
+from posenet.progress_bar import progress_bar
+bar = progress_bar(range(3))
+assert type(bar) is not tqdm and type(bar).get_lock() is tqdm.get_lock()
+"""
+    subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=True, stderr=subprocess.PIPE
+    )
+
+
 def test_hidden_progress_returns_when_the_context_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with hide_progress():
