@@ -74,6 +74,7 @@ def inputs(stores: dict[str, Path], tiny_coco: Path) -> dict[str, list[object]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", [pytest.param(part, marks=pytest.mark.slow) if part == "gpu" else part for part in NUMBERS]
 )

@@ -165,6 +165,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5")
 
 
+@pytest.mark.slow
 def test_processes_that_torchrun_starts_get_the_arguments_and_their_status_is_returned(tmp_path: Path) -> None:
     pid = run_with_start_code(tmp_path, "pass", "make-synthetic", "--output", "x", "--nothing", "--rdzv-id", "7")
     assert wait_for_exit(pid) == 2

@@ -20,6 +20,7 @@ SHORTER = {
 """Text of the notebook, and what replaces it."""
 
 
+@pytest.mark.slow
 def test_the_cells_of_the_notebook_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = json.loads((ROOT / "docs" / "tour.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]

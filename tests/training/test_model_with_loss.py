@@ -79,6 +79,7 @@ def graphs() -> Iterator[Graphs]:
     torch.compiler.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_teacher", [False, True])
 def test_targets_network_and_loss_are_one_graph(graphs: Graphs, has_teacher: bool) -> None:
     """``fullgraph`` makes a break of the graph an error. A second graph serves any number of people.
