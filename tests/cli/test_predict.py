@@ -311,6 +311,7 @@ def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypa
     assert len(read_video(Path("out/camera-3.mp4"))) == 3
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(predict: Predict) -> None:
     clip = write_clip(Path("clip.mp4"), 600)
     path = Path("people.jsonl")
@@ -329,6 +330,7 @@ def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(predict: Predict) 
     assert os.listdir("out") == ["clip.mp4"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_live_stream_with_status_0(predict: Predict) -> None:
     with media_server(Path()) as address:
         timer = threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGINT))

@@ -47,7 +47,13 @@ def test_people_are_padded_to_a_multiple_of_four_with_unlabelled_rows(tmp_path: 
     assert dataset[0, 2].joints.shape[1] == 8
 
 
-@pytest.mark.parametrize("context", multiprocessing.get_all_start_methods())
+@pytest.mark.parametrize(
+    "context",
+    [
+        pytest.param(method, marks=[] if method == "fork" else pytest.mark.slow)
+        for method in multiprocessing.get_all_start_methods()
+    ],
+)
 def test_workers_load_the_same_batches_as_the_main_process(dataset: PoseDataset, context: str) -> None:
     batches = {}
     for workers in (0, 2):

@@ -278,7 +278,7 @@ class TestProcesses:
         store.close()
         assert read_all(store) == expected
 
-    @pytest.mark.parametrize("method", ["spawn", "fork"])
+    @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
     def test_worker_processes_read_beside_the_main_process(self, path: Path, method: str) -> None:
         if method not in multiprocessing.get_all_start_methods():
             pytest.skip(f"no {method} here")

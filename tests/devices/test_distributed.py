@@ -89,6 +89,7 @@ def error_of_rank_1(runtime: DistributedRuntime) -> str:
     return "no error"
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_or_hangs_is_explained(tmp_path: Path) -> None:
     def wait_for_rank_1(case: str) -> None:
         runtime = DistributedRuntime(timeout_minutes=1 / 60)
