@@ -29,7 +29,7 @@ from posenet.skeleton import COCO
 NO_RECTANGLE = "person"
 """Category of people without a rectangle."""
 MARGIN = 0.1
-"""A keypoint at most this share of the sides outside a rectangle counts as inside."""
+"""A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
 
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
@@ -44,13 +44,13 @@ class _Person:
     box: tuple[float, float, float, float] | None  # x, y, width, height
     points: dict[str, tuple[float, float]] = field(default_factory=dict)
 
-    def contains(self, value: Mapping[str, Any]) -> bool:
-        """Whether a point is in the rectangle, or within ``MARGIN`` of it; always without a rectangle."""
+    def contains(self, value: Mapping[str, Any], margin: float = 0.0) -> bool:
+        """Whether a point is in the rectangle, extended by a share of its sides; always true without a rectangle."""
         if self.box is None:
             return True
         x, y, width, height = self.box
-        is_between = -MARGIN * width <= float(value["x"]) - x <= (1 + MARGIN) * width
-        return is_between and -MARGIN * height <= float(value["y"]) - y <= (1 + MARGIN) * height
+        is_between = -margin * width <= float(value["x"]) - x <= (1 + margin) * width
+        return is_between and -margin * height <= float(value["y"]) - y <= (1 + margin) * height
 
     def add_point(self, region: _Region, left_out: Counter[str]) -> None:
         """Add a point, or count it if the person has this keypoint already."""
@@ -185,7 +185,9 @@ def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Perso
         people[None] = _Person(NO_RECTANGLE, None)
     for region in loose:
         # Without a parent, a point belongs to the only rectangle around it.
-        candidates = [person for person in people.values() if person.contains(region["value"])]
+        value = region["value"]
+        candidates = [person for person in people.values() if person.contains(value)]
+        candidates = candidates or [person for person in people.values() if person.contains(value, MARGIN)]
         if len(candidates) == 1:
             candidates[0].add_point(region, left_out)
         else:

@@ -45,6 +45,12 @@ def test_keypoints_belong_to_their_rectangle_or_to_the_only_one_around_them(tmp_
         np.testing.assert_allclose(entry["bbox"], expected["bbox"], atol=1e-3)
 
 
+def test_a_keypoint_in_a_rectangle_does_not_belong_to_one_beside_it(tmp_path: Path) -> None:
+    content = document([1], [person(1, 1, (20, 20, 50, 60)), person(2, 1, (70, 20, 50, 60))])
+    found, _, notes = import_label_studio(*export(tmp_path, content, parents=False))
+    assert [entry["num_keypoints"] for entry in found["annotations"]] == [17, 16] and len(notes) == 1, "one on both"
+
+
 def test_a_keypoint_of_nobody_is_left_out_and_counted(tmp_path: Path) -> None:
     path, images = export(tmp_path, parents=False)
     change(path, lambda tasks: tasks[0]["annotations"][0]["result"][3]["value"].update(x=99, y=99))
