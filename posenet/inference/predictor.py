@@ -43,6 +43,17 @@ class InputBatch(NamedTuple):
     """For each scale (N, H, W, 3) BGR uint8."""
 
 
+class BatchMaps(NamedTuple):
+    """The maps of N images, and what the decoder needs to map people back; the inputs are no longer in memory."""
+
+    image_sizes: list[tuple[int, int]]
+    """(height, width) of each image."""
+    letterboxes: list[Letterbox]
+    """Those of the scale whose cells the maps have."""
+    maps: list[np.ndarray]
+    """(C, h, w) float32 of each image."""
+
+
 class Predictor:
     """Finds people in images with a trained network.
 
@@ -170,7 +181,7 @@ class Predictor:
             contextlib.closing(
                 map_in_threads(
                     self._decode_batch,
-                    ((batch.image_sizes, batch.map_letterboxes, self.run_network(batch)) for batch in inputs),
+                    (BatchMaps(batch.image_sizes, batch.map_letterboxes, self.run_network(batch)) for batch in inputs),
                 )
             ) as outputs,
         ):
@@ -218,12 +229,10 @@ class Predictor:
             maps = (maps + mirrored[:, self.skeleton.flip_channels, :, ::-1]) / 2
         return maps
 
-    def _decode_batch(
-        self, output: tuple[list[tuple[int, int]], list[Letterbox], list[np.ndarray]]
-    ) -> list[list[Person]]:
-        """The people of each image, with keypoints in its pixels, from the images' sizes, letterboxes and maps."""
+    def _decode_batch(self, batch: BatchMaps) -> list[list[Person]]:
+        """The people of each image, with keypoints in its pixels."""
         people_of_images = []
-        for image_size, letterbox, maps in zip(*output):
+        for image_size, letterbox, maps in zip(batch.image_sizes, batch.letterboxes, batch.maps):
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,
