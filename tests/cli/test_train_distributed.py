@@ -275,6 +275,7 @@ train, calls = TrainStep.__call__, []
 def train_or_die(self, batches):
     calls.append(1)
     if len(calls) == 3 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        print("rank 1 dies", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     return train(self, batches)
 
@@ -291,5 +292,6 @@ def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start: Start, tmp_p
     launcher = start("output", [*torchrun, script], "--set", "checkpoint.every_steps=1")
     assert launcher.wait(TIMEOUT_SECONDS) == 0
     output = (tmp_path / "output.txt").read_text()
-    assert "last.pth: epoch 1, step 2 of" in output and "exitcode: -9) local_rank: 1" in output, output
+    # torchrun names the process that it notices first, which may be the other one, ended by the lost connection.
+    assert output.count("rank 1 dies") == 1 and "last.pth: epoch 1, step 2 of" in output, output
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
