@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
+# Tests often wait for other processes: three at a time keep two cores busy.
+WORKERS := 3
+
 DEMO := data/demo
 DEMO_RUN := checkpoints/demo
 DEMO_TRAIN := 2000
@@ -31,8 +34,8 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 		$(RUN) -c 'import cv2'; }
 	@touch $@
 
-test: $(VENV)/ready  ## run the tests on up to 4 cores
-	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+test: $(VENV)/ready  ## run the tests in three processes; with more cores: make test WORKERS=8
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/ready  ## run the tests that start processes or a browser, compile or run the examples of the pages: some minutes
 	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile

@@ -57,14 +57,13 @@ def load(model: Any, runtime: str, **options: Any) -> Callable[[np.ndarray], np.
     return compute_maps
 
 
-@pytest.mark.parametrize("shape", [(1, 64, 64), (3, 128, 192)])
-def test_a_file_computes_the_maps_of_pytorch_for_any_shape(
-    network: PoseNet, model: Any, runtime: str, shape: tuple[int, int, int]
-) -> None:
-    maps = load(model, runtime)(images(*shape))
-    expected = TorchNetwork(network, "cpu", "off")(images(*shape))
-    assert maps.dtype == np.float32 and maps.shape == (shape[0], 50, shape[1] // 4, shape[2] // 4)
-    np.testing.assert_allclose(maps, expected, atol=2e-3 * np.abs(expected).max())
+def test_a_file_computes_the_maps_of_pytorch_for_any_shape(network: PoseNet, model: Any, runtime: str) -> None:
+    compute_maps = load(model, runtime)
+    for batch, height, width in ((1, 64, 64), (3, 128, 192)):
+        maps = compute_maps(images(batch, height, width))
+        expected = TorchNetwork(network, "cpu", "off")(images(batch, height, width))
+        assert maps.dtype == np.float32 and maps.shape == (batch, 50, height // 4, width // 4)
+        np.testing.assert_allclose(maps, expected, atol=2e-3 * np.abs(expected).max())
 
 
 def test_the_network_is_not_changed_and_the_file_says_what_it_is(network: PoseNet, model: Any) -> None:
@@ -186,10 +185,14 @@ def calibration_images() -> list[np.ndarray]:
     return list(images(4, 64, 128))
 
 
-def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, runtime: str) -> None:
-    """All convolutions but the last two have 8-bit weights, with a scale for each output channel."""
+@pytest.fixture(scope="module")
+def quantized(model: Any) -> Any:
+    """``model`` in 8 bits."""
     pytest.importorskip("onnxruntime")
-    quantized = quantize_onnx(model, Config(), calibration_images())
+    return quantize_onnx(model, Config(), calibration_images())
+
+
+def test_an_8_bit_file_has_a_scale_for_each_output_channel_of_all_convolutions_but_two(quantized: Any) -> None:
     weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
     stored = {node.output[0]: node for node in quantized.graph.node if node.op_type == "DequantizeLinear"}
     convolutions = [node for node in quantized.graph.node if node.op_type == "Conv"]
@@ -197,26 +200,41 @@ def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, runtime: str) -
     assert rounded == [True] * (len(rounded) - 2) + [False] * 2
     weight = stored[convolutions[1].input[1]]
     assert weights[weight.input[0]].dtype == np.int8 and weights[weight.input[1]].ndim == 1
+
+
+def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, quantized: Any, runtime: str) -> None:
     inputs = images(1, 64, 128)
     expected = load(model, runtime)(inputs)
     maps = load(quantized, runtime, amp="auto")(inputs)
     assert np.abs(maps - expected).mean() < 0.1 * np.abs(expected).mean()
 
 
-@pytest.mark.parametrize("side", [64, 128])
-def test_a_network_without_biases_is_quantized_and_runs(runtime: str, side: int) -> None:
-    """OpenVINO leaves out a bias of zeros, and then reads wrong addresses where the input is small."""
-    pytest.importorskip("onnxruntime")
+@pytest.fixture(scope="module")
+def model_without_biases() -> Any:
     network = random_network(1)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.zeros_(module.bias)
             nn.init.zeros_(module.running_mean)
-    float_model = build_onnx(network, Config())
-    quantized = quantize_onnx(float_model, Config(), calibration_images())
-    maps = load(quantized, runtime, amp="auto")(images(2, side, side))
-    expected = load(float_model, runtime)(images(2, side, side))
-    assert np.isfinite(maps).all() and np.abs(maps - expected).mean() < 0.15 * np.abs(expected).mean()
+    return build_onnx(network, Config())
+
+
+@pytest.fixture(scope="module")
+def quantized_without_biases(model_without_biases: Any) -> Any:
+    pytest.importorskip("onnxruntime")
+    return quantize_onnx(model_without_biases, Config(), calibration_images())
+
+
+def test_a_network_without_biases_is_quantized_and_runs(
+    model_without_biases: Any, quantized_without_biases: Any, runtime: str
+) -> None:
+    """OpenVINO leaves out a bias of zeros, and then reads wrong addresses where the input is small."""
+    compute_maps = load(quantized_without_biases, runtime, amp="auto")
+    compute_float_maps = load(model_without_biases, runtime)
+    for side in (64, 128):
+        maps = compute_maps(images(2, side, side))
+        expected = compute_float_maps(images(2, side, side))
+        assert np.isfinite(maps).all() and np.abs(maps - expected).mean() < 0.15 * np.abs(expected).mean()
 
 
 def test_calibration_images_are_resized_as_for_prediction_and_come_from_all_parts(tmp_path: Path, model: Any) -> None:
