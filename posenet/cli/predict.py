@@ -37,6 +37,7 @@ from posenet.inference.media.frames import predict_frames, read_frames, require_
 from posenet.inference.media.journal import (
     Journal,
     check_resumable,
+    completion_note_path,
     journal_paths,
     read_completion_note,
     write_completion_note,
@@ -146,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Job:
-    """What all processes together predict, by which network, and where a kill leaves it."""
+    """What all processes together predict, with which network, and the journals from which it can be resumed."""
 
     args: argparse.Namespace
     ranks: Ranks
@@ -191,7 +192,7 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
                     print("wrote " + ", ".join(written), file=messages)
     # Ctrl-C is the ordinary way to end a camera or a live stream.
     if summary.is_interrupted and not summary.counts["live frames"]:
-        if ranks.is_main:
+        if ranks.is_main:  # which reports it, once
             raise KeyboardInterrupt
         return INTERRUPTED
     ranks.raise_on_all(summary.unreadable_error() if ranks.is_main else None)
@@ -295,10 +296,14 @@ def _describe(job: _Job) -> dict[str, Any]:
 
 
 def _is_complete(job: _Job, summary: PredictionSummary) -> bool:
-    """Whether an earlier run with ``--resume`` is complete; then the summary gets what it could not read."""
+    """Whether an earlier run with ``--resume`` is complete. If so, add to the summary what that run could not read.
+
+    Raises:
+        DataError: the file of people can neither be continued nor started.
+    """
     if not job.args.resume or job.journaled is None:
         return False
-    [note] = journal_paths(job.journaled, 1)
+    note = completion_note_path(job.journaled)
     unreadable = read_completion_note(note, job.description)
     if unreadable is None:
         check_resumable(job.journaled, job.ranks.world_size)
@@ -313,7 +318,10 @@ def _is_complete(job: _Job, summary: PredictionSummary) -> bool:
 
 
 def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callable[[], bool]) -> None:
-    """Predict the blocks of this process. One process alone writes the files; of several, each writes a journal."""
+    """Predict the blocks of this process. One process alone writes the files of people, and perhaps a journal.
+
+    Of several processes, each writes a journal, and ``_complete`` the files.
+    """
     args, ranks = job.args, job.ranks
     is_alone = ranks.world_size == 1
     with contextlib.ExitStack() as stack:
@@ -359,7 +367,7 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
         summary.is_interrupted = stop_requested()
         error = summary.unreadable_error()
         if error and not summary.is_interrupted and not summary.has_frames and is_alone:
-            raise error  # before the files of people replace earlier ones
+            raise error  # inside the context, so that no files of people replace earlier ones
 
 
 def _write(outputs: Sequence[Write], frame: Frame, people: Sequence[Person]) -> None:
@@ -373,7 +381,7 @@ def _complete(job: _Job, summary: PredictionSummary) -> None:
     """Join the journals of several processes to the files of people, and leave a note for ``--resume``."""
     if summary.is_interrupted or job.journaled is None:
         return
-    [note] = journal_paths(job.journaled, 1)
+    note = completion_note_path(job.journaled)
     journals = [path for path in journal_paths(job.journaled, job.ranks.world_size) if path != note]
     if journals:
         error = summary.unreadable_error()

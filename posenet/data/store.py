@@ -10,7 +10,7 @@ Layout. No array is compressed or in chunks, so a record is read by two reads at
 - ``sample``: one row for every main person: the row of the image and that of the person within the image. An image
   without annotations has no people, a ``mask_miss`` of zeros, and one sample with the person ``NO_PERSON``.
 
-Sizes and coordinates are pixels in the frame of the annotations. Decoded pixels get there by a rotation by the EXIF
+Sizes and coordinates are pixels in the frame of the annotations. Decoded pixels are turned into this frame by the EXIF
 orientation in ``record``.
 
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies. ``record``
@@ -99,7 +99,8 @@ class Record(NamedTuple):
     def allows_reduction(self, reduction: int) -> bool:
         """Whether decoding at a reduced size is faster, and the result has the same upper left corner as the image.
 
-        The last row and column of a reduced JPEG may lie partly outside the image. Rotation can make them the first.
+        The last row and column of a reduced JPEG may lie partly outside the image. A rotation may move them to the
+        upper left.
         """
         is_exact = self.height % reduction == 0 and self.width % reduction == 0
         return is_jpeg(self.image_bytes) and (self.orientation == 1 or is_exact)
@@ -451,7 +452,7 @@ def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
     mapped to it.
 
     Raises:
-        DataError: a store cannot be used, has no keypoint of the network or is given twice, or two stores that are
+        DataError: a store cannot be used, has no keypoint of the network, or is given twice; or two stores that are
             given by their paths alone contain the same image.
     """
     items = [setting] if isinstance(setting, str) else list(setting)

@@ -1,4 +1,4 @@
-"""Starting the processes of a run: the variables of torchrun for a task of SLURM, and torchrun on this machine."""
+"""How the processes of a run start: by torchrun or srun, whose variables are read here, or by ``--nproc``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def was_started_by_us(environment: Mapping[str, str]) -> bool:
 
 
 def restarts_after_failure(environment: Mapping[str, str]) -> bool:
-    """Whether a torchrun of the user has started this process: it may restart it after any other status than 0."""
+    """Whether a torchrun of the user has started this process; it may start a process again that ends with an error."""
     return "TORCHELASTIC_RUN_ID" in environment and not was_started_by_us(environment)
 
 
@@ -69,12 +69,12 @@ def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
     """The number of processes that srun has started together; 1 outside a job step."""
     if "SLURM_PROCID" not in environment or "SLURM_STEP_ID" not in environment:
         return 1
-    # The shell of an interactive salloc has SLURM_NTASKS too, although it is the only task of its step.
+    # In the shell of an interactive salloc, which is alone in its step, SLURM_NTASKS counts the tasks of the job.
     return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
 
 
 def _torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun would set for this task of srun. They meet on the first host, unless MASTER_ADDR is set."""
+    """What torchrun would set for this task of srun. The tasks meet on the first host, unless MASTER_ADDR is set."""
     nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
     # A port that differs between the steps of a job, and between jobs with ids close to each other.
     job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])

@@ -49,9 +49,9 @@ class Diagnosis:
     metrics: Mapping[str, float]
     """COCO's ten keypoint metrics, ``AP``, ``AP50`` ... ``ARL``; -1 without people of that size."""
     precision: Mapping[str, np.ndarray]
-    """(10, 101) precision at each OKS threshold and recall 0, 0.01 ... 1: of the results as they are (``UNCORRECTED``),
-    and after correcting each kind of error and all before it. The area between two stages is the AP that a kind of
-    error costs. The last stage comes in two: ``MISSED_AT_50`` before ``missed``."""
+    """(10, 101) precision at each OKS threshold and recall 0, 0.01 ... 1, by stage: of the results as they are
+    (``UNCORRECTED``), then after correcting each kind of error and all before it. The area between two stages is the AP
+    that a kind of error costs. Between ``background`` and ``missed`` stands ``MISSED_AT_50``."""
     alone_precision: Mapping[str, np.ndarray]
     """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
     sensitivity: Mapping[str, Sequence[Slice]]
@@ -172,8 +172,8 @@ def diagnose(
     Corrected keypoints lie at the distance of a similarity of 0.85 (jitter), 0.5 (miss) or m (inversion, swap) from the
     true ones. Corrected scores are the OKS of each result with its person. Background results are removed, and missed
     people are removed from the truth, at each OKS threshold separately. So nothing remains to be corrected, and the
-    last AP is 1. Before that, people missed at OKS 0.50 are removed alone: what is left then are people who were found,
-    but not exactly enough for the stricter thresholds.
+    last AP is 1. Before that, only the people missed at OKS 0.50 are removed: what is left then are people who were
+    found, but not exactly enough for the stricter thresholds.
 
     Args:
         annotations: COCO keypoint JSON.
@@ -243,8 +243,10 @@ def _correct(
         ranked = evaluate(matched.correct(CORRECTIONS[:number]))
         in_turn[kind] = ranked.precision()
         alone[kind] = evaluate(matched.correct([kind])).precision()
-    for precision, before in ((in_turn, ranked.without_background()), (alone, outcome)):
-        precision["background"] = before.without_background().precision()
+    ranked = ranked.without_background()
+    in_turn["background"] = ranked.precision()
+    alone["background"] = outcome.without_background().precision()
+    for precision, before in ((in_turn, ranked), (alone, outcome)):
         precision[MISSED_AT_50] = before.precision_without(before.missed & before.missed[0])
         precision["missed"] = before.precision_without(before.missed)
     return in_turn, alone

@@ -108,7 +108,7 @@ class Predictor:
         Args:
             path: a file, or the name of registered weights such as "simplepose", which are downloaded once. A file that
                 ends in ``.onnx`` is one that ``posenet export-onnx`` has written; it needs no PyTorch.
-            config: replaces the configuration in the checkpoint. An exported file has settings of its own.
+            config: replaces the configuration in the checkpoint; None for an exported file, which has its own.
             device: auto, cpu, cuda, cuda:1, mps and so on.
             amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device.
             backend: the software that runs the network; "auto" is the fastest one that is installed and as accurate.
@@ -160,8 +160,8 @@ class Predictor:
     ) -> Generator[list[Person], None, None]:
         """Like ``stream``, but only images of the same group run together.
 
-        The last bits of the result for an image may depend on the images that it runs together with. So processes
-        between which whole groups are divided find exactly the people that one process finds.
+        The last bits of the result for an image may depend on the images that it runs together with. If processes
+        share out whole groups, they find exactly the people that one process finds.
         """
         orders: deque[list[int]] = deque()  # of each group, the order in which its images run
 
@@ -169,7 +169,7 @@ class Predictor:
             for group in groups:
                 arrays = [to_bgr(image, channels) for image in group]
                 batches = self._batch_by_input_size(arrays)
-                if batches:
+                if batches:  # an empty group has no results
                     orders.append(list(itertools.chain(*batches)))
                 for batch in batches:
                     yield [arrays[index] for index in batch]

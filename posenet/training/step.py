@@ -26,8 +26,8 @@ class StepResult:
     loss: float | None = None
     """Mean loss over its batches and all processes; None if the step was skipped."""
     bad_value: float | None = None
-    """Why the step was skipped: the gradient norm, or this rank's loss of the batch whose loss was bad on some rank.
-    None if the step was not skipped, or only because the loss scale of fp16 was too large."""
+    """Why the step was skipped: a bad gradient norm, or this rank's loss of the first batch whose loss was bad on some
+    rank, here or elsewhere. None if the step was not skipped, or only because the loss scale of fp16 was too large."""
 
 
 class TrainStep:
@@ -92,7 +92,8 @@ class TrainStep:
         # Skip or update.
         for number, bad in enumerate(bad_votes):
             if bad:
-                self.scaler.update(self.scaler.get_scale())  # the gradient says nothing about the loss scale
+                # A bad loss says nothing about the loss scale, which stays as it is.
+                self.scaler.update(self.scaler.get_scale())
                 return StepResult(bad_value=own_losses[number].item())
         if not math.isfinite(gradient_norm):
             # That the loss scale of fp16 was too large is normal, and no sign of an exploding loss.

@@ -67,7 +67,7 @@ class TrainingResult:
     folder: Path
     """Folder of the run: ``last.pth``, ``best.pth``, ``log.txt``, ``log.jsonl`` and so on."""
     finished: bool
-    """Whether the last epoch was completed. False after a stop signal, ``max_steps`` or early stopping."""
+    """Whether all epochs were completed. False after a stop signal, ``max_steps`` or early stopping."""
     epochs: int
     """Completed epochs."""
     steps: int
@@ -155,7 +155,7 @@ def train(
         _log.info(trainer.describe())
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(trainer.resume, checkpoint, continues_run))
-            checkpoint = None  # it takes as much memory as the run
+            checkpoint = None  # free the memory; partial, because a lambda would keep it
         result = trainer.run()
         if status is not None and result.stopped:
             status.final = "stopped"
@@ -165,7 +165,7 @@ def train(
 def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
     """Raise ``CheckpointError`` if the folder contains a run that this one does not continue.
 
-    ``saved_at`` is that of the folder when the checkpoint to continue was read; None if the run continues none there.
+    ``saved_at`` is ``folder.saved_at()`` when the checkpoint to continue was read; None if it is not of this folder.
     """
     if saved_at is None and folder.has_checkpoints():
         raise CheckpointError(
@@ -182,8 +182,8 @@ def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
 class Trainer:
     """Trains one network over epochs that can be interrupted at any step.
 
-    A run that ``is_new`` starts from ``train.weights``, not from a checkpoint. ``stack`` closes the data. Any
-    ``PosenetError`` if a setting or a file cannot be used, or the processes have different ones.
+    A run that ``is_new`` starts from ``train.weights``, not from a checkpoint. ``stack`` closes the data. Raises a
+    ``PosenetError`` if a setting or a file cannot be used, or differs between the processes.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class Trainer:
         self.writer = CheckpointWriter(folder, config.checkpoint)
 
     def _build(self, stack: contextlib.ExitStack, is_new: bool) -> None:
-        """Open the data and make what the settings define; another rank may fail to."""
+        """Open the data and make what the settings define. This may fail on some ranks only."""
         config, device = self.config, self.runtime.device
         self.stores = open_stores(config, stack)
         network = PoseNet.from_config(config)
@@ -345,8 +345,8 @@ class Trainer:
                 bar.update()
                 if progress.total_steps % self.config.log.every_steps == 0 or progress.step == steps:
                     self._log_step(bar, lr)
-        # After the last step too, to count its replaced samples and to save if that is due. A stop is left to the
-        # validation or the next epoch.
+        # A vote after the last step counts its replaced samples and saves if that is due. Its answer is not needed:
+        # the validation or the next epoch stops.
         self._vote()
         return True
 
@@ -358,7 +358,7 @@ class Trainer:
             num_replaced: unreadable samples that were replaced since the last vote.
         """
         progress = self.progress
-        # A run of as many steps as whole epochs ends after the validation.
+        # If ``max_steps`` is the end of an epoch, the run stops after the validation.
         steps_done = self._has_done_max_steps() and progress.step < self.input.steps_per_epoch
         stop_due = self.stop_requested() or steps_done
         save_due = self.runtime.is_main and self.writer.is_due(progress.total_steps)
@@ -371,7 +371,7 @@ class Trainer:
         # Not while steps are bad: a return to a checkpoint must find weights from before them.
         if save and not stop and not self.guard.bad_in_a_row:
             self.save()
-        if not stop:  # the samples belong to the coming step, which a stopped run has still to do
+        if not stop:  # a stopped run has not done the step; when resumed, it reads and counts these samples again
             progress.replaced += replaced
         return bool(stop)
 
@@ -456,8 +456,8 @@ class Trainer:
             self._save_before_failing()
             raise
         self._report_epoch(values)
-        score = "val_loss" if self.evaluate is None else "AP"
-        is_best = progress.record_score(score, values.get(score))
+        score_name = "val_loss" if self.evaluate is None else "AP"
+        is_best = progress.record_score(score_name, values.get(score_name))
         progress.start_next_epoch()
         self.save(is_best)
         return True
@@ -533,15 +533,15 @@ class Trainer:
         progress = self.progress
         steps = self.input.steps_per_epoch
         epochs = self.config.train.epochs
-        following = (epochs - progress.epoch - 1) * steps
+        steps_after_epoch = (epochs - progress.epoch - 1) * steps
         if self.max_steps:
-            following = min(following, self.max_steps - progress.total_steps - (steps - progress.step))
+            steps_after_epoch = min(steps_after_epoch, self.max_steps - progress.total_steps - (steps - progress.step))
         return progress_bar(
             title=f"epoch {progress.epoch + 1}/{epochs}",
             total=steps,
             unit="step",
             done=progress.step,
-            following=following,
+            following=steps_after_epoch,
             leave=False,
             disable=not self.shows_progress,
         )

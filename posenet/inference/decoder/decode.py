@@ -24,8 +24,8 @@ MIN_LIMB_SCORE = 0.001
 """Limbs with a lower limb score are dropped."""
 MIN_SHARE_OF_BEST = 0.35
 """Limbs with less than this share of the score of the best limb of the same body part at either end are dropped."""
-MAX_MISSING_LIMBS = 0.01
-"""If fewer of the body parts inside people lack a limb, the maps are taken to show all limbs."""
+MAX_MISSING_LIMB_SHARE = 0.01
+"""The maps are taken to show all limbs if a smaller share of the body parts inside people has none."""
 LIMB_SCORE_FLOOR = 0.05
 """Added to sums of limb scores in the score of a person, so that weak limbs hardly matter."""
 MAX_ESTIMATE_DISTANCE = 2.0
@@ -52,7 +52,7 @@ def decode(
         part_threshold: a limb needs a higher response than this on the map of its body part.
         max_peaks: number of candidates of each keypoint, the strongest ones.
         min_keypoints: people with fewer keypoints are dropped.
-        min_score: people with a lower score are dropped; limbs to other people, which lower it further, do not count.
+        min_score: people with a lower score are dropped, before limbs to other people lower the score further.
         skeleton: meaning of the channels.
 
     Returns:
@@ -137,8 +137,9 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     """The person of every candidate, (N,) from 0, and whether the maps are so clear that they show all limbs.
 
     The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
-    their person were lowered. Then fragments that no limb connects are assigned to people, unless the maps show all
-    limbs. A skeleton without a layout has no pose model and skips the last two steps.
+    their person were lowered. Then fragments without a limb to their person are assigned to people. If the maps show
+    all limbs, a fragment is not assigned to a person to whom a body part should connect it. A skeleton without a layout
+    has no pose model and skips the last two steps.
     """
     label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
     if not skeleton.layout or not len(label):
@@ -154,7 +155,7 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     if (factor[is_within] < 1).any():
         label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score * factor))
         z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
-    limbs_are_complete = _missing_limb_share(limbs, label, score > 0, pose_model.is_part) < MAX_MISSING_LIMBS
+    limbs_are_complete = _missing_limb_share(limbs, label, score > 0, pose_model.is_part) < MAX_MISSING_LIMB_SHARE
     target = pose_model.assign_fragments(z, score, limbs_are_complete)
     return _consecutive(target[label]), limbs_are_complete
 
@@ -224,13 +225,14 @@ def estimate_missing_keypoints(
     """Estimate where the keypoints of people are that were not found.
 
     From ``MIN_FOR_ESTIMATE`` keypoints on, it is the candidate nearest to where the pose model expects the keypoint, up
-    to ``MAX_ESTIMATE_DISTANCE``: too weak to be linked to its person, or another person's whose keypoint coincides.
-    Without such a candidate, it is the expected position. For people with fewer keypoints, and for a skeleton without a
-    layout, it is the mean position of the keypoints found.
+    to ``MAX_ESTIMATE_DISTANCE``. Such a candidate was too weak to join its person, or belongs to another person who has
+    the keypoint at the same place. Without one, it is the expected position. For people with fewer keypoints, and for a
+    skeleton without a layout, it is the mean position of the keypoints found.
 
     Args:
         keypoints: (P, K, 3) x and y in cells and score; all 0 where a keypoint was not found.
-        allowed: (P, N) which candidates may be estimates for each person; None for all.
+        allowed: (P, N) which candidates may be estimates for each person: those with a limb to the person if the maps
+            show all limbs. None for all.
 
     Returns:
         (P, K, 2) float32 x and y in cells; those of keypoints that were found have no meaning.
@@ -298,7 +300,7 @@ def _linked_candidates(limbs: Limbs, owner: np.ndarray, num_people: int) -> np.n
 
 
 def _missing_limb_share(limbs: Limbs, label: np.ndarray, found: np.ndarray, is_part: np.ndarray) -> float:
-    """(m + 1/2) / (n + 1), where m of the n body parts inside people have no limb.
+    """(m + 1/2) / (n + 1), where m of the n body parts inside people have no limb. So a few body parts do not decide.
 
     ``found``, (G, K), are the keypoints of each group; ``is_part``, (K, K), is whether a body part connects two.
     """

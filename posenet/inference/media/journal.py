@@ -34,6 +34,11 @@ def journal_paths(file: Path, world_size: int) -> list[Path]:
     return [path] if world_size == 1 else [Path(f"{path}-{rank}-of-{world_size}") for rank in range(world_size)]
 
 
+def completion_note_path(file: Path) -> Path:
+    """The note that a file of people is complete. It replaces the journal of a single process."""
+    return journal_paths(file, 1)[0]
+
+
 def check_resumable(file: Path, world_size: int) -> None:
     """Check that a file of people was begun by as many processes, if it exists.
 
@@ -154,7 +159,7 @@ class Journal:
 
 
 def write_completion_note(path: Path, run: Mapping[str, Any], unreadable: Mapping[int, str]) -> None:
-    """Replace a journal by a note that the run is complete, with the reason for each source that could not be read."""
+    """Write the note that a run is complete, with the reason for each source that could not be read."""
     write_atomically(path, _line({"run": dict(run), "unreadable": list(unreadable.items())}))
 
 
