@@ -90,8 +90,6 @@ def test_two_workers_of_a_local_ray_lose_nothing_when_one_is_killed(
         batch_size=3,
         concurrency=2,
         num_cpus=1,
-        max_restarts=-1,
-        max_task_retries=-1,
     ).take_all()
     assert (tmp_path / "killed").exists()
     found = {Path(row["path"]).name: row["people"] for row in rows}
