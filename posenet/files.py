@@ -114,7 +114,7 @@ def write_atomically(path: str | Path, data: bytes) -> None:
         return
     path = resolve_link(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_replacement(path) as temporary:
+    with name_file_in_errors(path), atomic_replacement(path) as temporary:
         temporary.write_bytes(data)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from posenet.files import atomic_replacement, is_standard_output, open_text_output, write_atomically
+from tests.helpers.videos import full_disk
 
 
 def test_the_new_content_replaces_the_old_when_the_block_ends(tmp_path):
@@ -28,6 +29,12 @@ def test_a_failed_write_keeps_the_old_file(tmp_path, error):
         temporary.write_bytes(b"half")
         raise error
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_the_error_of_a_full_disk_names_the_file(tmp_path):
+    with full_disk(5), pytest.raises(OSError) as error:
+        write_atomically(tmp_path / "file", b"too much")
+    assert error.value.filename == str(tmp_path / "file") and os.listdir(tmp_path) == []
 
 
 def test_a_leftover_link_is_removed_and_not_written_through(tmp_path):

@@ -17,7 +17,7 @@ from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import config_of_checkpoint, load_weights, require_fitting_weights
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
-from posenet.messages import truncate_for_message
+from posenet.messages import pluralize, truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, OptimConfig, config_differences, load_config
 from posenet.training.averaging import WeightAverage, trained_weights
@@ -218,7 +218,7 @@ def get_random_state(device: torch.device) -> dict[str, Any]:
 def _restore_random_state(states: list[dict[str, Any]], runtime: Runtime) -> None:
     """Restore the random state of this rank from those of all ranks."""
     if states and len(states) != runtime.world_size:
-        _log.info("The run had %d processes and continues with %d", len(states), runtime.world_size)
+        _log.info("The run had %s and continues with %d", pluralize(len(states), "process", "processes"), runtime.world_size)
     if runtime.rank >= len(states):
         return
     state = states[runtime.rank]
