@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group,
         "--patience",
         "train.patience",
-        "stop after N epochs without a better score; 0 does not stop",
+        "stop after N scores (AP or validation loss) without a better one; 0 does not stop",
         type=non_negative_int,
         metavar="N",
     )

@@ -308,7 +308,7 @@ class TrainConfig:
     evaluate_every: int = 1
     """Epochs between COCO evaluations; 0 never evaluates. Needs data.val_images and data.val_annotations."""
     patience: int = 0
-    """Stop after this many epochs without a better score (AP, or the validation loss without AP); 0 never stops."""
+    """Stop after this many scores (AP, or the validation loss without AP) without a better one; 0 never stops."""
 
     def __post_init__(self) -> None:
         _check(self.batch_size >= 1, "train.batch_size must be at least 1")

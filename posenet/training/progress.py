@@ -34,7 +34,7 @@ class Progress:
     best: float = -math.inf
     """Best score so far; greater is better."""
     stale: int = 0
-    """Epochs without a better score."""
+    """Scores since the best one."""
     best_kind: str = ""
     """Kind of the score: "AP" or "val_loss"."""
 

@@ -26,7 +26,7 @@ from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
-from posenet.errors import CheckpointError, DataError, OtherRankError, TrainingError
+from posenet.errors import CheckpointError, ConfigError, DataError, OtherRankError, TrainingError
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
 from posenet.progress_bar import progress_bar
@@ -252,6 +252,8 @@ class Trainer:
         self.evaluate = None
         if config.data.val_images and config.data.val_annotations and config.train.evaluate_every:
             self.evaluate = CocoValidation(config, network, self.runtime, self.shows_progress)
+        if config.train.patience and self.evaluate is None and self.stores.val is None:
+            raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
 
     def describe(self) -> str:
         """The network, the data and the folder of the run."""
@@ -266,12 +268,14 @@ class Trainer:
         )
 
     def _describe_lr(self) -> str:
-        optim, world_size = self.config.optim, self.runtime.world_size
+        optim, average, world_size = self.config.optim, self.config.average, self.runtime.world_size
         samples = self.config.train.batch_size * world_size * optim.accumulate
-        lr = optim.lr * lr_factor(optim, world_size)
+        key, rates = ("average.cycle_lr", average.cycle_lr) if average.cycle_epochs else ("optim.lr", (optim.lr,))
+        factor = lr_factor(optim, world_size)
+        lr = " to ".join(f"{rate * factor:g}" for rate in rates)
         processes = pluralize(world_size, "process", "processes")
-        rule = f"optim.lr {optim.lr:g} x {processes}" if optim.scale_lr else "optim.lr, not scaled"
-        return f"Learning rate {lr:g} ({rule}) for steps of {samples} samples"
+        rule = f" x {processes}" if optim.scale_lr else ", not scaled"
+        return f"Learning rate {lr} ({key}{rule}) for steps of {samples} samples"
 
     @property
     def progress(self) -> Progress:
@@ -306,7 +310,7 @@ class Trainer:
         while progress.epoch < self.config.train.epochs:
             if 0 < self.config.train.patience <= progress.stale:
                 self.writer.finish()
-                _log.info("Stopped early: no better score for %d epochs", progress.stale)
+                _log.info("Stopped early after %s without a better one", pluralize(progress.stale, "score"))
                 return self._result(finished=False)
             if not (self.train_one_epoch() and self.finish_epoch()):
                 self.save()

@@ -207,6 +207,7 @@ def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
     progress = read_checkpoint(tmp_path / "best.pth")["progress"]
     assert (progress["epoch"], progress["best"]) == (best, max(scores[:epochs]))
     if patience:  # it has stopped, also if it is started again
+        assert f"Stopped early after {patience} score" in (tmp_path / "log.txt").read_text()
         assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == epochs
 
 
@@ -350,6 +351,7 @@ def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp
         ("average.kind=swa", "average.cycle_epochs=1"): r"frozen BatchNorm.*--freeze '\*\.norm\.\*'",
         ("train.weights=missing.pth",): r"missing\.pth",
         ("train.device=toaster",): "'toaster'",
+        ("train.patience=1", "data.val="): "needs a score; set data.val",
         (same,): r"share 6 images .* data\.allow_overlap",
         (f"data.val_images={tmp_path}", f"data.val_annotations={empty}"): "contains no annotated people",
         (f"data.val_images={tmp_path}", f"data.val_annotations={people}"): r"000000000001\.jpg",
