@@ -140,7 +140,7 @@ def training_figure(history: RunHistory, run_name: str) -> Figure:
         axes.set_xlabel("epoch" if history.epochs else "step")
         axes.set_xlim(0, max(1.02 * end, 1))
     # The curves are drawn at every validation, and matplotlib's automatic layout takes half of the time.
-    figure.subplots_adjust(0.6 / width, 0.6 / height, 1 - 0.8 / width, 1 - 0.8 / height, wspace=0.24, hspace=0.36)
+    figure.subplots_adjust(0.75 / width, 0.6 / height, 1 - 0.8 / width, 1 - 0.8 / height, wspace=0.24, hspace=0.36)
     return figure
 
 

@@ -142,7 +142,7 @@ def test_half_of_the_tensors_must_fit(num_fitting: int, accepted: bool) -> None:
     if accepted:
         assert load_weights(model, "some.pth", state=state).loaded == ["a", "b"]
     else:
-        with pytest.raises(CheckpointError, match="only 1 of 4 tensors fit"):
+        with pytest.raises(CheckpointError, match=r"only 1 of 4 tensors fit .* set model\.stacks"):
             load_weights(model, "some.pth", state=state)
     assert [tensor.item() for tensor in model.state_dict().values()] == [float(accepted)] * 2 + [0.0] * 2
 

@@ -121,6 +121,13 @@ def test_a_loss_that_falls_far_has_a_logarithmic_axis_with_plain_numbers(run: Ru
     assert axes.yaxis.get_major_formatter()(100.0) == "100"
 
 
+def test_the_numbers_of_an_exploding_loss_are_inside_the_figure(run: Run) -> None:
+    lines = [train_entry(step, loss=loss, terms=[[loss]]) for step, loss in ((10, 30.0), (20, 150000.0), (30, 2e6))]
+    axes = panels(run(*lines))["Loss"]
+    axes.figure.canvas.draw()
+    assert axes.yaxis.get_tightbbox().x0 >= 0
+
+
 def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
     lines = [train_entry(step, terms=[[None if step == 20 else 3.0]]) for step in (10, 20, 30)]
     assert np.isnan(panels(run(*lines))["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]
