@@ -15,8 +15,9 @@ from typing import Any
 import cv2
 import numpy as np
 
+from posenet.errors import PosenetError
 from posenet.files import write_atomically
-from posenet.messages import MessageFormatter
+from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig
 from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
 
@@ -119,7 +120,10 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
 
 
 class TextLog:
-    """Writes all messages of the package within this context to ``log.txt``, also those from before ``open``."""
+    """Writes all messages of the package within this context to ``log.txt``, also those from before ``open``.
+
+    An error that ends the context is written too, but only there: the caller reports it.
+    """
 
     def __init__(self) -> None:
         self._early = logging.handlers.MemoryHandler(MAX_EARLY_MESSAGES, flushLevel=logging.CRITICAL + 1)
@@ -143,7 +147,10 @@ class TextLog:
         _package_logger.removeHandler(self._early)
         _package_logger.addHandler(self._file)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if self._file is not None and isinstance(error, Exception):
+            text = str(error) if isinstance(error, PosenetError) else repr(error)
+            self._file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, to_single_line(text), None, None))
         _package_logger.removeHandler(self._early)
         _package_logger.setLevel(self._previous_level)
         if self._file is not None:

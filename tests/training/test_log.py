@@ -102,6 +102,7 @@ def test_a_callback_that_fails_at_the_start_ends_the_run_and_the_last_started_en
     with pytest.raises(ValueError, match="no network"):
         train_tiny(stores, tmp_path, callbacks=[Calls(calls), Named(), Calls(calls, "start")])
     assert calls == ["start", "start", "second end", "end"]
+    assert "ERROR: ValueError('no network')" in (tmp_path / "log.txt").read_text()
     assert not (tmp_path / "last.pth").exists()
 
 
