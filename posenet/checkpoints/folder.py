@@ -184,7 +184,12 @@ def copy_to_host(value: Any) -> Any:
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Within this context, only this process may write into ``folder``, which is created; else ``CheckpointError``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot create the folder {folder} ({error.strerror}); choose another one with --checkpoint-path"
+        ) from error
     lock = FileLock(folder / LOCK_FILE)
     try:
         lock.acquire(timeout=LOCK_SECONDS)

@@ -213,6 +213,12 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, m
     assert other_process_can_lock(folder)
 
 
+def test_a_file_with_the_name_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(CheckpointError, match=r"run \(File exists\); .*--checkpoint-path"), run_lock(tmp_path / "run"):
+        pass
+
+
 def test_a_start_waits_for_data_workers_that_end_after_their_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
