@@ -127,6 +127,8 @@ def settings_of_resumed_run(
         )
     changed = config_differences(saved, settings)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
+    if settings.train.weights not in ("", saved.train.weights):
+        _log.warning("train.weights is only for new runs; this one continues with the weights in %s", path)
     require_fitting_weights(settings, state, path)
     return settings
 

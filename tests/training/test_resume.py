@@ -279,7 +279,7 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
         for resume, config, overrides in (
             (tmp_path / "run", None, ["optim.lr=0.5"]),
             (tmp_path / "run" / "last.pth", "file.toml", []),
-            (True, None, ["checkpoint.path=run", "train.patience=7"]),
+            (True, None, ["checkpoint.path=run", "train.patience=7", "train.weights=other.pth"]),
             ("run", whole, []),
         ):
             result = posenet.train(config, overrides, resume=resume, max_steps=1, progress=False)
@@ -290,6 +290,7 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     assert "settings that do not exist any more are ignored: train.old" in caplog.text
     assert "Settings kept from the checkpoint; changed: optim.lr: 1e-05 -> 0.5\n" in caplog.text
     assert "Settings kept from the checkpoint; changed: optim.momentum: 0.9 -> 0.5\n" in caplog.text
+    assert "train.weights is only for new runs; this one continues with the weights in run/last.pth" in caplog.text
     assert saved["train"]["batch_size"] == 4 and saved["optim"]["lr"] == 2.5e-4  # a Config replaces all
 
 
