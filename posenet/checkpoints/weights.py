@@ -88,8 +88,8 @@ def load_weights(
     if len(report.loaded) < min_loaded_share * len(model_tensors):
         raise CheckpointError(
             f"{path}: only {len(report.loaded)} of {len(model_tensors)} "
-            "tensors fit this network; it is of another architecture: set model.stacks, model.width and model.growth to "
-            "those of the file"
+            "tensors fit this network; it is of another architecture: set model.stacks, model.width and "
+            "model.growth to those of the file"
         )
     model.load_state_dict(model_tensors | {name: file_tensors[name] for name in report.loaded})
     return report

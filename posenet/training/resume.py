@@ -220,7 +220,8 @@ def get_random_state(device: torch.device) -> dict[str, Any]:
 def _restore_random_state(states: list[dict[str, Any]], runtime: Runtime) -> None:
     """Restore the random state of this rank from those of all ranks."""
     if states and len(states) != runtime.world_size:
-        _log.info("The run had %s and continues with %d", pluralize(len(states), "process", "processes"), runtime.world_size)
+        processes = pluralize(len(states), "process", "processes")
+        _log.info("The run had %s and continues with %d", processes, runtime.world_size)
     if runtime.rank >= len(states):
         return
     state = states[runtime.rank]

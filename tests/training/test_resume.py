@@ -238,6 +238,10 @@ def test_a_run_continues_with_another_number_of_processes_and_batch_size(
     assert "The run had 2 processes and continues with 1" in caplog.text
     assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
     assert last(folder)["progress"]["total_steps"] == 3
+    run_in_processes(
+        2, tmp_path / "again", lambda runtime: train_tiny(stores, folder, runtime=runtime, resume=True, max_steps=4)
+    )
+    assert "The run had 1 process and continues with 2" in (folder / "log.txt").read_text()
 
 
 def test_only_skipped_steps_count_as_skipped(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
