@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from posenet.errors import ConfigError, DataError
 
@@ -23,6 +23,14 @@ def is_standard_output(path: str | Path) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(1))
     except OSError:
         return False
+
+
+def _standard_output() -> BinaryIO:
+    """Standard output for bytes, after all that was printed; ``DataError`` if it is closed."""
+    if sys.stdout is None:
+        raise DataError("standard output is closed; write to a file")
+    sys.stdout.flush()
+    return sys.stdout.buffer
 
 
 def resolve_link(path: Path) -> Path:
@@ -80,8 +88,7 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
 def open_text_output(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file that replaces an earlier one when the block ends without an error; or standard output."""
     if is_standard_output(path):
-        sys.stdout.flush()
-        stream = io.TextIOWrapper(sys.stdout.buffer, "utf-8", "surrogateescape", newline="")
+        stream = io.TextIOWrapper(_standard_output(), "utf-8", "surrogateescape", newline="")
         try:
             yield stream
         finally:
@@ -108,9 +115,9 @@ def name_file_in_errors(path: str | Path) -> Iterator[None]:
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file completely or not at all, creating its folder if necessary; or write to standard output."""
     if is_standard_output(path):
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        output = _standard_output()
+        output.write(data)
+        output.flush()
         return
     path = resolve_link(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)

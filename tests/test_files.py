@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from posenet.errors import DataError
 from posenet.files import atomic_replacement, is_standard_output, open_text_output, write_atomically
 from tests.helpers.videos import full_disk
 
@@ -90,6 +91,13 @@ def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary, write):
     print("before")
     write("-", b"text")
     assert capsysbinary.readouterr().out == b"before\ntext" and not os.listdir(tmp_path)
+
+
+@WRITERS
+def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch, write):
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(DataError, match="write to a file"):
+        write("-", b"text")
 
 
 @pytest.mark.parametrize("redirected", [False, True])

@@ -223,7 +223,11 @@ def _prepare(args: argparse.Namespace, ranks: Ranks) -> _Job:
 
 def _find_inputs(args: argparse.Namespace, world_size: int) -> list[Source]:
     """The inputs that the flags name, each once."""
-    listed = parse_standard_input(sys.stdin.buffer.read()) if "-" in args.inputs else []
+    listed: list[Source] = []
+    if "-" in args.inputs:
+        if sys.stdin is None:
+            raise DataError("standard input is closed; give the names of files instead of -")
+        listed = parse_standard_input(sys.stdin.buffer.read())
     sources = find_sources(args.inputs, listed=listed, recursive=args.recursive)
     if not sources:
         raise DataError("no input: the list of files is empty")

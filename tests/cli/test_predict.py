@@ -294,6 +294,9 @@ def test_a_list_or_an_image_on_standard_input(
     give_input(monkeypatch, Path("photos/a.png").read_bytes())
     assert predict("-", "--json", "-") == 0
     assert len(json.loads(capsys.readouterr().out)) == 1
+    monkeypatch.setattr("sys.stdin", None)
+    assert predict("-", "--json", "-") == 2
+    assert "standard input is closed" in capsys.readouterr().err
 
 
 def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
