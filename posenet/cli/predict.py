@@ -343,9 +343,9 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
             _write(files, frame, people)
         blocks = share(job.blocks, ranks.rank, ranks.world_size)
         remaining = [block for block in blocks if not journal or block[0].block >= journal.next_block]
-        if len(remaining) < len(blocks):
-            _log.info("%s of this process are already done", pluralize(len(blocks) - len(remaining), "block"))
         sources = [source for block in remaining for source in block]
+        if len(remaining) < len(blocks):
+            _log.info("already done: %s", pluralize(sum(map(len, blocks)) - len(sources), "input"))
         frames = read_frames(
             sources, start=args.start, duration=args.duration, stride=args.stride, stop_requested=stop_requested
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -214,6 +215,7 @@ def test_a_prediction_continued_after_a_full_disk_counts_all_that_it_has_found(
     continued = capsys.readouterr()
     assert continued.out.splitlines()[0] == expected.out.splitlines()[0]
     assert continued.err.splitlines()[-1] == expected.err.splitlines()[-1]
+    assert re.search(r"already done: \d+ inputs", continued.err)
     assert path.read_bytes() == whole.read_bytes()
 
 
