@@ -122,7 +122,7 @@ class Trails:
             if person.id is not None:
                 self._points.setdefault(person.id, deque()).append((frame.seconds, self._next_point(person, person.id)))
                 self._people[person.id] = person
-        widest = max(2, max(drawing.shape[:2]) // 200)
+        widest = max(2, _size_of(drawing) // 200)
         for id, points in self._points.items():
             while points and frame.seconds - points[0][0] > TRAIL_SECONDS:
                 points.popleft()
@@ -145,7 +145,7 @@ class Trails:
 def _draw_id(drawing: np.ndarray, person: Person, id: int) -> None:
     """Write the number of a tracked person above its box."""
     left, top, _, _ = person.box().astype(int).tolist()
-    scale = max(drawing.shape[:2]) / 800
+    scale = _size_of(drawing) / 800
     position = (max(0, left), max(round(30 * scale), top - round(8 * scale)))
     for colour, width in ((OUTLINE, 4), (person_colour(id), 1)):
         thickness = max(1, round(2 * width * scale))
@@ -191,9 +191,16 @@ def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
 def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
     """Line width in pixels: a fiftieth of the person's size, within limits that depend on the size of the drawing."""
     left, top, right, bottom = person.box()
-    drawing_size = max(drawing.shape[:2])
+    drawing_size = _size_of(drawing)
     narrowest, widest = max(1, drawing_size / 500), max(1, drawing_size / 120)
     return round(float(np.clip(max(right - left, bottom - top) / 50, narrowest, widest)))
+
+
+def _size_of(drawing: np.ndarray) -> int:
+    """The longer side in pixels, but at most twice the shorter one: people in a panorama are as high as it is."""
+    sides = drawing.shape[:2]
+    size: int = min(max(sides), 2 * min(sides))
+    return size
 
 
 def _side_colours(skeleton: Skeleton) -> list[Colour]:

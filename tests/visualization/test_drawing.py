@@ -63,6 +63,8 @@ def test_line_width_follows_the_image_size_or_is_set(person):
     large = draw_people(np.zeros((3072, 4096, 3), np.uint8), [large_person])
     small = draw_people(image, [person])
     assert large.any(axis=2).mean() == pytest.approx(small.any(axis=2).mean(), rel=0.5)
+    panorama = draw_people(np.zeros((384, 5120, 3), np.uint8), [person])
+    assert panorama.any(axis=2).sum() == pytest.approx(small.any(axis=2).sum(), rel=0.5)
     areas = [draw_people(image, [person], line_width=width).any(axis=2).sum() for width in (1, 4, 9)]
     assert areas[0] < areas[1] < areas[2]
 
