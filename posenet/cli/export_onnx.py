@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> None:
     messages = message_stream(args.output)
     size = f"{model.ByteSize() / 1e6:.1f} MB"
     print(f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see docs/deployment.md", file=messages)
+    if not is_exported_file(args.output):
+        print("predict and evaluate read it only under a name that ends in .onnx", file=messages)
     if args.int8:
         print(
             "compare its AP with that of the checkpoint on images that were not used for calibration: run\n"

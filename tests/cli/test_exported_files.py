@@ -80,8 +80,17 @@ def test_a_checkpoint_is_exported_in_float32_and_in_8_bits(
         printed = capsys.readouterr().out
         assert f"wrote {tmp_path / name}: " in printed and "MB, input images, output maps" in printed
         assert ("compare its AP" in printed) == bool(words)
+        assert "ends in .onnx" not in printed
         argv = ["--checkpoint", tmp_path / name, photos, "--csv", tmp_path / f"{name}.csv", "--min-score", "0"]
         assert run_tool("predict", list(map(str, argv))) == 0
+
+
+def test_an_exported_file_that_predict_would_not_recognise_is_reported(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnx")
+    assert run_tool("export-onnx", ["--checkpoint", str(checkpoint), "--output", str(tmp_path / "net.bin")]) == 0
+    assert "a name that ends in .onnx" in capsys.readouterr().out
 
 
 def test_wrong_flags_of_the_exporter_are_one_line(
