@@ -31,6 +31,8 @@ class Person:
     @classmethod
     def from_coco(cls, keypoints: np.ndarray, score: float, skeleton: Skeleton = COCO) -> Person:
         """A person from (F, 3) x, y and score in the order of the annotation file, such as COCO's 17 keypoints."""
+        if np.shape(keypoints) != (len(skeleton.file_keypoints), 3):
+            raise ValueError(f"keypoints must be ({len(skeleton.file_keypoints)}, 3), not {np.shape(keypoints)}")
         joints = skeleton.to_network_order(np.asarray(keypoints, np.float32)[None])[0]
         return cls(joints, score, skeleton)
 

@@ -26,6 +26,11 @@ def test_to_coco_has_the_order_of_the_file_and_no_neck():
     assert np.count_nonzero(rows[:, 2]) == 3
 
 
+def test_keypoints_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"must be \(17, 3\), not \(18, 3\)"):
+        Person.from_coco(np.zeros((18, 3)), 0.5)
+
+
 def test_the_box_encloses_the_keypoints_found():
     np.testing.assert_array_equal(make_person(nose=(10, 20, 1), Rank=(40, 5, 0.1)).box(), (10, 5, 40, 20))
     np.testing.assert_array_equal(make_person().box(), (0, 0, 0, 0))
