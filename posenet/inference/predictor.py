@@ -97,7 +97,7 @@ class Predictor:
         path: str | Path,
         *,
         config: Config | None = None,
-        device: str = "auto",
+        device: torch.device | str = "auto",
         amp: Amp | Literal["auto"] = "auto",
         backend: BackendName | None = None,
         min_score: float = 0.0,
@@ -122,7 +122,7 @@ class Predictor:
                 unknown or out of range.
         """
         override_settings(InferenceConfig(), overrides)  # a wrong one is reported before a large file is read
-        network, config = load_network(path, config, device=device, amp=amp, backend=backend)
+        network, config = load_network(path, config, device=str(device), amp=amp, backend=backend)
         settings = override_settings(config.inference, overrides)
         skeleton = config.model.skeleton
         return cls(network, settings, skeleton=skeleton, min_score=min_score, exif_frame=config.data.exif_frame)

@@ -173,7 +173,7 @@ def test_arrays_that_are_no_images_are_refused(wrong):
 
 def test_from_checkpoint_uses_the_configuration_and_overrides(tmp_path):
     path = write_checkpoint(tmp_path / "tiny.pth", "inference.height=64", "inference.flip=true")
-    predictor = Predictor.from_checkpoint(path, device="cpu", batch_size=2)
+    predictor = Predictor.from_checkpoint(path, device=torch.device("cpu"), batch_size=2)
     assert predictor.settings == InferenceConfig(height=64, flip=True, batch_size=2)
     assert not predictor.network.network.training
     images = torch.rand(1, 3, 64, 64)
