@@ -60,7 +60,7 @@ class PyAVReader(VideoReader):
         if isinstance(location, Path) and not location.is_file():
             raise DataError(f"cannot read {name}: no such file")
         if isinstance(location, Path) and not location.stat().st_size:
-            raise DataError(f"{name} is empty (0 bytes)")
+            raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
         try:
             self._container = _open_input(location)
         except av.FFmpegError as error:

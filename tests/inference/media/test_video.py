@@ -177,7 +177,7 @@ def test_a_video_that_was_cut_off_is_reported(tmp_path: Path) -> None:
     assert 5 < len(frames) < 15 and f"{path} ends early: it has" in str(last.error)
 
 
-@pytest.mark.parametrize("content, message", [(b"", "is empty (0 bytes)"), (b"no video", "cannot be opened")])
+@pytest.mark.parametrize("content, message", [(b"", "is empty (0 bytes); copy it"), (b"no video", "cannot be opened")])
 def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.mp4"
     path.write_bytes(content)
