@@ -147,7 +147,15 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     """
     with torch.device("meta"):
         model_tensors = PoseNet.from_config(config).state_dict()
-    compare_tensors(model_tensors, extract_weights(state, path), path).require_all()
+    weights = extract_weights(state, path)
+    output = weights.get("stacks.0.heads.0.output.weight")
+    num_channels = config.model.skeleton.num_channels
+    if output is not None and output.ndim and len(output) != num_channels:
+        raise CheckpointError(
+            f"{path} predicts {len(output)} maps, the skeleton has {num_channels}; "
+            "give its skeleton with --set model.skeleton=FILE.toml"
+        )
+    compare_tensors(model_tensors, weights, path).require_all()
 
 
 def compare_tensors(
@@ -199,8 +207,9 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     weights = extract_weights(state, source)
     config = config or config_of_checkpoint(state, source) or Config()
     config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
+    require_fitting_weights(config, state, source)
     network = PoseNet.from_config(config)
-    load_weights(network, source, state=weights, min_loaded_share=0).require_all()
+    network.load_state_dict(weights)
     write_checkpoint(
         resolve_link(Path(output)), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
     )
@@ -236,17 +245,10 @@ def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], sourc
     try:
         width = 4 * len(weights["stem.entry.conv.weight"])  # the first convolution has a quarter of the width
         second_scale = weights["stacks.0.heads.1.features.0.conv.weight"].shape[1]  # width + growth
-        num_channels = len(weights["stacks.0.heads.0.output.weight"])
         stacks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("stacks."))
-        settings = dataclasses.replace(settings, stacks=stacks, width=width, growth=second_scale - width)
+        return dataclasses.replace(settings, stacks=stacks, width=width, growth=second_scale - width)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{source} does not contain the weights of a PoseNet ({error}); give a published file or a checkpoint of "
             "this program"
         ) from error
-    if num_channels != settings.skeleton.num_channels:
-        raise CheckpointError(
-            f"{source} predicts {num_channels} maps, the skeleton has {settings.skeleton.num_channels}; "
-            "give its skeleton with --set model.skeleton=FILE.toml"
-        )
-    return settings

@@ -105,6 +105,9 @@ def test_networks_of_other_skeletons_need_its_name_and_are_not_exported(
     torch.save(state, tmp_path / "bare.pth")
     assert convert("import-weights", tmp_path / "bare.pth", "--output", tmp_path / "a.pth") == 2
     assert "predicts 5 maps, the skeleton has 50" in capsys.readouterr().err
+    (tmp_path / "hand.toml").write_text('keypoints = ["thumb", "index"]\nparts = [["thumb", "index"]]\n')
+    remedy = ("--set", f"model.skeleton={tmp_path / 'hand.toml'}")
+    assert convert("import-weights", tmp_path / "bare.pth", "--output", tmp_path / "c.pth", *remedy) == 0
     tables = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
     tables["model"]["skeleton"] = table
     torch.save(state | {"config": tables}, tmp_path / "hand.pth")
