@@ -16,10 +16,10 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, is_standard_output
-from posenet.images import write_image
+from posenet.images import IMAGE_SUFFIXES, write_image
 from posenet.inference.media.outputs import Show, Write, drawing_suffixes, output_paths, show_in_window, write_drawings
 from posenet.inference.media.people_files import write_coco, write_csv, write_json, write_json_lines
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
@@ -57,6 +57,10 @@ def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> Image
         )
     if args.json and args.json != "-" and Path(args.json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(f"--json {args.json} writes JSON; end the name with .json, or .jsonl for one person per line")
+    for flag, folder in (("--output", args.output), ("--heatmaps", args.heatmaps)):
+        suffix = Path(folder or "").suffix
+        if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
+            raise ConfigError(f"{flag} {folder} would be a folder for files named like the inputs; leave out {suffix}")
     if args.output and args.heatmaps and Path(args.output).resolve() == Path(args.heatmaps).resolve():
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
     drawings = output_paths(sources, Path(args.output), drawing_suffixes) if args.output else {}

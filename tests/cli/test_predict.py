@@ -170,6 +170,7 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
         (["bare", "--output", "out"], "no images in folder"),
         (["photos/a.png"], "give --output"),
         (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
+        (["photos/a.png", "--output", "out.png"], "--output out.png would be a folder"),
         (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder"),
         (["photos/a.png", "--json", "people.xml"], "people.xml writes JSON"),
         (["photos/a.png", "--output", "out", "--heatmaps", "out"], "two folders"),
