@@ -187,7 +187,9 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
             if ranks.is_main and not args.quiet:
                 messages = message_stream(*people_files(args))
                 print(summary, file=messages)
-                written = [path for path in (args.output, *people_files(args), args.heatmaps) if path and path != "-"]
+                # After Ctrl-C, several processes leave the people in their journals.
+                people = [] if summary.is_interrupted and ranks.world_size > 1 else people_files(args)
+                written = [path for path in (args.output, *people, args.heatmaps) if path and path != "-"]
                 if written and summary.has_frames:
                     print("wrote " + ", ".join(written), file=messages)
     # Ctrl-C is the ordinary way to end a camera or a live stream.

@@ -99,6 +99,16 @@ def test_several_processes_write_the_files_of_one(
             assert frame.seconds == other.seconds and np.array_equal(frame.image, other.image)
 
 
+def test_several_processes_that_are_interrupted_name_only_files_that_exist(
+    predict: Predict, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posenet.cli.predict.catch_stop_signals", lambda: contextlib.nullcontext(lambda: True))
+    path, drawings = tmp_path / "p.jsonl", tmp_path / "drawings"
+    statuses, messages = on_ranks(2, lambda: predict(inputs, "--json", path, "--output", drawings), tmp_path / "log")
+    assert statuses == [130, 130] and f"wrote {drawings}\n" in messages, messages
+    assert not path.exists()
+
+
 def test_several_processes_write_the_results_file_of_one(spot_file: Path, tmp_path: Path) -> None:
     annotations = write_spot_split(tmp_path / "split")
     argv = ["--checkpoint", spot_file, "--backend", "onnxruntime", "--images", tmp_path / "split"]
