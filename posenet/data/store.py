@@ -291,7 +291,8 @@ class Store:
             remedy = "name every store by itself" if "*" in str(self.path) else "build it with posenet build-hdf5"
             raise DataError(f"{self.path} does not exist; {remedy}") from error
         except (PermissionError, IsADirectoryError) as error:
-            raise DataError(f"cannot read store {self.path}: {os.strerror(error.errno or 0)}") from error
+            reason = os.strerror(error.errno or 0)
+            raise DataError(f"cannot read store {self.path}: {reason}; give a file of posenet build-hdf5") from error
         except _H5PY_ERRORS as error:
             reason = " ".join(str(error).split())
             raise DataError(

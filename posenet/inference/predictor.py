@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, DataError
 from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.letterbox import Letterbox, resample_maps
@@ -143,6 +143,7 @@ class Predictor:
 
     def batch(self, images: Sequence[ImageInput], channels: ChannelOrder = "bgr") -> list[list[Person]]:
         """The people in each of several images of any sizes. Images with network inputs of equal size run together."""
+        _refuse_single_image(images)
         return list(self.stream_groups([images], channels))
 
     def stream(
@@ -153,6 +154,7 @@ class Predictor:
         Among ``batch_size`` images that follow each other, those with network inputs of equal size run together, so
         images sorted by shape make full batches.
         """
+        _refuse_single_image(images)
         return self.stream_groups(batched(images, self.settings.batch_size), channels)
 
     def stream_groups(
@@ -269,6 +271,12 @@ class Predictor:
             sizes = tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
             indices_of.setdefault(sizes, []).append(index)
         return [batch for indices in indices_of.values() for batch in batched(indices, self.settings.batch_size)]
+
+
+def _refuse_single_image(images: object) -> None:
+    """Raise ``DataError`` for one image instead of several: its rows, or the letters of its path, are no images."""
+    if isinstance(images, (str, Path)) or (isinstance(images, np.ndarray) and images.ndim < 4):
+        raise DataError("give several images as a list; for a single one, call the predictor itself")
 
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:

@@ -197,7 +197,7 @@ def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
 
 
 def _size_of(drawing: np.ndarray) -> int:
-    """The longer side in pixels, but at most twice the shorter one: people in a panorama are as high as it is."""
+    """The longer side in pixels, but at most twice the shorter one: people are hardly taller than a panorama."""
     sides = drawing.shape[:2]
     size: int = min(max(sides), 2 * min(sides))
     return size

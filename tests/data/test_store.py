@@ -256,7 +256,7 @@ def test_missing_files_folders_and_patterns_are_refused(tmp_path: Path) -> None:
         Store(tmp_path / "none.h5")
     with pytest.raises(DataError, match=r"does not exist; name every store by itself"):
         Store(tmp_path / "train-*.h5")
-    with pytest.raises(DataError, match=rf"cannot read store {tmp_path}: Is a directory"):
+    with pytest.raises(DataError, match=rf"cannot read store {tmp_path}: Is a directory; give a file of posenet"):
         Store(tmp_path)
 
 

@@ -171,6 +171,13 @@ def test_arrays_that_are_no_images_are_refused(wrong):
         spot_predictor()(wrong)
 
 
+@pytest.mark.parametrize("single", [np.zeros((5, 5, 3), np.uint8), np.zeros((5, 5), np.uint8), "photo.jpg"], ids=str)
+def test_a_single_image_is_not_taken_for_several(single):
+    for predict in (spot_predictor().batch, spot_predictor().stream):
+        with pytest.raises(DataError, match="as a list"):
+            predict(single)
+
+
 def test_from_checkpoint_uses_the_configuration_and_overrides(tmp_path):
     path = write_checkpoint(tmp_path / "tiny.pth", "inference.height=64", "inference.flip=true")
     predictor = Predictor.from_checkpoint(path, device=torch.device("cpu"), batch_size=2)
