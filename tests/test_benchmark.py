@@ -75,9 +75,7 @@ def inputs(stores: dict[str, Path], tiny_coco: Path) -> dict[str, list[object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=pytest.mark.slow) if part == "gpu" else part for part in NUMBERS]
-)
+@pytest.mark.parametrize("part", NUMBERS)
 def test_each_benchmark_writes_its_numbers_and_a_table(
     part: str,
     inputs: dict[str, list[object]],

@@ -188,8 +188,9 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
                 messages = message_stream(*people_files(args))
                 print(summary, file=messages)
                 # After Ctrl-C, several processes leave the people in their journals.
-                people = [] if summary.is_interrupted and ranks.world_size > 1 else people_files(args)
-                written = [path for path in (args.output, *people, args.heatmaps) if path and path != "-"]
+                are_joined = ranks.world_size == 1 or not summary.is_interrupted
+                outputs = [args.output, *(people_files(args) if are_joined else []), args.heatmaps]
+                written = [path for path in outputs if path and path != "-"]
                 if written and summary.has_frames:
                     print("wrote " + ", ".join(written), file=messages)
     # Ctrl-C is the ordinary way to end a camera or a live stream.

@@ -270,9 +270,9 @@ class Trainer:
     def _describe_lr(self) -> str:
         optim, average, world_size = self.config.optim, self.config.average, self.runtime.world_size
         samples = self.config.train.batch_size * world_size * optim.accumulate
-        key, rates = ("average.cycle_lr", average.cycle_lr) if average.cycle_epochs else ("optim.lr", (optim.lr,))
-        factor = lr_factor(optim, world_size)
-        lr = " to ".join(f"{rate * factor:g}" for rate in rates)
+        key = "average.cycle_lr" if average.cycle_epochs else "optim.lr"
+        rates = average.cycle_lr if average.cycle_epochs else (optim.lr,)
+        lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
         processes = pluralize(world_size, "process", "processes")
         rule = f" x {processes}" if optim.scale_lr else ", not scaled"
         return f"Learning rate {lr} ({key}{rule}) for steps of {samples} samples"

@@ -198,9 +198,8 @@ def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
 
 def _size_of(drawing: np.ndarray) -> int:
     """The longer side in pixels, but at most twice the shorter one: people are hardly taller than a panorama."""
-    sides = drawing.shape[:2]
-    size: int = min(max(sides), 2 * min(sides))
-    return size
+    height, width = drawing.shape[:2]
+    return int(min(max(height, width), 2 * min(height, width)))
 
 
 def _side_colours(skeleton: Skeleton) -> list[Colour]:
