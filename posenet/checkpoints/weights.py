@@ -62,30 +62,21 @@ class LoadReport:
             )
 
 
-def load_weights(
-    model: nn.Module,
-    path: str | Path,
-    *,
-    state: Mapping[str, Any] | None = None,
-    min_loaded_share: float = MIN_LOADED_SHARE,
-) -> LoadReport:
+def load_weights(model: nn.Module, path: str | Path) -> LoadReport:
     """Copy all tensors of a checkpoint that fit into a model, and report the others.
 
     Args:
         path: a checkpoint, whose names may have prefixes of wrappers, or the name of published weights.
-        state: content of the file, if it has been read already.
-        min_loaded_share: smallest share of the model's tensors that must fit.
 
     Raises:
-        CheckpointError: the file is unreadable, or fewer tensors fit; the model is unchanged.
+        CheckpointError: the file is unreadable, or a smaller share of the tensors than ``MIN_LOADED_SHARE`` fits; the
+            model is unchanged.
     """
-    if state is None:
-        path = find_weights(path)
-        state = read_checkpoint(path)
-    file_tensors = extract_weights(state, path)
+    path = find_weights(path)
+    file_tensors = extract_weights(read_checkpoint(path), path)
     model_tensors = model.state_dict()
     report = compare_tensors(model_tensors, file_tensors, path)
-    if len(report.loaded) < min_loaded_share * len(model_tensors):
+    if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
             f"{path}: only {len(report.loaded)} of {len(model_tensors)} "
             "tensors fit this network; it is of another architecture: set model.stacks, model.width and "

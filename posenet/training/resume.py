@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from posenet.checkpoints.file import FORMAT, read_checkpoint
 from posenet.checkpoints.folder import CheckpointFolder
-from posenet.checkpoints.weights import config_of_checkpoint, load_weights, require_fitting_weights
+from posenet.checkpoints.weights import config_of_checkpoint, extract_weights, require_fitting_weights
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import pluralize, truncate_for_message
@@ -193,7 +193,7 @@ class RunState:
     def load_weights(self, checkpoint: FoundCheckpoint) -> None:
         """Restore the weights, their average, the state of the optimizer and the loss scale, or ``CheckpointError``."""
         path, state = checkpoint.path, checkpoint.state
-        load_weights(self.network, path, state={"model": trained_weights(state)}, min_loaded_share=0).require_all()
+        self.network.load_state_dict(extract_weights({"model": trained_weights(state)}, path))
         if self.average is not None:
             self.average.load_state_dict(state)
         try:
