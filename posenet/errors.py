@@ -23,6 +23,10 @@ class CheckpointError(PosenetError):
     """A checkpoint that is damaged, is not one of ours, or does not fit the network."""
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint whose bytes are not those that were written; an older one may be intact."""
+
+
 class TrainingError(PosenetError):
     """A training run that cannot continue, for example because its loss explodes repeatedly."""
 

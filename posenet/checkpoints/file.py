@@ -6,9 +6,11 @@ whole file before it: ``head -c -64 FILE | sha256sum`` prints the last 64 charac
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pickle
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from posenet.errors import CheckpointError
+from posenet.errors import CheckpointError, DamagedCheckpointError
 from posenet.files import atomic_replacement, is_standard_output
 from posenet.messages import truncate_for_message
 
@@ -25,8 +27,17 @@ FORMAT = 1
 COMMENT_PREFIX = b"posenet-sha256:"
 COMMENT_LENGTH = len(COMMENT_PREFIX) + 2 * hashlib.sha256().digest_size
 
+_ENTRY_SIGNATURE = b"PK\x03\x04"
+"""With these bytes begins what PyTorch reads as a zip file. It reads other files as its format before version 1.6."""
 _END_RECORD_SIGNATURE = b"PK\x05\x06"
 _END_RECORD_SIZE = 22
+_ZIP64_END_SIGNATURE = b"PK\x06\x06"
+_ZIP64_LOCATOR_SIGNATURE = b"PK\x06\x07"
+_END_RECORDS = struct.Struct("<4s36xQQ 4s4xQ4x 4s8xLLH")
+"""The last three records of a zip file: the end in 64 bits, its locator, and the end in 32 bits. Of the first and the
+last: signature, size and offset of the list of entries, and length of the comment; of the locator: signature, offset of
+the first."""
+_ZIP64_SIZE = _END_RECORDS.size - _END_RECORD_SIZE
 _LENGTH_FIELD = COMMENT_LENGTH.to_bytes(2, "little")
 """The last two bytes of a zip file's end record: the length of the comment that follows it."""
 _TAIL_SIZE = 4096
@@ -60,16 +71,16 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint into host memory; code in the file is never run.
 
-    ``CheckpointError`` if the file is missing, damaged or no checkpoint, has a newer format, or contains objects other
-    than plain data.
+    Raises:
+        DamagedCheckpointError: the file is damaged, or no file of plain data that PyTorch has written.
+        CheckpointError: the file is missing, cannot be read now, has a newer format or contains no dictionary.
     """
     path = Path(path)
     if path.is_dir():
         raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as last.pth")
     if not path.is_file():
         raise CheckpointError(f"checkpoint {path} is not a file; check the path")
-    with open(path, "rb") as file:
-        state = _read(file, path)
+    state = _read(path)
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} does not contain a dictionary of weights; use another file")
     version = state.get("format", FORMAT)
@@ -80,39 +91,82 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
-def _read(file: BinaryIO, path: Path) -> Any:
+def _read(path: Path) -> Any:
     try:
-        _refuse_damaged(file, path)
-        file.seek(0)
-        return torch.load(file, map_location="cpu", weights_only=True)
+        with open(path, "rb") as file:
+            _refuse_damaged(file, path)
+            file.seek(0)
+            return torch.load(file, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
     except pickle.UnpicklingError as error:
-        raise CheckpointError(
+        raise DamagedCheckpointError(
             f"{path} is not a checkpoint of plain tensors: it is damaged, foreign, or contains code, which is never "
             "run; use another file"
         ) from error
-    # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user.
+    # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user, except for
+    # those that say nothing about the file.
     except Exception as error:
-        raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise CheckpointError(f"there is too little memory to read {path}; free some, and try again") from error
+        # A seek to a place that a damaged file names is an invalid argument.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            reason = error.strerror or str(error)
+            raise CheckpointError(f"cannot read {path} ({reason}); try again, or use another file") from error
+        raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
 
 
 def _refuse_damaged(file: BinaryIO, path: Path) -> None:
     """Check what ``torch.load`` does not check: our checksum, compression, and the checksums of the zip entries."""
     matches = _verify_checksum(file)
     if matches is False:
-        raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
-    if not zipfile.is_zipfile(file):
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
+    file.seek(0)
+    if file.read(len(_ENTRY_SIGNATURE)) != _ENTRY_SIGNATURE:
         return
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
+        has_duplicates = len({entry.filename for entry in entries}) < len(entries)
+        if has_duplicates or not _pytorch_reads_the_same_entries(file, len(archive.comment)):
+            raise DamagedCheckpointError(f"{path} is damaged, or not a zip file as PyTorch writes it; use another file")
         # A file that unpacks to more bytes than it has; many entries can refer to the same bytes.
         is_larger = sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size
         if is_larger or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise CheckpointError(f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first")
+            raise DamagedCheckpointError(
+                f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first"
+            )
         damaged_entry = archive.testzip() if matches is None else None
     if damaged_entry is not None:
-        raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
+
+
+def _pytorch_reads_the_same_entries(file: BinaryIO, comment_length: int) -> bool:
+    """Whether PyTorch finds the list of entries that ``zipfile`` has found, whose checks would else be in vain.
+
+    ``zipfile`` takes the list that ends where the end records begin, and accepts bytes after the comment. PyTorch takes
+    the list that the end records name, at the offset in them. A forged file can show a different list to each.
+    """
+    end = file.seek(0, os.SEEK_END) - _END_RECORD_SIZE - comment_length
+    zip64_end = end - _ZIP64_SIZE
+    file.seek(max(zip64_end, 0))
+    records = file.read(end + _END_RECORD_SIZE - max(zip64_end, 0)).rjust(_END_RECORDS.size, b"\0")
+    (
+        zip64_signature,
+        zip64_list_size,
+        zip64_list_offset,
+        locator_signature,
+        located_offset,
+        signature,
+        list_size,
+        list_offset,
+        stated_length,
+    ) = _END_RECORDS.unpack(records)
+    if signature != _END_RECORD_SIGNATURE or stated_length != comment_length:
+        return False
+    if locator_signature != _ZIP64_LOCATOR_SIGNATURE:
+        return bool(list_offset + list_size == end)
+    is_located = zip64_signature == _ZIP64_END_SIGNATURE and located_offset == zip64_end
+    return bool(is_located and zip64_list_offset + zip64_list_size == zip64_end)
 
 
 def _verify_checksum(file: BinaryIO) -> bool | None:

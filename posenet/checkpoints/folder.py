@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.errors import CheckpointError
+from posenet.errors import CheckpointError, DamagedCheckpointError
 from posenet.files import atomic_replacement, write_atomically
 from posenet.settings import CheckpointConfig
 
@@ -86,14 +86,15 @@ class CheckpointFolder:
     ) -> tuple[Path, dict[str, Any]] | None:
         """Path and content of the newest intact checkpoint that ``accept`` accepts; None if there is none.
 
-        Damaged checkpoints are logged as warnings; ``CheckpointError`` if all are damaged.
+        Damaged checkpoints are logged as warnings. ``CheckpointError`` if all are damaged, or if one cannot be read for
+        another reason, such as too little memory: going back to an older one would lose work that is not lost.
         """
         paths = [path for path in [self.last, *self.history(), self.best] if path.exists()]
         num_damaged = 0
         for path in paths:
             try:
                 state = read_checkpoint(path)
-            except (CheckpointError, OSError) as error:
+            except DamagedCheckpointError as error:
                 _log.warning("%s", error)
                 num_damaged += 1
                 continue

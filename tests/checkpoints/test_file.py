@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import random
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import torch
 
 from posenet.checkpoints.file import COMMENT_LENGTH, read_checkpoint, write_checkpoint
 from posenet.checkpoints.weights import load_weights
-from posenet.errors import CheckpointError
+from posenet.errors import CheckpointError, DamagedCheckpointError
 from tests.helpers.networks import tiny_network
 
 END_LENGTH = COMMENT_LENGTH + 22
@@ -138,3 +140,107 @@ def test_a_compressed_file_is_refused_before_it_is_unpacked(content: bytes, tmp_
             target.writestr(name, source.read(name))
     with pytest.raises(CheckpointError, match="compressed.pth is compressed.*unpack it first"):
         read_checkpoint(path)
+
+
+def write_with_comment(path: Path, comment: bytes) -> None:
+    torch.save({"model": {"a": torch.ones(3)}}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = comment
+
+
+@pytest.mark.parametrize("comment", [b"PK\x05\x06tail", b"PK\x05\x06", b"text PK\x05\x06" + 17 * b"x"])
+def test_a_comment_that_hides_the_zip_file_from_python_is_refused(tmp_path: Path, comment: bytes) -> None:
+    """PyTorch would read it, and no compression and no damage would be noticed."""
+    path = tmp_path / "hidden.pth"
+    write_with_comment(path, comment)
+    assert not zipfile.is_zipfile(path)
+    assert torch.load(path, weights_only=True)["model"]["a"].tolist() == [1, 1, 1]
+    with pytest.raises(DamagedCheckpointError, match="hidden.pth is damaged or not a PyTorch checkpoint"):
+        read_checkpoint(path)
+
+
+def test_bytes_after_the_end_of_a_zip_file_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "longer.pth"
+    torch.save({"model": {"a": torch.ones(3)}}, path)
+    path.write_bytes(path.read_bytes() + 5 * b"x")
+    with pytest.raises(DamagedCheckpointError, match="longer.pth is damaged, or not a zip file as PyTorch writes it"):
+        read_checkpoint(path)
+
+
+def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "twice.pth"
+    torch.save({"model": {"a": torch.ones(3)}}, path)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("twice/data/0", bytes(12))
+    with pytest.raises(DamagedCheckpointError, match="not a zip file as PyTorch writes it"):
+        read_checkpoint(path)
+
+
+def with_checksum(content: bytes) -> bytes:
+    """A zip file without a comment, with the comment of our checkpoints."""
+    content = content[:-2] + COMMENT_LENGTH.to_bytes(2, "little") + b"posenet-sha256:"
+    return content + hashlib.sha256(content).hexdigest().encode()
+
+
+def harmless_list(entries: bytes) -> bytes:
+    """The list of a zip file's entries as if none of them was compressed."""
+    result = bytearray(entries)
+    start = 0
+    while start < len(entries):
+        result[start + 10 : start + 12] = bytes(2)  # the method
+        result[start + 24 : start + 28] = result[start + 20 : start + 24]  # the size
+        start += 46 + sum(int.from_bytes(result[start + field : start + field + 2], "little") for field in (28, 30, 32))
+    return bytes(result)
+
+
+@pytest.mark.parametrize("has_locator", [False, True])
+def test_a_second_list_of_entries_for_python_alone_is_refused(tmp_path: Path, has_locator: bool) -> None:
+    """Python takes the list before the end records, PyTorch the one that they name, where all is compressed."""
+    plain, path = tmp_path / "plain.pth", tmp_path / "forged.pth"
+    torch.save({"model": {"a": torch.zeros(100_000)}}, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    content = path.read_bytes()
+    start, size = (int.from_bytes(content[-22 + field : -18 + field], "little") for field in (16, 12))
+    forged = content[: start + size] + harmless_list(content[start : start + size])
+    if has_locator:
+        end = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, *2 * [len(source.namelist())], size, start)
+        other_end = bytearray(end)
+        other_end[48:56] = (start + size + len(end)).to_bytes(8, "little")
+        forged = content[: start + size] + end + harmless_list(content[start : start + size]) + bytes(other_end)
+        forged += struct.pack("<4sLQL", b"PK\x06\x07", 0, start + size, 1)
+    path.write_bytes(with_checksum(forged + content[-22:]))
+    assert torch.load(path, weights_only=True)["model"]["a"].numel() == 100_000
+    with zipfile.ZipFile(path) as archive:
+        assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}
+    with pytest.raises(DamagedCheckpointError, match="not a zip file as PyTorch writes it"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (OSError(errno.EIO, "Input/output error"), r"cannot read .*a\.pth \(Input/output error\); try again"),
+        (OSError(errno.ESTALE, "Stale file handle"), r"cannot read .*a\.pth \(Stale file handle\)"),
+        (InterruptedError(errno.EINTR, "Interrupted"), r"cannot read .*a\.pth \(Interrupted\)"),
+        (BlockingIOError(errno.EAGAIN, "Try again"), r"cannot read .*a\.pth \(Try again\)"),
+        (PermissionError(errno.EACCES, "Permission denied"), r"cannot read .*a\.pth \(Permission denied\)"),
+        (MemoryError(), r"too little memory to read .*a\.pth"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), r"too little memory to read .*a\.pth"),
+    ],
+)
+@pytest.mark.parametrize("place", ["torch.load", "zipfile.ZipFile"])
+def test_what_says_nothing_about_the_file_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str, place: str
+) -> None:
+    path = tmp_path / "a.pth"
+    torch.save({"a": torch.ones(3)}, path)
+
+    def fail(*_args: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read_checkpoint(path)
+    assert not isinstance(caught.value, DamagedCheckpointError) and "\n" not in str(caught.value)

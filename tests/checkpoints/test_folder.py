@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -60,6 +61,33 @@ def test_a_folder_with_damaged_checkpoints_only_is_an_error(tmp_path: Path) -> N
     (tmp_path / "last.pth").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="every checkpoint in .* is damaged"):
         CheckpointFolder(tmp_path).newest_intact()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), MemoryError()])
+def test_an_older_checkpoint_is_not_taken_because_the_newest_cannot_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    folder = CheckpointFolder(tmp_path)
+    save_steps(folder, 1, 2)
+    load = torch.load
+
+    def fail_once(*args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(torch, "load", load)
+        raise error
+
+    monkeypatch.setattr(torch, "load", fail_once)
+    with pytest.raises(CheckpointError, match=r"read .*last\.pth"):
+        folder.newest_intact()
+    _, state = folder.newest_intact()
+    assert state["step"] == 2
+
+
+def test_an_older_checkpoint_is_not_taken_because_the_newest_is_of_a_newer_program(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    save_steps(folder, 1)
+    folder.save({"format": 99}, 2)
+    with pytest.raises(CheckpointError, match="newer than this program's"):
+        folder.newest_intact()
 
 
 def test_checkpoints_are_ordered_by_time_after_a_return_to_an_older_step(tmp_path: Path) -> None:

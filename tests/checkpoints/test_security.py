@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
 import pickle
@@ -115,7 +116,9 @@ def test_a_file_whose_entries_share_their_bytes_is_refused(tmp_path: Path) -> No
     torch.save({"model": {"weight": torch.zeros(20_000)}}, path)
     with zipfile.ZipFile(path, "a") as archive:
         (large,) = (entry for entry in archive.infolist() if entry.file_size == 80_000)
-        archive.filelist.append(large)
+        twin = copy.copy(large)
+        twin.filename = "another name"
+        archive.filelist.append(twin)
         archive.writestr("end", "")
     with pytest.raises(CheckpointError, match="is compressed"):
         read_checkpoint(path)
