@@ -29,6 +29,11 @@ MAX_LISTED_NAMES = 5
 """Number of names of each kind that a report lists."""
 WEIGHT_KEYS = ("model", "weights", "state_dict")
 """Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
+WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+"""Types of weights. A network has float32 weights, which represent those of 16 bits exactly and round those of 64."""
+COUNTER = "num_batches_tracked"
+"""The last part of the names of the only tensors that may be integers."""
+COUNTER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class LoadReport:
         if mismatched:
             raise CheckpointError(
                 f"{self.path} is of another architecture ({len(mismatched)} tensors do not fit, "
-                f"first {truncate_for_message(mismatched[0])[1:-1]}); give the configuration it was trained with by "
+                f"first {_to_text(mismatched[0])}); give the configuration it was trained with by "
                 "--config or --set"
             )
 
@@ -70,7 +75,7 @@ def load_weights(model: nn.Module, path: str | Path) -> LoadReport:
 
     Raises:
         CheckpointError: the file is unreadable, or a smaller share of the tensors than ``MIN_LOADED_SHARE`` fits; the
-            model is unchanged.
+            model is unchanged. Or a tensor that fits is not usable; see ``require_usable_weights``.
     """
     path = find_weights(path)
     file_tensors = extract_weights(read_checkpoint(path), path)
@@ -82,7 +87,9 @@ def load_weights(model: nn.Module, path: str | Path) -> LoadReport:
             "tensors fit this network; it is of another architecture: set model.stacks, model.width and "
             "model.growth to those of the file"
         )
-    model.load_state_dict(model_tensors | {name: file_tensors[name] for name in report.loaded})
+    loaded = {name: file_tensors[name] for name in report.loaded}
+    require_usable_weights(loaded, path)
+    model.load_state_dict(model_tensors | loaded)
     return report
 
 
@@ -93,14 +100,14 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
     defaults, with the size of network that its weights have.
 
     Raises:
-        CheckpointError: the file is unreadable, or its weights do not all fit.
+        CheckpointError: the file is unreadable, or its weights do not all fit or are not usable.
     """
     path = find_weights(path)
     state = read_checkpoint(path)
     config = config or _config_of(state, path)
-    require_fitting_weights(config, state, path)
+    weights = require_fitting_weights(config, state, path)
     model = PoseNet.from_config(config)
-    model.load_state_dict(extract_weights(state, path))
+    model.load_state_dict(weights)
     return model.eval(), config
 
 
@@ -131,8 +138,8 @@ def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config |
     return config_from_dict(tables, source=str(path), ignore_unknown=True)
 
 
-def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
-    """Raise ``CheckpointError`` unless the weights are those of ``config``'s network.
+def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint; ``CheckpointError`` unless they are usable and those of ``config``'s network.
 
     The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
     """
@@ -147,6 +154,11 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
             "give its skeleton with --set model.skeleton=FILE.toml"
         )
     compare_tensors(model_tensors, weights, path).require_all()
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in weights.values()}
+    if sum(tensor.nbytes for tensor in weights.values()) > sum(storages.values()):
+        raise CheckpointError(f"{path} has tensors that share their values; save the weights as plain dense tensors")
+    require_usable_weights(weights, path)
+    return weights
 
 
 def compare_tensors(
@@ -165,18 +177,72 @@ def compare_tensors(
 
 
 def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
-    """The weights in the content of a checkpoint, under our parameter names; ``CheckpointError`` if there are none."""
+    """The weights in the content of a checkpoint, under our parameter names; all of them are plain dense tensors.
+
+    ``CheckpointError`` if there are none, if one is of another kind, or if two differ only in the prefixes of wrappers.
+    """
     table = next((state[key] for key in WEIGHT_KEYS if isinstance(state.get(key), Mapping)), state)
-    weights = {
-        strip_wrapper_prefixes(name): tensor
-        for name, tensor in table.items()
-        if isinstance(name, str) and isinstance(tensor, Tensor)
-    }
+    weights: dict[str, Tensor] = {}
+    for file_name, tensor in table.items():
+        if not isinstance(file_name, str) or not isinstance(tensor, Tensor):
+            continue
+        name = strip_wrapper_prefixes(file_name).removeprefix("posenet.")
+        if name in weights:
+            raise _ambiguous(path, name)
+        # Of tensors of other kinds not even the shape can be read in the same way.
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type != "cpu":
+            raise CheckpointError(
+                f"{path}: {_to_text(name)} is a sparse, nested or quantized tensor, or one without values; save the "
+                "weights as plain dense tensors"
+            )
+        weights[name] = tensor
     if not weights:
         raise CheckpointError(f"{path} contains no weights; use another file")
-    if is_published(weights):
-        return rename_to_ours(weights)
-    return {name.removeprefix("posenet."): tensor for name, tensor in weights.items()}
+    if not is_published(weights):
+        return weights
+    renamed = rename_to_ours(weights)
+    if len(renamed) < len(weights):
+        raise _ambiguous(path, next(name for name in weights if name in renamed))
+    return renamed
+
+
+def _ambiguous(path: str | Path, name: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} contains {_to_text(name)} more than once, under names with different prefixes or spellings; keep the "
+        "weights of one network"
+    )
+
+
+def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) -> None:
+    """Raise ``CheckpointError``, which names the ``source`` and the tensor, unless a network can compute with weights.
+
+    They must be floating-point numbers of at least 16 bits that are finite in float32, and variances must not be
+    negative. Only counters of batches may be integers. Otherwise the network would find nobody, and nothing would fail.
+    """
+    for name, tensor in weights.items():
+        fault = _find_fault(name, tensor)
+        if fault:
+            raise CheckpointError(f"{source}: {_to_text(name)} {fault}; use an older or another file")
+
+
+def _find_fault(name: str, tensor: Tensor) -> str:
+    """Why a network cannot compute with a tensor; empty if it can."""
+    kind = name.rpartition(".")[2]
+    if kind == COUNTER and tensor.dtype in COUNTER_DTYPES:
+        return ""
+    if tensor.dtype not in WEIGHT_DTYPES:
+        return f"has values of {tensor.dtype}, which are no weights"
+    if not tensor.numel():
+        return ""
+    smallest, largest = torch.stack(tensor.detach().float().aminmax()).tolist()  # both are NaN if any value is
+    if not (math.isfinite(smallest) and math.isfinite(largest)):
+        return "contains NaN, infinity, or a value that is infinite in float32"
+    return "contains a negative variance" if kind == "running_var" and smallest < 0 else ""
+
+
+def _to_text(name: str) -> str:
+    """A name from a file, for a message."""
+    return truncate_for_message(name)[1:-1]
 
 
 def strip_wrapper_prefixes(name: str) -> str:

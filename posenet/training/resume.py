@@ -14,7 +14,12 @@ from torch.optim import Optimizer
 
 from posenet.checkpoints.file import FORMAT, read_checkpoint
 from posenet.checkpoints.folder import CheckpointFolder
-from posenet.checkpoints.weights import config_of_checkpoint, extract_weights, require_fitting_weights
+from posenet.checkpoints.weights import (
+    config_of_checkpoint,
+    extract_weights,
+    require_fitting_weights,
+    require_usable_weights,
+)
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import pluralize, truncate_for_message
@@ -193,7 +198,9 @@ class RunState:
     def load_weights(self, checkpoint: FoundCheckpoint) -> None:
         """Restore the weights, their average, the state of the optimizer and the loss scale, or ``CheckpointError``."""
         path, state = checkpoint.path, checkpoint.state
-        self.network.load_state_dict(extract_weights({"model": trained_weights(state)}, path))
+        weights = extract_weights({"model": trained_weights(state)}, path)
+        require_usable_weights(weights, path)
+        self.network.load_state_dict(weights)
         if self.average is not None:
             self.average.load_state_dict(state)
         try:

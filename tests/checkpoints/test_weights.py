@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import (
     LoadReport,
     config_of_checkpoint,
+    export_weights,
     extract_weights,
+    import_weights,
     load_model,
     load_weights,
     stored_config,
     strip_wrapper_prefixes,
 )
 from posenet.errors import CheckpointError
+from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
+from posenet.training.resume import FoundCheckpoint, settings_of_resumed_run
+from posenet.training.teacher import load_teacher
 from tests.helpers.networks import random_network, tiny_network
 
 TINY = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
@@ -154,3 +164,142 @@ def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
         config_of_checkpoint(state, "some.pth")
     assert config_of_checkpoint({"config": {"model": {"skeleton": "coco"}}}, "some.pth") is not None
     assert config_of_checkpoint({}, "some.pth") is None
+
+
+WEIGHT = "stem.entry.conv.weight"
+VARIANCE = "stem.entry.norm.running_var"
+COUNTER = "stem.entry.norm.num_batches_tracked"
+
+
+def doors(tmp_path: Path) -> dict[str, Callable[[Path], object]]:
+    """All ways on which weights enter."""
+
+    def resume(path: Path) -> None:
+        settings_of_resumed_run(None, [], False, FoundCheckpoint(path, read_checkpoint(path)))
+
+    def teach(path: Path) -> None:
+        teacher = dataclasses.replace(TINY.train, teacher=str(path))
+        load_teacher(dataclasses.replace(TINY, train=teacher), torch.device("cpu"))
+
+    return {
+        "load_weights": lambda path: load_weights(tiny_network(stacks=1), path),
+        "load_model": load_model,
+        "resume": resume,
+        "import": lambda path: import_weights(path, tmp_path / "imported.pth"),
+        "export": lambda path: export_weights(path, tmp_path / "exported.pth"),
+        "teacher": teach,
+        "Predictor": lambda path: Predictor.from_checkpoint(path, device="cpu"),
+    }
+
+
+def changed(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    tensor = tensor.clone()
+    tensor.view(-1)[1] = value
+    return tensor
+
+
+NO_WEIGHTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "nan": (WEIGHT, lambda weight: changed(weight, math.nan), "contains NaN, infinity"),
+    "infinite": (WEIGHT, lambda weight: changed(weight, -math.inf), "contains NaN, infinity"),
+    "nan statistics": (VARIANCE, lambda weight: changed(weight, math.nan), "contains NaN, infinity"),
+    "beyond float32": (
+        WEIGHT,
+        lambda weight: changed(weight.double(), 1e200),
+        "contains NaN, infinity, or a value that is infinite",
+    ),
+    "negative": (VARIANCE, lambda weight: changed(weight, -1e-3), "contains a negative variance"),
+    "complex": (WEIGHT, lambda weight: weight.to(torch.complex64), "has values of torch.complex64"),
+    "bool": (WEIGHT, lambda weight: weight > 0, "has values of torch.bool"),
+    "int8": (WEIGHT, lambda weight: weight.to(torch.int8), "has values of torch.int8"),
+    "float8": (WEIGHT, lambda weight: weight.to(torch.float8_e4m3fn), "has values of torch.float8_e4m3fn"),
+    "integer statistics": (VARIANCE, lambda weight: weight.long(), "has values of torch.int64"),
+    "bool counter": (COUNTER, lambda weight: weight > 0, "has values of torch.bool"),
+    "meta": (
+        WEIGHT,
+        lambda weight: weight.to("meta"),
+        "is a sparse, nested or quantized tensor, or one without values",
+    ),
+    "sparse": (WEIGHT, lambda weight: weight.to_sparse(), "is a sparse"),
+    "sparse rows": (WEIGHT, lambda weight: weight.flatten(1).to_sparse_csr(), "is a sparse"),
+    "quantized": (WEIGHT, lambda weight: torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8), "is a sparse"),
+    "nested": (WEIGHT, lambda weight: torch.nested.nested_tensor([weight[0], weight[1]]), "is a sparse"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", NO_WEIGHTS)
+def test_what_a_network_cannot_compute_with_is_refused(model: PoseNet, tmp_path: Path, kind: str) -> None:
+    name, change, message = NO_WEIGHTS[kind]
+    path = tmp_path / "bad.pth"
+    weights = model.state_dict()
+    weights[name] = change(weights[name])
+    torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
+    with pytest.raises(CheckpointError, match=f"bad.pth: {re.escape(name)} {message}.*; ") as error:
+        load_model(path)
+    assert "\n" not in str(error.value)
+
+
+def test_every_door_refuses_the_same_weights(model: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "bad.pth"
+    weights = model.state_dict()
+    weights[WEIGHT] = changed(weights[WEIGHT], math.nan)
+    torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
+    for door, enter in doors(tmp_path).items():
+        with pytest.raises(CheckpointError, match=f"bad.pth: {WEIGHT} contains NaN"):
+            pytest.fail(f"{door} accepts it: {enter(path)}")
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.pth"]
+
+
+def test_a_refused_file_leaves_the_network_unchanged(model: PoseNet, other: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "bad.pth"
+    weights = model.state_dict()
+    weights[VARIANCE] = changed(weights[VARIANCE], math.nan)
+    torch.save({"model": weights}, path)
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    with pytest.raises(CheckpointError, match="NaN"):
+        load_weights(other, path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_weights_of_other_floating_types_load_as_float32(model: PoseNet, tmp_path: Path, dtype: torch.dtype) -> None:
+    path = tmp_path / "half.pth"
+    weights = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+    torch.save({"model": weights, "config": config_to_dict(TINY)}, path)
+    loaded = load_model(path)[0].state_dict()
+    assert {name: tensor.dtype for name, tensor in loaded.items()} == {
+        name: tensor.dtype for name, tensor in model.state_dict().items()
+    }
+    assert all(torch.equal(tensor, weights[name].to(tensor.dtype)) for name, tensor in loaded.items())
+
+
+def test_tensors_that_do_not_fit_may_have_any_values(model: PoseNet, other: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "more.pth"
+    torch.save({**model.state_dict(), "table": torch.arange(3), "mask": torch.tensor([-math.inf])}, path)
+    assert load_weights(other, path).unexpected == ["table", "mask"]
+
+
+@pytest.mark.parametrize("prefix", ["module.", "posenet.", "_orig_mod.", "module.posenet."])
+def test_two_tensors_of_one_name_are_refused(model: PoseNet, tmp_path: Path, prefix: str) -> None:
+    path = tmp_path / "two.pth"
+    weights = model.state_dict()
+    weights[prefix + WEIGHT] = torch.zeros_like(weights[WEIGHT])
+    torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
+    with pytest.raises(CheckpointError, match=f"two.pth contains {WEIGHT} more than once"):
+        load_model(path)
+
+
+def test_a_tensor_under_its_published_name_and_ours_is_refused(model: PoseNet) -> None:
+    weights = rename_to_published(model.state_dict())
+    extract_weights({"weights": weights}, "a.pth")
+    with pytest.raises(CheckpointError, match=f"a.pth contains {WEIGHT} more than once"):
+        extract_weights({"weights": weights | {WEIGHT: torch.zeros(3)}}, "a.pth")
+
+
+def test_tensors_that_share_their_values_cannot_make_a_small_file_a_large_network(tmp_path: Path) -> None:
+    path = tmp_path / "small.pth"
+    value = torch.ones(1)
+    weights = {name: value[0].expand(tensor.shape) for name, tensor in tiny_network(stacks=1).state_dict().items()}
+    torch.save({"model": weights, "config": config_to_dict(TINY)}, path)
+    with pytest.raises(CheckpointError, match="small.pth has tensors that share their values"):
+        load_model(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import shutil
@@ -367,12 +368,15 @@ def test_settings_of_another_network_or_optimizer_are_refused(
 def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path / "run", max_steps=1)
     state = last(tmp_path / "run")
+    name = "stem.entry.conv.weight"
+    no_numbers = {name: torch.full_like(state["model"][name], math.nan)}
     wrong: dict[str, dict[str, Any]] = {
         "no run to resume": {"model": state["model"], "config": state["config"]},
         "epoch is -1": state | {"progress": state["progress"] | {"epoch": -1}},
         "argument": state | {"progress": state["progress"] | {"extra": 1}},
         "not numbers": state | {"guard": {"bad_in_a_row": "2", "good_since_roll_back": None}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
+        "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
         "RNG state": state | {"random": [{"cpu": torch.zeros(3, dtype=torch.uint8)}]},
     }
     for message, content in wrong.items():
