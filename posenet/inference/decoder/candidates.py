@@ -15,7 +15,7 @@ the body part and t the part threshold, the pair has
 The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. docs/decoder.md
 gives the reasons.
 
-In all maps NaN counts as 0, and values are clipped to the range from 0 to ``MAX_VALUE``.
+All values are finite, and are clipped to the range from 0 to ``MAX_VALUE``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_PEAKS = 40
 MAX_LIMBS = 1500
 """Pairs for which a limb score is computed, those with the best prefilter scores first."""
 MAX_VALUE = 2.0
-"""Map values should be between 0 and 1. Larger ones are clipped to this, so that an infinity is harmless."""
+"""Map values should be between 0 and 1. Larger ones are clipped to this."""
 CONFIDENCE_POWER = 1.5
 """Exponent of the product of two candidates' scores in the confidence of their pair."""
 PREFILTER_POSITIONS = np.array([0.25, 0.5, 0.75], np.float32)
@@ -68,10 +68,10 @@ class Limbs:
 def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> KeypointCandidates:
     """Find the peaks of (K, h, w) float32 keypoint maps; see ``decode`` for the arguments."""
     # The maps are stacked into one tall map, each with a border of zeros. OpenCV processes all of them in one call, and
-    # no peak is next to another map. np.fmax(NaN, 0) is 0.
+    # no peak is next to another map.
     num_keypoints, height, width = maps.shape
     padded = np.zeros((num_keypoints, height + 2, width + 2), np.float32)
-    np.fmax(maps, 0, out=padded[:, 1:-1, 1:-1])
+    padded[:, 1:-1, 1:-1] = maps
     tall = padded.reshape(-1, width + 2)
     is_peak = (tall >= threshold) & (tall == cv2.dilate(tall, np.ones((3, 3), np.uint8)))
     centre, is_single = _plateau_centres(is_peak)
@@ -196,5 +196,5 @@ def _interpolated_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: n
 
 
 def _clipped(values: np.ndarray) -> np.ndarray:
-    """Values between 0 and ``MAX_VALUE``; NaN becomes 0."""
-    return np.asarray(np.minimum(np.fmax(values, 0), MAX_VALUE))
+    """Values between 0 and ``MAX_VALUE``."""
+    return np.asarray(np.minimum(np.maximum(values, 0), MAX_VALUE))

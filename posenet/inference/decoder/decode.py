@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from posenet.errors import DataError
 from posenet.inference.decoder.candidates import MAX_PEAKS, KeypointCandidates, Limbs, find_keypoints, find_limbs
 from posenet.inference.decoder.pose_model import MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
 from posenet.inference.person import Person
@@ -46,7 +48,7 @@ def decode(
     """Find the people in the maps of one image.
 
     Args:
-        maps: (C, h, w) output of the network. NaN counts as 0.
+        maps: (C, h, w) floating-point output of the network, all of it finite.
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs a higher response than this on the map of its body part.
@@ -61,18 +63,39 @@ def decode(
         of their person suggests.
 
     Raises:
-        ValueError: the shape of the maps does not fit the skeleton.
+        ValueError: the shape of the maps does not fit the skeleton, or they are integers.
+        DataError: a value is NaN or infinite.
     """
-    if hasattr(maps, "detach"):  # a tensor; this module works without PyTorch
-        maps = maps.detach().float().cpu().numpy()
-    maps = np.asarray(maps, np.float32)
-    if maps.ndim != 3 or len(maps) != skeleton.num_channels:
-        raise ValueError(f"maps must be ({skeleton.num_channels}, h, w), not {maps.shape}")
+    maps = check_maps(maps, skeleton)
     candidates = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold, max_peaks)
     limbs = find_limbs(maps[skeleton.part_channels], candidates, part_threshold, skeleton)
     return assemble_people(
         candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
     )
+
+
+def check_maps(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
+    """The maps of one image as contiguous float32; see ``decode`` for the errors."""
+    if hasattr(maps, "detach"):  # a tensor; this module works without PyTorch
+        maps = maps.detach().cpu()
+        maps = (maps.float() if maps.is_floating_point() else maps).numpy()
+    maps = np.asarray(maps)
+    if maps.ndim != 3 or len(maps) != skeleton.num_channels or not maps.size:
+        raise ValueError(f"maps must be ({skeleton.num_channels}, h, w), not {maps.shape}")
+    if maps.dtype.kind != "f":
+        raise ValueError(f"maps must be floating-point numbers, not {maps.dtype}")
+    with np.errstate(over="ignore", invalid="ignore"):
+        maps = np.ascontiguousarray(maps, np.float32)
+        # One pass without a copy. The sum is finite if all values are, unless some are beyond 1e16.
+        sum_of_squares = np.dot(maps.reshape(-1), maps.reshape(-1))
+    if not math.isfinite(sum_of_squares):
+        is_finite = np.isfinite(maps).all(axis=(1, 2))
+        if not is_finite.all():
+            raise DataError(
+                f"the network has computed NaN or infinite values (first in map {is_finite.argmin()} of {len(maps)}): "
+                "its weights are damaged, or its precision is too low; use amp off (--amp off) or other weights"
+            )
+    return maps
 
 
 def assemble_people(
