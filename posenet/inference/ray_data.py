@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images import decode_image
+from posenet.images import decode_image, to_bgr
 from posenet.inference.predictor import Predictor
 
 
 class PredictPeople:
     """A class for ``ray.data.Dataset.map_batches``: it loads a network once in each worker, and finds people.
 
-    A batch is a dictionary of columns. The column ``image``, (H, W, 3) uint8 RGB as ``ray.data.read_images`` makes it,
-    or ``bytes``, a file as ``ray.data.read_binary_files`` reads it, is replaced by two columns of texts: ``people``, a
-    list of people in JSON (see ``Person.to_dict``), and ``error``, why an image could not be read; empty if it could.
-    Other columns stay. See docs/scale.md.
+    A batch is a dictionary of columns. The column ``image`` has images as ``ray.data.read_images`` makes them, uint8 or
+    uint16: (H, W, 3) RGB, (H, W, 4) RGBA, (H, W) or (H, W, 1) grey. Or the column ``bytes`` has files as
+    ``ray.data.read_binary_files`` reads them. That column is replaced by two columns of texts: ``people``, a list of
+    people in JSON (see ``Person.to_dict``), and ``error``, why an image could not be read; empty if it could. Other
+    columns stay. See docs/scale.md.
 
     Args:
         checkpoint: a checkpoint, an exported file or the name of registered weights, which every machine can read.
@@ -33,12 +34,12 @@ class PredictPeople:
         """Find the people in a batch.
 
         Raises:
-            DataError: the batch has neither a column ``image`` nor a column ``bytes``.
+            DataError: the batch has neither a column ``image`` nor a column ``bytes``, or an array is no image.
         """
         if "bytes" in batch:
             decoded = [_decode(data) for data in batch["bytes"]]
         elif "image" in batch:
-            decoded = [np.ascontiguousarray(image[..., ::-1]) for image in batch["image"]]
+            decoded = [to_bgr(image, "rgb") for image in batch["image"]]
         else:
             raise DataError(f"images must be in a column image or bytes, not {', '.join(batch)}")
         readable = [image for image in decoded if not isinstance(image, str)]

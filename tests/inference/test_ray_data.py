@@ -50,6 +50,43 @@ def test_a_batch_of_files_or_of_arrays(spot_file: Path, folder: Path) -> None:
         predict({"picture": arrays})
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("channels", [None, 1, 3, 4])
+def test_a_column_of_images_in_any_form(spot_file: Path, dtype: type, channels: int | None) -> None:
+    """A person is right of the middle; a network for red, green and blue spots sees the colours."""
+    options = {"device": "cpu", "backend": "onnxruntime"}
+    rgb = spot_people_image(200, 454, 1)[..., ::-1]
+    if channels in (None, 1):
+        grey = rgb.max(axis=2)
+        image = grey if channels is None else grey[..., None]
+        bgr = np.repeat(grey[..., None], 3, axis=2)
+    else:
+        image = rgb if channels == 3 else np.dstack([rgb, np.full(rgb.shape[:2], 200, np.uint8)])
+        bgr = np.ascontiguousarray(rgb[..., ::-1])
+    expected = [person.to_dict() for person in Predictor.from_checkpoint(spot_file, **options)(bgr)]
+    assert bool(expected) == (channels in (3, 4))
+    given = image if dtype == np.uint8 else image.astype(np.uint16) * 257
+    ragged = np.empty(2, object)
+    ragged[:] = [given, given]
+    for column in (np.stack([given, given]), ragged):
+        found = PredictPeople(spot_file, **options)({"image": column})
+        assert [json.loads(people) for people in found["people"]] == [expected, expected]
+        assert found["error"].tolist() == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "image, message",
+    [
+        (np.zeros((20, 30, 3), np.float32), "uint8 or uint16, not float32"),
+        (np.zeros((20, 30, 2), np.uint8), r"with 1, 3 or 4 channels, not of shape \(20, 30, 2\)"),
+        (np.zeros((3, 20, 30), np.uint8), r"with 1, 3 or 4 channels, not of shape \(3, 20, 30\)"),
+    ],
+)
+def test_a_column_of_other_arrays_is_refused(spot_file: Path, image: np.ndarray, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        PredictPeople(spot_file, device="cpu", backend="onnxruntime")({"image": image[None]})
+
+
 class PredictAndDieOnce(PredictPeople):
     """The first worker that comes to a batch is killed."""
 
