@@ -8,7 +8,7 @@ import os
 from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, setting_help
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError
-from posenet.inference.networks import BACKENDS, is_exported_file
+from posenet.inference.networks import BACKENDS, device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
@@ -78,10 +78,9 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str) -> None:
 def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.0) -> Predictor:
     """The predictor that the options define, on the device of this process."""
     device = args.device
-    if ranks.world_size > 1 and args.backend in (None, "torch") and not is_exported_file(args.checkpoint):
-        from posenet.devices.runtime import device_of_rank
-
-        device = str(device_of_rank(device, int(os.environ.get("LOCAL_RANK", 0))))
+    if ranks.world_size > 1:
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        device = device_of_process(args.checkpoint, device, args.backend, local_rank)
     overrides = {name: getattr(args, name) for name in _SETTINGS if name in args}
     exif_frame = None
     if is_exported_file(args.checkpoint):

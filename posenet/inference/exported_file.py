@@ -40,7 +40,7 @@ def read_config(properties: Mapping[str, str], source: str) -> Config:
         constants = {name: stored[name] for name in _CONSTANTS}
         stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
         config = config_from_dict({name: stored[name] for name in ("inference", "model", "data")}, source)
-    except (KeyError, TypeError, AttributeError, ValueError, ConfigError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(
             f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "
             "settings, or have one that is not valid; export the network again"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
+import logging
 import os
 import re
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +18,7 @@ import numpy as np
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.exported_file import INPUT, OUTPUT, read_config
 from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, Config
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +27,9 @@ if TYPE_CHECKING:
     from posenet.devices.precision import Amp
 
 MapFunction = Callable[[np.ndarray], np.ndarray]
-"""Computes the maps of images: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32."""
+"""Computes the maps of images: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32.
+
+Several threads may call it at the same time. The array that it returns is the caller's."""
 
 BackendName = Literal["auto", "torch", "openvino", "onnxruntime"]
 BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
@@ -38,6 +43,8 @@ _OPENVINO_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 _ORT_ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
+
+_log = logging.getLogger(__name__)
 
 
 def is_exported_file(path: str | Path) -> bool:
@@ -65,12 +72,64 @@ def load_network(
     return _load_checkpoint(path, config, device, amp, backend or "torch")
 
 
+def device_of_process(path: str | Path, device: str, backend: BackendName | None, local_rank: int) -> str:
+    """The device of one of several processes on this machine, for ``load_network`` with the same path and backend.
+
+    It is of the type that ``device`` names, with the local rank as its index. If this process sees only one device of
+    that type, it is that one. ``ConfigError`` if ``device`` has an index, or there are fewer devices than processes.
+    """
+    if backend in (None, "auto", "torch") and not is_exported_file(path):
+        from posenet.devices.runtime import device_of_rank
+
+        return str(device_of_rank(device, local_rank))
+    if re.search(r"[:.]\d+$", device):
+        raise ConfigError(f"--device {device}: every process uses another device; give only the type of the devices")
+    runtime = _choose_runtime(path, backend)
+    if runtime not in RUNTIMES or not _is_installed(runtime):
+        return device  # loading the network reports it
+    separator = "." if runtime == "openvino" else ":"
+    count = _count_openvino_devices(device) if runtime == "openvino" else _count_cuda_devices(device)
+    if local_rank >= count > 1:
+        raise ConfigError(
+            f"local rank {local_rank} has no device: this machine has only {count}; start one process per device"
+        )
+    return f"{device}{separator}{local_rank}" if count > 1 else device
+
+
+def _count_openvino_devices(device: str) -> int:
+    """OpenVINO's devices of a type; several have names such as GPU.0."""
+    return sum(name.startswith(f"{device.upper()}.") for name in _openvino_core().available_devices)
+
+
+def _count_cuda_devices(device: str) -> int:
+    """The GPUs that CUDA's driver shows this process, if ONNX Runtime would use one; it does not count them itself."""
+    import onnxruntime
+
+    if device == "cpu" or _CUDA_PROVIDER not in onnxruntime.get_available_providers():
+        return 0
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return 0
+    failed = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.pointer(count))
+    return 0 if failed else count.value
+
+
 class TorchNetwork:
-    """Runs a network in PyTorch; the arguments are those of ``Predictor``."""
+    """Runs a network in PyTorch; the arguments are those of ``Predictor``.
+
+    ``CheckpointError`` if a parameter is not finite.
+    """
 
     def __init__(self, network: nn.Module, device: torch.device | str | None, amp: Amp) -> None:
         import torch
 
+        from posenet.checkpoints.weights import require_usable_weights
+
+        # Only parameters, and only numbers: other tensors of a module can have any type and any meaning.
+        numbers = {name: value for name, value in network.named_parameters() if value.is_floating_point()}
+        require_usable_weights(numbers, "the network")
         weight = next(network.parameters(), torch.empty(0))
         self.device = weight.device if device is None else torch.device(device)
         self.amp = amp
@@ -140,12 +199,10 @@ def _load_exported_file(
     """Load an exported file. This does not import PyTorch."""
     if backend == "torch":
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
-    installed = [name for name in RUNTIMES if _is_installed(name)]
-    if not installed:
-        extras = " or ".join(f"'simplepose[{name}]'" for name in RUNTIMES)
-        raise ConfigError(f"{path} is an exported file, which needs a package that runs it: pip install {extras}")
-    runtime = installed[0] if backend in (None, "auto") else str(backend)
+    runtime = _choose_runtime(path, backend)
     try:
+        if path.exists() and not path.is_file():  # a FIFO would wait, and a device may have no end
+            raise CheckpointError(f"{path} is not a file; check the path")
         model = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
@@ -154,15 +211,33 @@ def _load_exported_file(
     compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
     config = read_config(properties, str(path))
     try:
-        shape = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8)).shape
+        maps = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8))
     except Exception as error:  # its input or output has another name; each runtime raises errors of its own classes
         raise CheckpointError(f"{path} is not a file that posenet export-onnx has written; export it again") from error
-    if shape[1] != config.model.skeleton.num_channels:
+    size = INPUT_MULTIPLE // MAP_STRIDE
+    expected = (1, config.model.skeleton.num_channels, size, size)
+    if maps.shape != expected or maps.dtype != np.float32:
         raise CheckpointError(
-            f"{path} computes {shape[1]} maps, but the skeleton in its metadata has "
-            f"{config.model.skeleton.num_channels}: the network and the metadata are of different files; export again"
+            f"{path} computes maps of shape {maps.shape} and type {maps.dtype}, but {expected} and float32 belong to "
+            "the skeleton in its metadata: the network and the metadata are of different files; export it again"
+        )
+    # A weight that is not finite spreads: even 0 times it is NaN.
+    if not np.isfinite(maps).all():
+        raise CheckpointError(
+            f"{path}: its output {OUTPUT} is NaN or infinite for a black image; check the weights and export them again"
         )
     return compute_maps, config
+
+
+def _choose_runtime(path: str | Path, backend: BackendName | None) -> str:
+    """The package that runs an exported file; ``ConfigError`` if none is requested and none is installed."""
+    if backend not in (None, "auto"):
+        return str(backend)
+    installed = [name for name in RUNTIMES if _is_installed(name)]
+    if not installed:
+        extras = " or ".join(f"'simplepose[{name}]'" for name in RUNTIMES)
+        raise ConfigError(f"{path} is an exported file, which needs a package that runs it: pip install {extras}")
+    return installed[0]
 
 
 LoadedGraph = tuple[MapFunction, Mapping[str, str]]
@@ -214,10 +289,16 @@ def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None
         properties["INFERENCE_NUM_THREADS"] = threads
     graph = core.read_model(model, b"")
     request = core.compile_model(graph, name, properties).create_infer_request()
+    lock = threading.Lock()  # a request has one input and one output, and computes without Python's lock
+
+    def compute_maps(images: np.ndarray) -> np.ndarray:
+        with lock:
+            return np.array(request.infer({INPUT: images}, share_outputs=True)[OUTPUT])
+
     # OpenVINO keeps the metadata of the ONNX file under the key "framework".
     metadata = graph.get_rt_info(["framework"]).value if graph.has_rt_info(["framework"]) else {}
     properties_of_file = {key: str(value) for key, value in metadata.items()}
-    return lambda images: np.asarray(request.infer({INPUT: images})[OUTPUT]), properties_of_file
+    return compute_maps, properties_of_file
 
 
 @functools.cache
@@ -252,9 +333,12 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | N
     options.intra_op_num_threads = threads or 0
     options.log_severity_level = _ORT_ERRORS_ONLY
     session = onnxruntime.InferenceSession(model, options, providers=providers)
-    if device not in ("cpu", "auto") and _CUDA_PROVIDER not in session.get_providers():
+    if len(providers) > 1 and _CUDA_PROVIDER not in session.get_providers():
         # ONNX Runtime continues on the CPU if a provider cannot start.
-        raise ConfigError(f"ONNX Runtime cannot use {device} here: its CUDA libraries are missing or do not fit")
+        reason = "its CUDA libraries are missing or do not fit, or there is no such GPU"
+        if not device.startswith("auto"):
+            raise ConfigError(f"ONNX Runtime cannot use {device} here: {reason}; use --device cpu")
+        _log.warning("ONNX Runtime computes on the CPU: %s; --device cpu hides this line", reason)
     return lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map
 
 

@@ -19,7 +19,7 @@ from posenet.inference.letterbox import Letterbox, resample_maps
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.person import Person
 from posenet.inference.shares import batched
-from posenet.settings import INPUT_MULTIPLE, Config, DataConfig, ExifFrame, InferenceConfig
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, DataConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
 from posenet.threads import map_in_threads
 
@@ -58,7 +58,8 @@ class Predictor:
     """Finds people in images with a trained network.
 
     The network is set to evaluation mode and is not copied, so that a network in training can be evaluated.
-    ``FusedNetwork`` is a faster copy of a network that is no longer trained. The people found in an image do not depend
+    ``FusedNetwork`` is a faster copy of a network that is no longer trained. Several threads may use one predictor at
+    the same time. The people found in an image do not depend
     on the other images of its batch, except for rounding on some devices.
 
     Args:
@@ -137,7 +138,8 @@ class Predictor:
             channels: "rgb" for an array with the colours in that order. Files and PIL images state theirs.
 
         Raises:
-            DataError: the file cannot be read, or the object is not an image.
+            DataError: the file cannot be read, or the object is not an image; or the network has computed values that
+                are NaN or infinite.
         """
         return self.batch([image], channels)[0]
 
@@ -224,11 +226,20 @@ class Predictor:
 
     def _average_over_flip(self, images: np.ndarray) -> np.ndarray:
         """Maps of (N, H, W, 3) images, averaged with those of the mirrored images if the settings say so."""
-        maps = self.network(images)
+        maps = self._compute_maps(images)
         if self.settings.flip:
             # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-            mirrored = self.network(np.ascontiguousarray(images[:, :, ::-1]))
+            mirrored = self._compute_maps(np.ascontiguousarray(images[:, :, ::-1]))
             maps = (maps + mirrored[:, self.skeleton.flip_channels, :, ::-1]) / 2
+        return maps
+
+    def _compute_maps(self, images: np.ndarray) -> np.ndarray:
+        """The maps of (N, H, W, 3) images; ``ValueError`` if their shape is another: people would be misplaced."""
+        maps = self.network(images)
+        count, height, width = images.shape[:3]
+        expected = (count, self.skeleton.num_channels, height // MAP_STRIDE, width // MAP_STRIDE)
+        if maps.shape != expected:
+            raise ValueError(f"the network must compute maps of shape {expected}, not {maps.shape}")
         return maps
 
     def _decode_batch(self, batch: BatchMaps) -> list[list[Person]]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import importlib.util
 import itertools
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.exported_file import PROPERTY
-from posenet.inference.networks import TorchNetwork, load_onnx
+from posenet.inference.networks import BackendName, TorchNetwork, device_of_process, load_onnx
 from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -169,8 +172,13 @@ def test_files_that_posenet_has_not_exported_are_refused(spot_file: Path, tmp_pa
 
     fewer_parts = dataclasses.replace(COCO, parts=COCO.parts[:-1])
     refuse(rename_output, "not a file that posenet export-onnx has written")
-    refuse(set_property("model", {"skeleton": skeleton_to_table(fewer_parts)}), "the skeleton in its metadata has")
+    refuse(
+        set_property("model", {"skeleton": skeleton_to_table(fewer_parts)}), "belong to the skeleton in its metadata"
+    )
     refuse(lambda changed: changed.ClearField("metadata_props"), "not a file that this version")
+    refuse(
+        lambda changed: onnx.helper.set_model_props(changed, {PROPERTY: "[" * 100_000}), "not a file that this version"
+    )
     refuse(set_property("format", 1), "another version of posenet")
     refuse(set_property("inference", {"height": -1}), "not valid")
     refuse(set_property("model", {"skeleton": "/etc/passwd"}), "not valid")
@@ -179,6 +187,140 @@ def test_files_that_posenet_has_not_exported_are_refused(spot_file: Path, tmp_pa
         Predictor.from_checkpoint(path, backend=runtime)  # type: ignore[arg-type]
     with pytest.raises(CheckpointError, match="missing.onnx: No such file"):
         Predictor.from_checkpoint(tmp_path / "missing.onnx", backend=runtime)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_file_with_a_weight_that_is_not_finite_is_refused(
+    spot_file: Path, tmp_path: Path, runtime: str, value: float
+) -> None:
+    path = tmp_path / "other.onnx"
+    changed = onnx.load(spot_file)
+    for tensor in changed.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor).copy()
+        if values.ndim == 4:
+            values[0, 0, 0, 0] = value
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+    path.write_bytes(changed.SerializeToString())
+    with pytest.raises(CheckpointError, match="other.onnx: its output maps is NaN or infinite"):
+        Predictor.from_checkpoint(path, device="cpu", amp="off", backend=runtime)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["one dimension", "empty", "twice the size", "float64"])
+def test_a_file_with_maps_of_another_shape_or_type_is_refused(
+    spot_file: Path, tmp_path: Path, runtime: str, kind: str
+) -> None:
+    changed = onnx.load(spot_file)
+    node = next(node for node in changed.graph.node if "maps" in node.output)
+    node.output[:] = ["inner" if name == "maps" else name for name in node.output]
+    helper = onnx.helper
+
+    def constant(name: str, values: list[float], number: int) -> None:
+        changed.graph.initializer.append(helper.make_tensor(name, number, [len(values)], values))
+
+    output_type = onnx.TensorProto.FLOAT
+    if kind == "one dimension":
+        constant("shape", [-1], onnx.TensorProto.INT64)
+        node = helper.make_node("Reshape", ["inner", "shape"], ["maps"])
+    elif kind == "empty":
+        for name, number in (("starts", 0), ("ends", 0), ("axes", 3)):
+            constant(name, [number], onnx.TensorProto.INT64)
+        node = helper.make_node("Slice", ["inner", "starts", "ends", "axes"], ["maps"])
+    elif kind == "twice the size":
+        node = helper.make_node("Concat", ["inner", "inner"], ["maps"], axis=3)
+    else:
+        output_type = onnx.TensorProto.DOUBLE
+        node = helper.make_node("Cast", ["inner"], ["maps"], to=output_type)
+    changed.graph.node.append(node)
+    changed.graph.output[0].CopyFrom(helper.make_tensor_value_info("maps", output_type, None))
+    path = tmp_path / "other.onnx"
+    path.write_bytes(changed.SerializeToString())
+    with pytest.raises(CheckpointError, match="other.onnx computes maps of shape .* export it again") as error:
+        Predictor.from_checkpoint(path, device="cpu", amp="off", backend=runtime)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+
+
+def test_only_a_file_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.onnx")
+    (tmp_path / "zero.onnx").symlink_to("/dev/zero")
+    (tmp_path / "folder.onnx").mkdir()
+    for name in ("fifo", "zero", "folder"):
+        with pytest.raises(CheckpointError, match=f"{name}.onnx is not a file; check the path"):
+            Predictor.from_checkpoint(tmp_path / f"{name}.onnx", device="cpu")
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_falling_back_to_the_cpu_is_a_warning_unless_a_gpu_was_asked_for(
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    Predictor.from_checkpoint(spot_file, device="auto", backend="onnxruntime")
+    assert not caplog.records
+    # As with the package for GPUs where CUDA cannot start.
+    available = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
+    predictor = Predictor.from_checkpoint(spot_file, device="auto", backend="onnxruntime")
+    [record] = caplog.records
+    assert record.levelname == "WARNING" and "computes on the CPU: its CUDA libraries are missing" in record.message
+    assert predictor(spot_people_image(192, 256, 1))
+    with pytest.raises(ConfigError, match="cannot use cuda here: its CUDA libraries .* use --device cpu"):
+        Predictor.from_checkpoint(spot_file, device="cuda", backend="onnxruntime")
+    caplog.clear()
+    Predictor.from_checkpoint(spot_file, device="cpu", backend="onnxruntime")
+    assert not caplog.records
+
+
+class FakeDriver:
+    """CUDA's driver on a machine with some GPUs."""
+
+    def __init__(self, num_gpus: int) -> None:
+        self.num_gpus = num_gpus
+
+    def cuInit(self, flags: int) -> int:
+        return 0
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count.contents.value = self.num_gpus
+        return 0
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "auto", None])
+def test_each_process_uses_the_gpu_of_its_local_rank(
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch, backend: BackendName | None
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "onnxruntime" else None)
+    assert device_of_process(spot_file, "auto", backend, 1) == "auto"
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(4))
+    assert [device_of_process(spot_file, "auto", backend, rank) for rank in (0, 3)] == ["auto:0", "auto:3"]
+    assert device_of_process(spot_file, "cuda", backend, 2) == "cuda:2"
+    assert device_of_process(spot_file, "cpu", backend, 2) == "cpu"
+    with pytest.raises(ConfigError, match="local rank 4 has no device: this machine has only 4"):
+        device_of_process(spot_file, "auto", backend, 4)
+    with pytest.raises(ConfigError, match="--device cuda:1: every process uses another device"):
+        device_of_process(spot_file, "cuda:1", backend, 1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(1))  # as under a scheduler
+    assert device_of_process(spot_file, "cuda", backend, 3) == "cuda"
+
+
+@pytest.mark.parametrize("backend", [None, "torch", "auto"])
+def test_each_process_uses_the_device_of_its_local_rank_in_pytorch(
+    monkeypatch: pytest.MonkeyPatch, backend: BackendName | None
+) -> None:
+    assert device_of_process("a.pth", "cpu", backend, 1) == "cpu"
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="local rank 5 has no device: this machine has only 2"):
+        device_of_process("a.pth", "cuda", backend, 5)
+
+
+def test_each_process_uses_the_openvino_device_of_its_local_rank(
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    assert device_of_process(spot_file, "auto", "openvino", 1) == "auto"
+    assert device_of_process(spot_file, "cpu", "openvino", 1) == "cpu"
+    with pytest.raises(ConfigError, match="every process uses another device"):
+        device_of_process(spot_file, "GPU.1", "openvino", 1)
 
 
 def calibration_images() -> list[np.ndarray]:

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import cv2
 import numpy as np
 import pytest
@@ -8,11 +10,12 @@ from torch import nn
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
+from posenet.model.fused import FusedNetwork
 from posenet.settings import InferenceConfig, load_config
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
-from tests.helpers.spot_networks import NECK, NOSE, SpotNetwork, spot_image
+from tests.helpers.spot_networks import NECK, NOSE, LinearSpotNetwork, SpotNetwork, spot_image, spot_people_image
 
 SPOTS = {  # height, width: nose, neck, radius
     (480, 640): ((300.0, 100.0), (310.0, 250.0), 12),
@@ -231,13 +234,46 @@ def test_a_stream_reads_images_as_they_are_needed():
     assert len(taken) == len(images)
 
 
-def test_an_error_on_another_thread_reaches_the_caller():
-    class WrongChannelsNetwork(nn.Module):
-        def heatmaps(self, images):
-            return torch.zeros(len(images), 3, 8, 8)
+@pytest.mark.parametrize("shape", [(1, 3, 16, 16), (2, 50, 16, 16), (1, 50, 8, 8), (1, 50, 16)])
+def test_maps_of_another_shape_are_refused(shape):
+    predictor = Predictor(lambda images: np.zeros(shape, np.float32), InferenceConfig(height=64))
+    with pytest.raises(ValueError, match=r"must compute maps of shape \(1, 50, 16, 16\), not"):
+        predictor(np.zeros((64, 64, 3), np.uint8))
 
-    with pytest.raises(ValueError, match="maps must be"):
-        Predictor(WrongChannelsNetwork(), InferenceConfig(height=64))(np.zeros((64, 64, 3), np.uint8))
+
+class OverflowingNetwork(SpotNetwork):
+    """Half precision is too low for its features."""
+
+    dtype = torch.float32
+
+    def heatmaps(self, images):
+        return (super().heatmaps(images) * 1e5).to(self.dtype).float() / 1e5
+
+
+def test_a_network_that_overflows_is_an_error_and_not_an_image_without_people():
+    network = OverflowingNetwork()
+    image = make_image((427, 640))
+    predictor = Predictor(network, InferenceConfig(height=128))
+    assert predictor(image)
+    network.dtype = torch.float16
+    with pytest.raises(DataError, match="NaN or infinite values .*use amp off"):
+        predictor(image)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_module_with_a_parameter_that_is_not_finite_is_refused(value):
+    network = tiny_network(stacks=1)
+    with torch.no_grad():
+        network.stem.entry.conv.weight[0, 0, 0, 0] = value
+    for module in (network, FusedNetwork(network)):
+        with pytest.raises(CheckpointError, match=r"stem\.entry\.conv\.weight contains NaN, infinity"):
+            Predictor(module)
+
+
+def test_an_error_on_another_thread_reaches_the_caller():
+    predictor = Predictor(lambda images: np.full((1, 50, 16, 16), np.nan, np.float32), InferenceConfig(height=64))
+    with pytest.raises(DataError, match="NaN"):
+        predictor(np.zeros((64, 64, 3), np.uint8))
     with pytest.raises(DataError):
         list(spot_predictor(height=64).stream(iter([np.zeros((64, 64, 3), np.uint8), None])))
 
@@ -306,3 +342,43 @@ def test_maps_are_those_of_the_image_without_its_padding():
 def test_wrong_overrides_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         Predictor.from_checkpoint("not-read.pth", device="cpu", **overrides)
+
+
+THREADS = 4
+
+
+def assert_threads_find_what_one_finds(predictor):
+    """Each of several threads predicts its own image again and again, all at the same time."""
+    images = [
+        spot_people_image(height, width, num_people, seed)
+        for seed, (height, width, num_people) in enumerate([(192, 256, 1), (192, 256, 2), (128, 300, 3), (256, 192, 1)])
+    ]
+    expected = [predictor(image) for image in images]
+    assert [len(people) for people in expected] == [1, 2, 3, 1]
+    with ThreadPoolExecutor(THREADS) as threads:
+        futures = [threads.submit(predictor, images[number % len(images)]) for number in range(40)]
+    for number, future in enumerate(futures):
+        assert future.result() == expected[number % len(images)]
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
+def test_threads_share_a_predictor_of_an_exported_file(spot_file, backend, flip):
+    pytest.importorskip(backend)
+    overrides = {"height": 64, "flip": flip, "device": "cpu", "amp": "off"}
+    assert_threads_find_what_one_finds(Predictor.from_checkpoint(spot_file, backend=backend, **overrides))
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_threads_share_a_predictor_of_a_module(flip):
+    assert_threads_find_what_one_finds(Predictor(LinearSpotNetwork(), InferenceConfig(height=64, flip=flip)))
+
+
+@pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])
+def test_maps_belong_to_the_caller(spot_file, backend):
+    pytest.importorskip(backend)
+    predictor = Predictor.from_checkpoint(spot_file, backend=backend, height=64, device="cpu", amp="off")
+    first = predictor.network(np.zeros((1, 64, 64, 3), np.uint8))
+    kept = first.copy()
+    predictor.network(np.full((1, 64, 64, 3), 255, np.uint8))
+    np.testing.assert_array_equal(first, kept)
