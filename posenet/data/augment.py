@@ -29,11 +29,21 @@ NUM_RANDOM_NUMBERS = 10
 def random_numbers(seed: int, epoch: int, index: int) -> list[float]:
     """The random numbers of a sample, uniform in [0, 1), each with 32 random bits: a hash of the arguments.
 
-    Seeding a generator of NumPy for ten numbers would take longer than warping the masks.
+    Runs of earlier versions are repeated to the bit, so these numbers stay as they are and their count too. A new kind
+    of augmentation draws from ``random_generator``.
     """
     key = repr((int(seed), int(epoch), int(index)))  # int, because the repr of NumPy's integers differs
     digest = hashlib.blake2b(key.encode(), digest_size=4 * NUM_RANDOM_NUMBERS).digest()
     return [number / 2**32 for number in struct.unpack(f"<{NUM_RANDOM_NUMBERS}I", digest)]
+
+
+def random_generator(seed: int, epoch: int, index: int, kind: str) -> np.random.Generator:
+    """The random numbers of one kind of augmentation for a sample; they depend on the arguments alone.
+
+    Every kind that is not in ``Augmentation.from_random_numbers`` has a generator of its own, so that adding a kind
+    changes no random number of the others.
+    """
+    return np.random.default_rng((seed, epoch, index, *kind.encode()))
 
 
 @dataclass(frozen=True)

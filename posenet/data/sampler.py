@@ -26,7 +26,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
     All processes divide the same shuffled order into global batches of ``batch_size * world_size`` samples. Each
     process yields one slice of every global batch. Together they train on what one process with the global batch size
     would train on. Samples that do not fill a whole optimizer step are left out of the epoch. A data set smaller than
-    one step is repeated to fill it.
+    one step is repeated to fill it, each time with other augmentations.
 
     With ``draws``, the data set consists of several sets, and an epoch draws the given number of samples from each. The
     samples of a set are drawn in rounds: a round is a random order of all its samples, and every epoch continues where
@@ -92,11 +92,21 @@ class TrainSampler(Sampler[list[SampleKey]]):
             order = np.random.default_rng((self.seed, epoch)).permutation(self.epoch_length)
             if self.draws:
                 order = self._draw(epoch)[order]
-            order = np.resize(order, self.batches_per_epoch * self.global_batch_size)
+            order = self._repeat_to_fill_a_step(order)
             first_of_epoch = max(first_batch - epoch * self.batches_per_epoch, 0)
             for batch in range(first_of_epoch, self.batches_per_epoch):
                 start = batch * self.global_batch_size + self.rank * self.batch_size
                 yield [(epoch, int(index)) for index in order[start : start + self.batch_size]]
+
+    def _repeat_to_fill_a_step(self, order: np.ndarray) -> np.ndarray:
+        """The indices of an epoch's batches: the start of ``order``, or all of it several times.
+
+        Index i + k · length is sample i with another augmentation.
+        """
+        count = self.batches_per_epoch * self.global_batch_size
+        indices_per_round = self.length * (1 + int(order.max()) // self.length)
+        rounds = np.arange(count) // len(order)
+        return np.resize(order, count) + rounds * indices_per_round
 
     def _draw(self, epoch: int) -> np.ndarray:
         """(epoch_length,) int64: the samples that an epoch draws, set by set.

@@ -112,8 +112,20 @@ def test_a_small_data_set_is_repeated_until_it_fills_one_step(world_size: int) -
     seen = [indices(keys(shard, 0)) for shard in shards]
     assert [len(share) for share in seen] == [8] * world_size
     together = list(chain.from_iterable(seen))
-    counts = [together.count(i) for i in range(3)]
+    counts = [sum(index % 3 == i for index in together) for i in range(3)]
     assert max(counts) - min(counts) <= 1
+    assert len(set(together)) == len(together), "a sample has another augmentation each time"
+
+
+def test_a_small_list_of_sets_is_repeated_with_other_augmentations_too() -> None:
+    draws = (Draws(2, 5), Draws(3, 1))
+    seen = indices(keys(TrainSampler(5, 16, 0, draws=draws), 0))
+    assert len(set(seen)) == len(seen) == 16
+    assert 13 <= sum(index % 5 < 2 for index in seen) <= 14, "five of six"
+
+
+def test_a_data_set_that_fills_a_step_is_not_repeated() -> None:
+    assert sorted(indices(keys(TrainSampler(16, 8, 0, batches_per_step=2), 0))) == list(range(16))
 
 
 def drawn(sampler: TrainSampler, epoch: int) -> list[list[int]]:
