@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import math
+import multiprocessing
+import os
 import signal
 import warnings
+import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import cv2
@@ -74,7 +79,8 @@ class Batch(NamedTuple):
 
 
 _received_blocks: deque[Tensor] = deque(maxlen=KEPT_BLOCKS)
-"""While a block is referenced, PyTorch need not map it again when it is received the next time."""
+"""While a block is referenced, PyTorch need not map it again when it is received the next time. The end of a loader
+releases them all; another loader that is still in use maps its blocks again."""
 
 
 def _receive_batch(
@@ -147,13 +153,43 @@ def _split_pixels(memory: Tensor, count: int, height: int, width: int) -> tuple[
     return memory[:image_bytes].view(count, height, width, 3), masks[0], masks[1]
 
 
+_worker_processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+"""The workers that this process has started."""
+
+
+def _end_workers() -> None:
+    """End the workers at the exit of this process.
+
+    Python would send them SIGTERM, after which they continue for ``GRACE_SECONDS``, and wait for them.
+    """
+    for worker in list(_worker_processes):
+        worker.kill()
+        worker.join()
+
+
+atexit.register(_end_workers)  # runs before Python's own function, which was registered earlier
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_worker_processes.clear)
+
+
+class _Loader(DataLoader[Batch]):
+    """A loader whose workers end with this process, also if a loop over it is left early."""
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # PyTorch's type is a private class
+        others = set(multiprocessing.active_children())
+        batches = super().__iter__()
+        started = set(multiprocessing.active_children()) - others
+        _worker_processes.update(process for process in started if process.daemon)
+        return batches
+
+
 def make_loader(
     dataset: Dataset[Batch], batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
 ) -> DataLoader[Batch]:
     """Create a loader that yields one batch for each list of keys. With 0 workers it loads in this process."""
     # PyTorch warns about more workers than cores, but their number is the user's choice.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-    return DataLoader(
+    loader = _Loader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -164,6 +200,8 @@ def make_loader(
         prefetch_factor=PREFETCH_FACTOR if workers else None,
         generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
     )
+    weakref.finalize(loader, _received_blocks.clear)
+    return loader
 
 
 def keep_freed_memory() -> None:

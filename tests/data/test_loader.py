@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -141,3 +144,37 @@ def test_workers_finish_their_batches_after_a_signal(dataset: PoseDataset) -> No
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             os.kill(worker.pid or 0, number)
     assert len(list(batches)) == 2
+
+
+LEAVES_THE_LOOP = """
+import sys
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import make_loader
+from posenet.data.store import Store
+
+if __name__ == "__main__":
+    dataset = PoseDataset(Store(sys.argv[1]), (64, 64))
+    loader = make_loader(dataset, [[(0, 0)]] * 100, workers=2)
+    for batch in loader:
+        break
+"""
+
+
+@pytest.mark.slow
+def test_a_program_ends_after_it_has_left_a_loop_over_a_loader(stores: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LEAVES_THE_LOOP)
+    command = [sys.executable, str(tmp_path / "program.py"), str(stores["train"])]
+    assert subprocess.run(command, timeout=100).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux only")
+def test_a_loader_that_is_deleted_leaves_no_shared_memory(dataset: PoseDataset) -> None:
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("/torch_")
+
+    loader = make_loader(dataset, [[(0, index)] for index in range(4)], workers=1)
+    assert len(list(loader)) == 4
+    assert mapped() > 0
+    del loader
+    gc.collect()
+    assert mapped() == 0
