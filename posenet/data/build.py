@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import re
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Collection, Iterator, Sequence
@@ -34,12 +36,19 @@ from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 from posenet.threads import map_in_threads
 
+if sys.platform != "win32":
+    import fcntl
+
+_log = logging.getLogger(__name__)
+
 MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""
 MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
 SPARE_BYTES = 8 * 2**20
 """Free disk space required for the structures that HDF5 writes in addition to the arrays."""
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+"""First bytes of every HDF5 file."""
 
 
 @dataclass(frozen=True)
@@ -262,26 +271,25 @@ def open_store_writer(
     """
     path = resolve_link(Path(path))
     _check_output(path, overwrite)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_files(path)
         _require_disk_space(path, num_image_bytes)
-        # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
-        file = h5py.File(unfinished, "w", libver=("v110", "v110"))
-        try:
-            writer = StoreWriter(path, file, num_image_bytes)
-            yield writer
-            writer.write_tables(skeleton, Path(source).name)
-            file.close()
-            flush_to_disk(unfinished)
-            _check_output(path, overwrite)
-            os.replace(unfinished, path)
-            flush_to_disk(path.parent)
-        finally:
-            with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
+        with _create_unfinished(path) as unfinished:
+            # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
+            file = h5py.File(unfinished, "w", libver=("v110", "v110"), locking=False)
+            try:
+                writer = StoreWriter(path, file, num_image_bytes)
+                yield writer
+                writer.write_tables(skeleton, Path(source).name)
                 file.close()
-            unfinished.unlink(missing_ok=True)
+                flush_to_disk(unfinished)
+                _check_output(path, overwrite)
+                os.replace(unfinished, path)
+                flush_to_disk(path.parent)
+            finally:
+                with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
+                    file.close()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
         raise DataError(f"cannot write {path}: {reason}") from error
@@ -367,19 +375,65 @@ def _require_disk_space(path: Path, size: int) -> None:
         raise DataError(f"cannot write {path}: the disk has {free / 1e6:.0f} MB left; free some space")
 
 
+@contextlib.contextmanager
+def _create_unfinished(store: Path) -> Iterator[Path]:
+    """Create the unfinished file of a store, lock it, and remove it at the end if it still exists.
+
+    The lock shows other builds that the file is in use. HDF5's own locks do not: clusters often turn them off. Where a
+    file system has no locks, other builds leave the file alone. Windows keeps open files from being removed.
+    """
+    path = store.with_name(f"{store.name}.{os.getpid()}.partial")
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    except FileExistsError as error:
+        raise DataError(f"{path} exists, which a build would write; move it away") from error
+    try:
+        if sys.platform == "win32":
+            os.close(descriptor)
+            descriptor = -1
+        else:
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield path
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+        path.unlink(missing_ok=True)
+
+
 def _remove_stale_files(store: Path) -> None:
-    """Remove unfinished files of killed builds of a store. The file of a running build is locked by HDF5."""
+    """Remove unfinished files of killed builds of a store, but none that may be in use or another program's."""
     pattern = re.compile(rf"{re.escape(store.name)}\.\d+\.partial")
     for path in store.parent.iterdir():
-        if not pattern.fullmatch(path.name):
+        if not pattern.fullmatch(path.name) or not path.is_file():
             continue
         try:
-            h5py.File(path, "r+").close()
-        except BlockingIOError:
+            # A build that was killed early has left no byte, or the space for the beginning.
+            start = _first_bytes(path)
+            if (start == _HDF5_SIGNATURE or not any(start)) and not _is_locked(path):
+                path.unlink()
+        except FileNotFoundError:  # another build has removed it
             continue
-        except OSError:
-            pass
-        path.unlink()
+        except OSError as error:
+            _log.warning("%s is left of another build (%s); delete it if none is running", path, error.strerror)
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a running build has locked its unfinished file; ``OSError`` if the file system has no locks."""
+    if sys.platform == "win32":
+        return False
+    with open(path, "r+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def _first_bytes(path: Path) -> bytes:
+    """The bytes of a file where an HDF5 file has its signature."""
+    with open(path, "rb") as file:
+        return file.read(len(_HDF5_SIGNATURE))
 
 
 def _check_output(path: Path, overwrite: bool) -> None:
@@ -392,5 +446,5 @@ def _check_output(path: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise DataError(f"{path} exists; choose another output, or replace it with --overwrite")
-    if not h5py.is_hdf5(path):
+    if not path.is_file() or _first_bytes(path) != _HDF5_SIGNATURE:
         raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")

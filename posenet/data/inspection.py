@@ -12,7 +12,7 @@ import numpy as np
 from posenet.data.store import NO_PERSON, Store, StoreList
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.images import check_image
+from posenet.images import check_image, oriented_size
 from posenet.progress_bar import progress_bar
 from posenet.threads import map_in_threads
 
@@ -66,7 +66,7 @@ def summarize(store: Store) -> StoreSummary:
 
 
 def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
-    """Read a whole store on ``workers`` threads (None: one per usable core); decode every image and mask.
+    """Read a whole store on ``workers`` threads (None: one per usable core); decode every image.
 
     Raises:
         DataError: the store is damaged. The message counts the damaged images and names the first.
@@ -75,8 +75,9 @@ def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
     def find_damage(row: int) -> str | None:
         try:
             record = store.read_record(row)
-            check_image(record.image_bytes)
-            record.decode_masks()
+            header = check_image(record.image_bytes)
+            if oriented_size(*header.stored_size, record.orientation) != (record.height, record.width):
+                raise record.damage_error("has another size than its record")
         except (DataError, ValueError) as error:
             return str(error)
         return None

@@ -39,7 +39,7 @@ import numpy as np
 from posenet.annotations.people import decode_mask
 from posenet.data.sampler import Draws
 from posenet.errors import DataError
-from posenet.images import decode_checked_image, is_jpeg
+from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
 from posenet.settings import DataSets
 from posenet.skeleton import Skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
@@ -132,6 +132,45 @@ def compute_fingerprint(skeleton: str, tables: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
+def _check_tables(
+    tables: Mapping[str, np.ndarray], num_keypoints: int, num_image_bytes: int, num_label_bytes: int
+) -> None:
+    """Raise ``ValueError`` unless all rows of the ``TABLES`` point to something that exists."""
+    records, people, samples = tables["record"], tables["person"], tables["sample"]
+    if records.dtype != RECORD_TYPE or people.dtype != PERSON_TYPE or samples.dtype != "<i8":
+        raise ValueError("its tables have other columns")
+    shapes = [table.shape[1:] for table in tables.values()]
+    if shapes != [(), (), (), (2,)] or len(tables["file_name"]) != len(records) or tables["file_name"].dtype.kind != "S":
+        raise ValueError("its tables have other shapes")
+    column = {name: records[name].astype(np.int64) for name in RECORD_TYPE.names or ()}
+    num_people = column["num_people"]
+    joint_bytes = 4 * 3 * num_keypoints * num_people
+    label_bytes = joint_bytes + column["mask_all_bytes"] + column["mask_miss_bytes"]
+    positive = ("height", "width")
+    others = [values for name, values in column.items() if name != "image_id"]
+    is_possible = (
+        min((int(values.min()) for values in others), default=0) >= 0
+        and all((column[name] > 0).all() for name in positive)
+        and (column["height"] * column["width"] <= MAX_PIXELS).all()
+        and ((column["orientation"] >= 1) & (column["orientation"] <= 8)).all()
+        and (column["image_start"] <= num_image_bytes - column["image_bytes"]).all()
+        and (column["label_start"] <= num_label_bytes - label_bytes).all()
+        and (column["first_person"] == num_people.cumsum() - num_people).all()
+        and num_people.sum() == len(people)
+    )
+    if not is_possible:
+        raise ValueError("its records point to something that does not exist")
+    images, persons = samples.T
+    if len(samples) and not (0 <= images.min() and images.max() < len(records)):
+        raise ValueError("its samples point to images that do not exist")
+    is_person = persons != NO_PERSON
+    if not ((persons[is_person] >= 0) & (persons[is_person] < num_people[images[is_person]])).all():
+        raise ValueError("its samples point to people who do not exist")
+    main_boxes = people["box"][column["first_person"][images[is_person]] + persons[is_person]]
+    if not np.isfinite(people["box"]).all() or not (main_boxes[:, 2:] > 0).all():
+        raise ValueError("it has people without a box")
+
+
 class Store:
     """A store that is open for reading.
 
@@ -160,7 +199,8 @@ class Store:
                 self._identity = _identify(raw.fileno())
                 if raw.read(len(_SIGNATURES[0])) not in _SIGNATURES:
                     raise ValueError("not an HDF5 file of the layout with checksums")
-            with h5py.File(self.path, "r") as file:
+            # Stores never change, and not every file system has the locks that HDF5 takes.
+            with h5py.File(self.path, "r", locking=False) as file:
                 self._read_tables(file, skeleton)
         self.num_images = len(self._records)
         self.num_people = len(self._people)
@@ -182,16 +222,21 @@ class Store:
             )
         text = file.attrs["skeleton"].decode()
         self.fingerprint = file.attrs["fingerprint"].decode()
+        num_file_bytes = self.path.stat().st_size
+        for name in ("images", "labels", *TABLES):
+            if file[name].nbytes > num_file_bytes:
+                raise ValueError(f"its array {name} is larger than the file")
         tables = {name: file[name][()] for name in TABLES}
         if compute_fingerprint(text, tables) != self.fingerprint:
             raise ValueError("its tables do not match its fingerprint")
+        own = skeleton_from_table(json.loads(text))
+        _check_tables(tables, own.num_keypoints, len(file["images"]), len(file["labels"]))
         self._records = tables["record"]
         self._file_names = tables["file_name"]
         self._people = tables["person"]
         self.samples = tables["sample"]
         self._images_offset = file["images"].id.get_offset() or 0
         self._labels_offset = file["labels"].id.get_offset() or 0
-        own = skeleton_from_table(json.loads(text))
         if skeleton is not None and (own.keypoints, own.derived) != (skeleton.keypoints, skeleton.derived):
             raise DataError(
                 f"{self.path} was built for another skeleton than model.skeleton, with the keypoints "
@@ -242,6 +287,10 @@ class Store:
         )
         if zlib.crc32(image) != image_crc or zlib.crc32(labels) != label_crc:
             raise record.damage_error("is damaged: its image, masks or joints do not match the checksum")
+        num_pixels = height * width
+        has_whole_masks = int(record.mask_all.sum()) == int(record.mask_miss.sum()) == num_pixels
+        if not has_whole_masks or not np.isfinite(record.joints).all():
+            raise record.damage_error("has masks of another size, or joints that are not finite")
         return record
 
     def _read(self, offset: int, size: int) -> bytes:

@@ -336,19 +336,52 @@ class TestOutput:
             write_store(path, records)
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_file_with_the_name_of_the_unfinished_one_is_kept(self, tmp_path: Path, records: list[Record]) -> None:
+        other = tmp_path / f"a.h5.{os.getpid()}.partial"
+        other.write_text("another program's")
+        with pytest.raises(DataError, match=r"a\.h5\.\d+\.partial exists, .*; move it away"):
+            write_store(tmp_path / "a.h5", records)
+        assert other.read_text() == "another program's"
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
+    def test_a_file_system_without_locks_gets_a_store_that_opens(
+        self, tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import fcntl
+
+        def flock(file: Any, operation: int) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr(fcntl, "flock", flock)
+        (tmp_path / "a.h5.123.partial").write_bytes(b"")
+        path = write_store(tmp_path / "a.h5", records)
+        assert (tmp_path / "a.h5.123.partial").exists(), "nothing shows whether it is in use"
+        assert Store(path).num_images == 2
+
     @pytest.mark.skipif(sys.platform == "win32", reason="locks forbid removal there")
     def test_files_of_killed_builds_are_removed_and_others_kept(self, tmp_path: Path, records: list[Record]) -> None:
-        (tmp_path / "a.h5.123.partial").write_bytes(b"killed before anything was written")
+        """A running build is recognised where HDF5's own locks are off, as on many clusters."""
+        (tmp_path / "a.h5.123.partial").write_bytes(b"")
         write_store(tmp_path / "a.h5.124.partial", records)
-        (tmp_path / "other.h5.125.partial").write_bytes(b"another store's")
-        code = "import h5py, sys; f = h5py.File(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
-        command = [sys.executable, "-c", code, str(tmp_path / "a.h5.126.partial")]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        kept = {"other.h5.125.partial": b"another store's", "a.h5.127.partial": b"another program's"}
+        for name, content in kept.items():
+            (tmp_path / name).write_bytes(content)
+        code = (
+            "import sys; from posenet.data.build import open_store_writer\n"
+            "with open_store_writer(sys.argv[1], 1): print(flush=True); sys.stdin.read(); raise KeyboardInterrupt"
+        )
+        command = [sys.executable, "-c", code, str(tmp_path / "a.h5")]
+        no_locks = os.environ | {"HDF5_USE_FILE_LOCKING": "FALSE"}
+        pipes: dict[str, Any] = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        with subprocess.Popen(command, env=no_locks, **pipes) as running:
             assert running.stdout is not None
             running.stdout.readline()
+            unfinished = f"a.h5.{running.pid}.partial"
             write_store(tmp_path / "a.h5", records)
+            assert {p.name for p in tmp_path.iterdir()} == {"a.h5", unfinished, *kept}
             running.communicate()
-        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", "a.h5.126.partial", "other.h5.125.partial"}
+        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
+        assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
         assert Store(tmp_path / "a.h5").num_images == 2
 
 

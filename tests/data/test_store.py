@@ -7,6 +7,7 @@ import errno
 import multiprocessing
 import os
 import pickle
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -20,7 +21,7 @@ import pytest
 
 from posenet.annotations.people import encode_mask
 from posenet.data.build import open_store_writer
-from posenet.data.store import Record, Store
+from posenet.data.store import TABLES, Record, Store, compute_fingerprint
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import flip_bit, flip_bit_at, make_record, write_store
@@ -152,7 +153,8 @@ class TestDamage:
 
     def test_an_image_that_does_not_decode_is_named_with_its_store(self, tmp_path: Path, records: list[Record]) -> None:
         broken = records[1]._replace(image_bytes=records[1].image_bytes[:50])
-        resized = records[2]._replace(height=95)
+        whole = encode_mask(np.ones((95, 128), np.uint8))
+        resized = records[2]._replace(height=95, mask_all=whole, mask_miss=whole)
         with Store(write_store(tmp_path / "broken.h5", [broken, resized])) as store:
             with pytest.raises(DataError, match=r"broken\.h5: image 3 \(sub/0003\.jpg\) cannot be decoded"):
                 store.read_record(0).decode_image()
@@ -249,6 +251,77 @@ def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str
     message = str(caught.value)
     assert str(path) in message and "\n" not in message
     assert "posenet build-hdf5" in message or "update posenet" in message
+
+
+def forge(name: str, change: Callable[[np.ndarray], np.ndarray | None]) -> Callable[[Path], Any]:
+    """Changes a table in place, or replaces it by what ``change`` returns, with a fingerprint that fits."""
+
+    def apply(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            tables = {table: file[table][()] for table in TABLES}
+            new = change(tables[name])
+            tables[name] = tables[name] if new is None else new
+            del file[name]
+            file[name] = tables[name]
+            text = compute_fingerprint(file.attrs["skeleton"].decode(), tables)
+            file.attrs["fingerprint"] = np.bytes_(text.encode())
+
+    return apply
+
+
+def put(column: str, value: Any) -> Callable[[np.ndarray], None]:
+    return lambda rows: rows[column].__setitem__(1, value)
+
+
+FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "sample of no image": (forge("sample", lambda rows: rows + [9, 0]), "samples point to images"),
+    "sample of a negative image": (forge("sample", lambda rows: rows - [9, 0]), "samples point to images"),
+    "sample of no person": (forge("sample", lambda rows: rows + [0, 9]), "samples point to people"),
+    "sample of the person -2": (forge("sample", lambda rows: rows * 0 - [0, 2]), "samples point to people"),
+    "samples of one column": (forge("sample", lambda rows: rows[:, 0].copy()), "other shapes"),
+    "fractional samples": (forge("sample", lambda rows: rows.astype(float)), "other columns"),
+    "no people": (forge("person", lambda rows: rows[:0]), "point to something"),
+    "people of another type": (forge("person", lambda rows: np.zeros(6)), "other columns"),
+    "people without a height": (forge("person", lambda rows: np.zeros_like(rows)), "without a box"),
+    "a box that is not finite": (forge("person", put("box", np.nan)), "without a box"),
+    "more images than names": (forge("file_name", lambda rows: rows[:1]), "other shapes"),
+    "an image beyond the end": (forge("record", put("image_start", 2**40)), "point to something"),
+    "an image that is too long": (forge("record", put("image_bytes", 2**62)), "point to something"),
+    "labels before the start": (forge("record", put("label_start", -8)), "point to something"),
+    "labels that are too long": (forge("record", put("mask_all_bytes", 2**30)), "point to something"),
+    "no height": (forge("record", put("height", 0)), "point to something"),
+    "a huge image": (forge("record", lambda rows: rows["width"].fill(2**30)), "point to something"),  # type: ignore[func-returns-value]
+    "no such orientation": (forge("record", put("orientation", 9)), "point to something"),
+    "people of another image": (forge("record", put("first_person", 0)), "point to something"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_tables_that_point_to_nothing_are_refused_although_they_fit_their_fingerprint(path: Path, name: str) -> None:
+    change, expected = FORGED[name]
+    change(path)
+    with pytest.raises(DataError, match=f"tiny.h5 cannot be used as a store .*{expected}.*; rebuild it"):
+        Store(path)
+
+
+def test_a_record_whose_labels_fit_the_checksum_but_not_the_image_is_refused(tmp_path: Path) -> None:
+    record = make_record(1)
+    small = encode_mask(np.ones((20, 30), np.uint8))
+    nowhere = np.full_like(record.joints, np.nan)
+    for number, bad in enumerate((record._replace(mask_all=small), record._replace(joints=nowhere))):
+        with Store(write_store(tmp_path / f"{number}.h5", [bad])) as store:
+            with pytest.raises(DataError, match=r"image 1 .* has masks of another size, or joints that are not finite"):
+                store.read_record(0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
+def test_a_store_opens_where_files_cannot_be_locked(path: Path) -> None:
+    """Another lock of the file stands for a file system without locks."""
+    import fcntl
+
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert Store(path).num_images == 3
 
 
 def test_missing_files_folders_and_patterns_are_refused(tmp_path: Path) -> None:
