@@ -51,6 +51,8 @@ ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
+_UNWRITTEN = bytes(64)
+"""More zeros in a row than the data of pixels end with."""
 _HEIF_BRANDS = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis"))
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
@@ -335,6 +337,9 @@ def _decode_with_opencv(data: np.ndarray, reduction: int) -> np.ndarray | None:
 def add_jpeg_end(data: np.ndarray) -> np.ndarray:
     """Add the end marker to a JPEG file without one; ``ValueError`` if more is missing, or the file is damaged."""
     start = data.tobytes().rstrip(b"\xff")  # a lone 0xff is the first half of the marker
+    # A copy that was interrupted may have the full length. The decoder takes the zeros for pixels.
+    if start.endswith(_UNWRITTEN):
+        raise ValueError("is cut off: it ends with zeros in place of JPEG data; copy it or download it again")
     # A decoder computes missing pixels from whatever follows. If two continuations decode to the same image, none is
     # missing.
     continuations = [np.frombuffer(start + filler + _JPEG_END, np.uint8) for filler in (b"", b"\x55" * 64)]

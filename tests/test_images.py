@@ -234,6 +234,13 @@ class TestDecoding:
                 with pytest.raises(ValueError, match="is cut off"):
                     decode(as_array(data[:-missing]))
 
+    @pytest.mark.parametrize("missing", [100, 200, 500])
+    def test_a_jpeg_whose_end_was_never_written_is_cut_off(self, missing: int) -> None:
+        """An interrupted copy may have the full length, filled with zeros, which are valid codes of grey pixels."""
+        data = encode(np.zeros((400, 400, 3), np.uint8))
+        with pytest.raises(ValueError, match="is cut off: it ends with zeros"):
+            check_image(as_array(data[:-missing] + bytes(missing)))
+
     @pytest.mark.parametrize(
         "options",
         [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 3)],
