@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.store import NO_PERSON, Store, StoreList
+from posenet.data.store import NO_PERSON, Store, StoreList, make_image_keys
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import check_image, oriented_size
@@ -52,13 +54,6 @@ def _format_cell(value: str | float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-class SharedImages(NamedTuple):
-    """The images that two stores share."""
-
-    ids: np.ndarray  # (M,) int64: ids that both stores have; the bytes of these images may differ
-    contents: np.ndarray  # (L, 2) int64: ids in both stores of images with the same bytes; the ids may differ
-
-
 def summarize(store: Store) -> StoreSummary:
     """Count the content of a store."""
     num_file_bytes = store.path.stat().st_size
@@ -91,17 +86,36 @@ def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
     return summarize(store)
 
 
-def find_shared_images(first: Store | StoreList, second: Store | StoreList) -> SharedImages:
-    """Compare two stores by image id and by the bytes of the images."""
+def find_shared_images(first: Store | StoreList, second: Store | StoreList) -> np.ndarray:
+    """(M, 2) int64: the ids in both stores of the image files that they share.
+
+    The bytes alone are compared: importing numbers the images anew, so the same image may have another id.
+    """
     _, first_rows, second_rows = np.intersect1d(first.image_keys, second.image_keys, return_indices=True)
-    contents = np.stack([first.image_ids[first_rows], second.image_ids[second_rows]], axis=1)
-    return SharedImages(np.intersect1d(first.image_ids, second.image_ids), contents)
+    return np.stack([first.image_ids[first_rows], second.image_ids[second_rows]], axis=1)
 
 
-def overlapping_image_ids(first: StoreList, second: StoreList) -> np.ndarray:
-    """(M,) int64, sorted: ids of the images with the same id and the same bytes in both stores."""
-    ids, first_rows, second_rows = np.intersect1d(first.image_ids, second.image_ids, return_indices=True)
-    return np.asarray(ids[first.image_keys[first_rows] == second.image_keys[second_rows]])
+def find_stored_files(stores: StoreList, paths: Sequence[Path]) -> list[Path]:
+    """The image files whose bytes the stores contain too.
+
+    Only files of a size that the stores contain are read. A file that cannot be read is left out.
+    """
+    stored = set(stores.image_keys.tolist())
+    stored_sizes = {key >> 32 for key in stored}
+
+    def is_stored(path: Path) -> bool:
+        try:
+            if path.stat().st_size not in stored_sizes:
+                return False
+            data = path.read_bytes()
+        except OSError:
+            return False
+        (key,) = make_image_keys(np.array([len(data)]), np.array([zlib.crc32(data)])).tolist()
+        return key in stored
+
+    workers = usable_cores()
+    with closing(map_in_threads(is_stored, paths, workers=workers, ahead=4 * workers)) as results:
+        return [path for path, is_shared in zip(paths, results) if is_shared]
 
 
 def describe_content(stores: StoreList) -> str:

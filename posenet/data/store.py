@@ -132,6 +132,11 @@ def compute_fingerprint(skeleton: str, tables: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
+def make_image_keys(sizes: np.ndarray, checksums: np.ndarray) -> np.ndarray:
+    """(N,) uint64, different for different image files: from their sizes in bytes and their CRC-32, both (N,)."""
+    return sizes.astype(np.uint64) << np.uint64(32) | checksums.astype(np.uint64)
+
+
 def _check_tables(
     tables: Mapping[str, np.ndarray], num_keypoints: int, num_image_bytes: int, num_label_bytes: int
 ) -> None:
@@ -205,9 +210,8 @@ class Store:
         self.num_images = len(self._records)
         self.num_people = len(self._people)
         self.image_ids = np.ascontiguousarray(self._records["image_id"])
-        sizes = self._records["image_bytes"].astype(np.uint64)
-        self.num_image_bytes = int(sizes.sum())
-        self.image_keys = sizes << np.uint64(32) | self._records["image_crc"]
+        self.num_image_bytes = int(self._records["image_bytes"].sum())
+        self.image_keys = make_image_keys(self._records["image_bytes"], self._records["image_crc"])
 
     def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
         if file.attrs.get("format") != FORMAT.encode():
@@ -537,11 +541,12 @@ def _check_sets(sets: Sequence[DataSet]) -> None:
                 f"data sets {first.name} and {data_set.name} are the same; give one of them, with a larger weight"
             )
     stores = [data_set.store for data_set in sets if data_set.mapping is None]
-    first_store: dict[tuple[int, int], Store] = {}
+    first_store: dict[int, Store] = {}
     for store in stores if len(stores) > 1 else []:
-        for image in zip(store.image_ids.tolist(), store.image_keys.tolist()):
-            earlier = first_store.setdefault(image, store)
+        for image_id, key in zip(store.image_ids.tolist(), store.image_keys.tolist()):
+            earlier = first_store.setdefault(key, store)
             if earlier is not store:
                 raise DataError(
-                    f"{earlier.path} and {store.path} both contain image {image[0]}; name stores with different images"
+                    f"{earlier.path} and {store.path} both contain the file of the latter's image {image_id}; name "
+                    "stores with different images, or list them as tables to draw from both: {path = ...}"
                 )

@@ -107,7 +107,7 @@ class DataConfig:
     """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames: stored
     ignores the orientation, displayed follows it."""
     allow_overlap: bool = False
-    """Allow validation images that are also trained on, to overfit on purpose."""
+    """Allow images of data.val and data.val_images that are also trained on, to overfit on purpose."""
     max_unreadable: float = 0.01
     """Share of the samples of an epoch, rounded up, that may be replaced because they cannot be read."""
 

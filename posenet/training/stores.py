@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from posenet.data.inspection import describe_content, find_shared_images, overlapping_image_ids
+from posenet.annotations.coco import CocoImage
+from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
 from posenet.data.store import StoreList, open_data_sets
 from posenet.errors import ConfigError, DataError
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.agreement import describe_file
+
+_SEPARATE_SPLITS = (
+    "validation images are never trained on: build them from separate splits, or set data.allow_overlap=true to "
+    "overfit on purpose"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -52,16 +60,25 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
             f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
             "data.val, or build it with --annotations"
         )
-    shared = overlapping_image_ids(train_store, val_store)
-    if num_unlabelled:  # their ids are not those of an annotation file
-        shared = find_shared_images(val_store, train_store).contents[:, 0]
+    shared = find_shared_images(val_store, train_store)
     if len(shared) and not data.allow_overlap:
         raise DataError(
-            f"{describe_paths(data.train)} and {describe_paths(data.val)} share {len(shared)} images (first id "
-            f"{shared[0]}); validation images are never trained on: build them from separate splits, or set "
-            "data.allow_overlap=true to overfit on purpose"
+            f"{describe_paths(data.train)} and {describe_paths(data.val)} share {len(shared)} images (first id in "
+            f"data.val {shared[0, 0]}); {_SEPARATE_SPLITS}"
         )
     return TrainingStores(train_store, val_store)
+
+
+def refuse_trained_images(config: Config, train: StoreList, images: Sequence[CocoImage]) -> None:
+    """Raise ``DataError`` if an image of data.val_images, from which the AP is computed, is in the training data."""
+    if config.data.allow_overlap:
+        return
+    shared = find_stored_files(train, [Path(config.data.val_images, image.file_name) for image in images])
+    if shared:
+        raise DataError(
+            f"{describe_paths(config.data.train)} contains {len(shared)} of {len(images)} images of data.val_images "
+            f"that data.val_annotations lists (first {shared[0]}); {_SEPARATE_SPLITS}"
+        )
 
 
 def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:

@@ -50,7 +50,7 @@ from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer,
 from posenet.training.progress import Progress
 from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state
 from posenet.training.step import StepResult, TrainStep
-from posenet.training.stores import describe_contents, describe_paths, open_stores
+from posenet.training.stores import describe_contents, describe_paths, open_stores, refuse_trained_images
 from posenet.training.teacher import load_teacher, require_same_teacher
 from posenet.training.validation import CocoValidation, validation_loss
 
@@ -252,6 +252,7 @@ class Trainer:
         self.evaluate = None
         if config.data.val_images and config.data.val_annotations and config.train.evaluate_every:
             self.evaluate = CocoValidation(config, network, self.runtime, self.shows_progress)
+            refuse_trained_images(config, self.stores.train, self.evaluate.share)
         if config.train.patience and self.evaluate is None and self.stores.val is None:
             raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
 

@@ -9,7 +9,7 @@ import pytest
 
 from posenet.annotations.people import encode_mask
 from posenet.data.build import build_store
-from posenet.data.inspection import Table, compute_statistics, find_shared_images, overlapping_image_ids, verify_store
+from posenet.data.inspection import Table, compute_statistics, find_shared_images, find_stored_files, verify_store
 from posenet.data.store import Record, Store, open_data_sets
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_coco, write_store
@@ -92,20 +92,27 @@ class TestSharedImages:
     def path(self, tmp_path: Path) -> Path:
         return write_store(tmp_path / "a.h5", [make_record(number) for number in (7, 3, 5)])
 
-    def test_overlap_is_same_id_and_same_bytes(self, tmp_path: Path, path: Path) -> None:
-        other_bytes = make_record(9)._replace(image_id=3)
-        other = write_store(tmp_path / "b.h5", [make_record(5), other_bytes, make_record(7), make_record(8)])
-        unrelated = write_store(tmp_path / "c.h5", [make_record(100)])
-        with open_data_sets(str(path), None) as first:
-            assert overlapping_image_ids(first, open_data_sets(str(other), None)).tolist() == [5, 7]
-            assert overlapping_image_ids(first, open_data_sets(str(unrelated), None)).tolist() == []
-            both = open_data_sets((str(unrelated), str(other)), None)
-            assert overlapping_image_ids(first, both).tolist() == [5, 7]
-
-    def test_shared_images_are_found_by_id_and_by_content(self, tmp_path: Path, path: Path) -> None:
-        same_bytes = make_record(7)._replace(image_id=9)
+    def test_shared_images_have_the_same_bytes_whatever_their_ids(self, tmp_path: Path, path: Path) -> None:
+        renumbered = make_record(7)._replace(image_id=9, file_name="other.jpg")
         same_id = make_record(1)._replace(image_id=3)
-        other = write_store(tmp_path / "b.h5", [same_bytes, make_record(5), same_id])
+        other = write_store(tmp_path / "b.h5", [renumbered, make_record(5), same_id])
+        unrelated = write_store(tmp_path / "c.h5", [make_record(100)])
         shared = find_shared_images(Store(path), Store(other))
-        assert shared.ids.tolist() == [3, 5]
-        assert sorted(shared.contents.tolist()) == [[5, 5], [7, 9]]
+        assert sorted(shared.tolist()) == [[5, 5], [7, 9]]
+        assert len(find_shared_images(Store(path), Store(unrelated))) == 0
+        with open_data_sets((str(unrelated), str(other)), None) as both:
+            assert sorted(find_shared_images(Store(path), both).tolist()) == [[5, 5], [7, 9]]
+
+    def test_files_that_a_store_contains_are_found_by_their_bytes(self, tmp_path: Path, path: Path) -> None:
+        contents = {"shared.jpg": make_record(3), "other.jpg": make_record(4), "grown.jpg": make_record(5)}
+        for name, record in contents.items():
+            (tmp_path / name).write_bytes(record.image_bytes.tobytes())
+        with open(tmp_path / "grown.jpg", "ab") as file:
+            file.write(b"x")
+        flipped = make_record(7).image_bytes.copy()
+        flipped[len(flipped) // 2] ^= 1
+        (tmp_path / "flipped.jpg").write_bytes(flipped.tobytes())
+        names = [*contents, "flipped.jpg", "missing.jpg"]
+        with open_data_sets(str(path), None) as stores:
+            found = find_stored_files(stores, [tmp_path / name for name in names])
+        assert found == [tmp_path / "shared.jpg"]
