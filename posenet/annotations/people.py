@@ -29,8 +29,15 @@ Outline = list[list[float]] | np.ndarray | None
 
 MIN_AREA = 32 * 32
 """Smallest area of a main person in square pixels."""
+SHARE_OF_BOX = 0.53
+"""Area of a person relative to the box: the median of 757 people of COCO, half of whom have 0.45 to 0.62. An evaluation
+whose areas are whole boxes measures an AP that is 8 to 23 points too high."""
+SHARE_OF_KEYPOINT_BOX = 0.84
+"""The same relative to the box around four and more labelled keypoints, which is smaller: the median of 454 people."""
 MIN_DISTANCE = 0.3
 """Smallest distance between main persons, relative to the longer box side of the earlier one."""
+BOX_TOLERANCE = 0.01
+"""Difference in pixels at which two boxes are the same: files contain rounded numbers."""
 MAX_STORED_RUN = 2**16 - 1
 """The largest 16-bit number."""
 
@@ -88,6 +95,32 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
         if all(math.dist(centres[earlier], centres[row]) > distances[earlier] for earlier in selected):
             selected.append(row)
     return selected
+
+
+def box_of_points(points: np.ndarray) -> list[float] | None:
+    """x, y, width, height around (N, 2) points; None if it is empty."""
+    if len(points) < 2:
+        return None
+    low = points.min(axis=0)
+    width, height = (points.max(axis=0) - low).tolist()
+    return [*low.tolist(), width, height] if width > 0 and height > 0 else None
+
+
+def is_box_of_points(box: Sequence[float], points: np.ndarray) -> bool:
+    """Whether a box is the one around (N, 2) points."""
+    around = box_of_points(points)
+    return around is not None and np.allclose(box, around, rtol=0, atol=BOX_TOLERANCE)
+
+
+def estimate_area(box: Sequence[float], points: np.ndarray) -> float:
+    """Estimate the area in square pixels of a person without an outline.
+
+    Args:
+        box: x, y, width, height.
+        points: (N, 2) labelled keypoints. The box may be the one around them.
+    """
+    share = SHARE_OF_KEYPOINT_BOX if is_box_of_points(box, points) else SHARE_OF_BOX
+    return share * box[2] * box[3]
 
 
 def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -21,6 +21,7 @@ from posenet.annotations.coco import (
     MAX_NUMBER,
     AnnotationFile,
     Entry,
+    Mask,
     is_file,
     is_flat_outline,
     is_integer,
@@ -29,7 +30,15 @@ from posenet.annotations.coco import (
     number_from_text,
     whole_number,
 )
-from posenet.annotations.people import Outline, decode_columns, polygons_to_mask
+from posenet.annotations.people import (
+    SHARE_OF_BOX,
+    Outline,
+    box_of_points,
+    decode_columns,
+    estimate_area,
+    is_box_of_points,
+    polygons_to_mask,
+)
 from posenet.errors import DataError
 from posenet.images import MAX_PIXELS, ImageHeader, read_header
 
@@ -286,7 +295,7 @@ def compute_boxes(file: AnnotationFile, fixes: Counter[str]) -> None:
         entry = file.annotations[row]
         if (box := _box_of_outline(file, row)) is not None:
             fixes["boxes computed from outlines"] += 1
-        elif (box := _box_of_points(_labelled_points(entry))) is not None:
+        elif (box := box_of_points(_labelled_points(entry))) is not None:
             fixes["boxes computed from keypoints"] += 1
         else:
             continue
@@ -294,17 +303,34 @@ def compute_boxes(file: AnnotationFile, fixes: Counter[str]) -> None:
 
 
 def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
-    """Compute missing areas and those that are not above 0."""
-    has_area = (file.areas.problems == 0) & (file.areas.values > 0)
-    box_areas = file.boxes.values[:, 2:].prod(axis=1)
+    """Compute missing areas, those that are not above 0, and those of whole boxes."""
+    has_area = (file.areas.problems == 0) & (file.areas.values > 0) & ~areas_of_boxes(file)
     for row in np.flatnonzero(~has_area).tolist():
-        if (area := _area_of_outline(file, row)) > 0:
-            fixes["areas computed from outlines"] += 1
-        elif file.has_box[row] and 0 < (area := float(box_areas[row])) < MAX_NUMBER:
-            fixes["areas computed from boxes"] += 1
-        else:
-            continue
-        file.annotations[row]["area"] = area
+        entry = file.annotations[row]
+        area = _area_of_outline(file, row)
+        done = "areas computed from outlines"
+        if area <= 0 and file.has_box[row]:
+            area = estimate_area(file.boxes.values[row].tolist(), _labelled_points(entry))
+            done = f"areas of people without an outline estimated, as {SHARE_OF_BOX} of their box (COCO's median)"
+        if 0 < area < MAX_NUMBER:
+            entry["area"] = area
+            fixes[done] += 1
+
+
+def areas_of_boxes(file: AnnotationFile) -> Mask:
+    """(A,) bool: the area is that of the whole box, though nothing says that the object fills it.
+
+    Objects with an outline, crowds, and boxes around the keypoints, which are smaller, are left out.
+    """
+    found = np.zeros(len(file.annotations), bool)
+    box_areas = file.boxes.values[:, 2:].prod(axis=1)
+    is_whole = file.has_box & (file.areas.problems == 0) & (abs(file.areas.values / box_areas.clip(min=1) - 1) < 1e-3)
+    is_candidate = is_whole & file.is_used & ~file.is_crowd & file.has_image
+    for row in np.flatnonzero(is_candidate).tolist():
+        box = file.boxes.values[row].tolist()
+        is_around_keypoints = is_box_of_points(box, _labelled_points(file.annotations[row]))
+        found[row] = file.outlines.values[row] is None and not is_around_keypoints
+    return found
 
 
 def _outline_to_draw(file: AnnotationFile, row: int) -> Outline:
@@ -316,20 +342,11 @@ def _box_of_outline(file: AnnotationFile, row: int) -> list[float] | None:
     """x, y, width, height around an outline; None if it is empty."""
     outline = _outline_to_draw(file, row)
     if isinstance(outline, list):
-        return _box_of_points(np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in outline]))
+        return box_of_points(np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in outline]))
     if outline is None or not outline[1::2].any():
         return None
     mask = np.ascontiguousarray(decode_columns(outline, *file.sizes_of_annotations[row].tolist()).T)
     return [float(value) for value in cv2.boundingRect(mask)]
-
-
-def _box_of_points(points: np.ndarray) -> list[float] | None:
-    """x, y, width, height around (N, 2) points; None if it is empty."""
-    if len(points) < 2:
-        return None
-    low = points.min(axis=0)
-    width, height = (points.max(axis=0) - low).tolist()
-    return [*low.tolist(), width, height] if width > 0 and height > 0 else None
 
 
 def _area_of_outline(file: AnnotationFile, row: int) -> float:

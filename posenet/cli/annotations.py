@@ -16,6 +16,7 @@ from typing import TextIO
 from posenet.annotations.coco import write_output
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.annotations.people import SHARE_OF_BOX
 from posenet.annotations.rules import RULES, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import SWITCH, add_config_options, check_output_file, message_stream
@@ -151,6 +152,12 @@ def _import(args: argparse.Namespace) -> None:
     print(f"{pluralize(len(document['images']), 'image')}, {people}", file=messages)
     for note in imported.notes:
         print(note, file=messages)
+    if document["annotations"]:
+        print(
+            f"areas are estimated as {SHARE_OF_BOX} of the boxes, the median of COCO's people: whole boxes make the AP "
+            "too high",
+            file=messages,
+        )
     print(f"wrote {args.output}; its images are in {imported.folder}", file=messages)
     print(f"next: posenet annotations lint {args.output} --images {imported.folder}", file=messages)
 

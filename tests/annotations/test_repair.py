@@ -168,8 +168,39 @@ def test_a_box_and_an_area_follow_from_keypoints_where_there_is_no_outline(tmp_p
     entry = fixed["annotations"][0]
     points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
     assert entry["bbox"] == pytest.approx([*points.min(0), *(points.max(0) - points.min(0))])
-    assert entry["area"] == pytest.approx(entry["bbox"][2] * entry["bbox"][3])
-    assert fixes == {"boxes computed from keypoints": 1, "areas computed from boxes": 1}
+    assert entry["area"] == pytest.approx(0.84 * entry["bbox"][2] * entry["bbox"][3])
+    estimated = "areas of people without an outline estimated, as 0.53 of their box (COCO's median)"
+    assert fixes == {"boxes computed from keypoints": 1, estimated: 1}
+
+
+def test_areas_of_whole_boxes_are_reduced_where_there_is_no_outline(tmp_path: Path) -> None:
+    """Earlier imports and some tools write them."""
+    content = valid_document()
+    first, second, third, *others = content["annotations"]
+    for entry in (first, second, third):
+        entry["segmentation"] = []
+    second["area"] = 1234.5
+    points = np.reshape(third["keypoints"], (-1, 3))[:, :2]
+    third["bbox"] = [*points.min(0).tolist(), *np.ptp(points, axis=0).tolist()]
+    third["area"] = third["bbox"][2] * third["bbox"][3]
+    path = write_annotations(tmp_path / "a.json", content)
+    found = {finding.code: finding.places for finding in lint_annotations(path)}
+    assert found == {"box-area": [str(first["id"])]}
+    fixed, fixes = fix(tmp_path, content)
+    assert [entry["area"] for entry in fixed["annotations"][:3]] == [0.53 * 50 * 60, 1234.5, third["area"]]
+    assert fixed["annotations"][3:] == others and list(fixes.values()) == [1]
+
+
+def test_the_estimated_areas_are_those_of_real_people(coco_sample: Path, tmp_path: Path) -> None:
+    path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
+    content = json.loads(path.read_text())
+    content["annotations"] = [entry for entry in content["annotations"] if not entry["iscrowd"]]
+    expected = np.array([entry["area"] for entry in content["annotations"]])
+    for entry in content["annotations"]:
+        entry.update(segmentation=[], area=None)
+    fixed, _ = fix(tmp_path, content)
+    found = np.array([entry["area"] for entry in fixed["annotations"]])
+    assert np.median(found / expected) == pytest.approx(1, abs=0.05)
 
 
 @pytest.mark.parametrize("labelled", [0, 1])

@@ -70,4 +70,5 @@ def _annotation(number: int, image: int, points: np.ndarray, rng: np.random.Gene
     low, high = points.min(0), points.max(0)
     box = [*low.tolist(), *(high - low).tolist()]
     labels = {"num_keypoints": int((visible > 0).sum()), "keypoints": values.ravel().tolist()}
-    return person(number, image, tuple(box), category_id=62, segmentation=[], **labels)
+    area = 0.84 * float(np.prod(high - low))
+    return person(number, image, tuple(box), category_id=62, segmentation=[], area=area, **labels)

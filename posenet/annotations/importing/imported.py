@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY, Entry
+from posenet.annotations.people import box_of_points, estimate_area
 from posenet.errors import DataError
 from posenet.images import read_header
 from posenet.messages import to_single_line
@@ -42,7 +43,7 @@ def to_coco(
     whole: float,
     notes: Sequence[str],
 ) -> ImportedAnnotations:
-    """Convert the people of all images to COCO annotations in pixels.
+    """Convert the people of all images to COCO annotations in pixels. Areas are estimated (see ``estimate_area``).
 
     Args:
         people_of: by image; the innermost folder that holds all images becomes that of the data set.
@@ -76,15 +77,12 @@ def to_coco(
 
 
 def _annotation(person: ImportedPerson, scale: np.ndarray) -> dict[str, Any]:
-    """The annotation without ids; ``scale`` is (2,) pixels for one unit of x and y. The area is that of the box."""
+    """The annotation without ids; ``scale`` is (2,) pixels for one unit of x and y. The area is estimated."""
     labelled = person.keypoints[:, 2] > 0
     points = person.keypoints[:, :2] * scale
-    box = [0.0, 0.0, 0.0, 0.0]
+    box = box_of_points(points[labelled]) or [0.0, 0.0, 0.0, 0.0]
     if person.box is not None:
         box = (np.array(person.box) * np.tile(scale, 2)).tolist()
-    elif labelled.any():
-        low = points[labelled].min(axis=0)
-        box = [*low.tolist(), *(points[labelled].max(axis=0) - low).tolist()]
     keypoints = np.where(labelled[:, None], np.column_stack([points, person.keypoints[:, 2]]), 0)
     values: list[float] = []
     for x, y, visibility in keypoints.tolist():
@@ -93,7 +91,7 @@ def _annotation(person: ImportedPerson, scale: np.ndarray) -> dict[str, Any]:
         "keypoints": values,
         "num_keypoints": int(labelled.sum()),
         "bbox": [round(value, DECIMALS) for value in box],
-        "area": round(box[2] * box[3], DECIMALS),
+        "area": round(estimate_area(box, points[labelled]), DECIMALS),
         "iscrowd": 0,
         "segmentation": [],
     }

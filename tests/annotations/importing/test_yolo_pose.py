@@ -48,7 +48,15 @@ def test_values_are_converted_to_pixels(data_file: Path) -> None:
         assert found["image_id"] == expected["image_id"] and found["num_keypoints"] == expected["num_keypoints"]
         np.testing.assert_allclose(found["keypoints"], expected["keypoints"], atol=1e-3)
         np.testing.assert_allclose(found["bbox"], expected["bbox"], atol=1e-3)
-        assert found["area"] == pytest.approx(expected["area"], rel=1e-4)
+        x, y, width, height = expected["bbox"]
+        assert found["area"] == pytest.approx(0.53 * width * height, rel=1e-4), "the share in COCO, not the whole box"
+
+
+def test_the_tool_says_once_that_areas_are_estimated(
+    data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_tool("annotations", ["import", str(data_file), "--output", str(tmp_path / "a.json")]) == 0
+    assert capsys.readouterr().out.count("areas are estimated as 0.53 of the boxes") == 1
 
 
 def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
