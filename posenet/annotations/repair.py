@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import cv2
@@ -123,6 +123,23 @@ def separate_folders_by_slashes(file: AnnotationFile, fixes: Counter[str]) -> No
         if isinstance(name, str) and "\\" in name and not is_file(file.folder, name):
             entry["file_name"] = name.replace("\\", "/")
             fixes["file names with / in place of backslashes"] += 1
+
+
+def merge_images_of_a_file(file: AnnotationFile, fixes: Counter[str]) -> None:
+    """Move the annotations of later entries of a file to its first one, if they have the same size."""
+    first: dict[tuple[str, tuple[int, int]], int] = {}
+    kept_id: dict[int, int] = {}
+    for row in np.flatnonzero(file.image_is_usable).tolist():
+        entry = file.images[row]
+        content = str(PurePosixPath(file.file_names[row])), (entry["height"], entry["width"])
+        kept_id[entry["id"]] = first.setdefault(content, entry["id"])
+    merged = {image_id for image_id, kept in kept_id.items() if kept != image_id}
+    for entry in file.annotations:
+        if is_integer(entry.get("image_id")) and entry["image_id"] in merged:
+            entry["image_id"] = kept_id[entry["image_id"]]
+    file.images[:] = [entry for entry in file.images if not (is_integer(entry.get("id")) and entry["id"] in merged)]
+    if merged:
+        fixes["images with the file of an earlier one merged with it"] += len(merged)
 
 
 def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:

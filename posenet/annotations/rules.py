@@ -11,7 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
@@ -43,6 +43,11 @@ OUTSIDE = 0.05
 smaller by 5 % without their annotations, one person in seven has."""
 FEW_OUTSIDE = 2
 """Number of annotations that may have keypoints outside their image, in files of any size."""
+ELSEWHERE = 0.2
+"""Share of the people who may have most keypoints outside their box, or a box and an outline at different places. One
+in a hundred of COCO's has; if boxes have another format or only one of the two was scaled, most have."""
+MIN_OVERLAP = 0.5
+"""Smallest intersection of a box and the box of the outline, relative to their union."""
 REACH = 0.8
 """Of the people in COCO's files, two in five have a keypoint beyond this share of the width or the height."""
 MIN_REACHING = 50
@@ -206,7 +211,7 @@ def fix_annotations(
 
 
 def _repeated_files(file: AnnotationFile) -> list[str]:
-    names = Counter(file.file_names[row] for row in np.flatnonzero(file.image_is_usable).tolist())
+    names = Counter(str(PurePosixPath(file.file_names[row])) for row in np.flatnonzero(file.image_is_usable).tolist())
     return [name for name, count in names.items() if count > 1]
 
 
@@ -391,6 +396,36 @@ def _percent(file: AnnotationFile) -> list[None]:
     return [None] if is_certain else []
 
 
+def _box_elsewhere(file: AnnotationFile) -> Mask:
+    """Half of the labelled keypoints, and more than one, are outside the box; all False unless of many people."""
+    if _percent(file) or _are_mostly_fractions(file):
+        return np.zeros(len(file.annotations), bool)
+    num_outside = (_distances_from_box(file) > OUTSIDE_BOX).sum(axis=1)
+    is_person = file.is_labelled_person & file.has_box & ~_normalised(file)
+    return _if_many(is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.num_labelled), is_person)
+
+
+def _outline_elsewhere(file: AnnotationFile) -> Mask:
+    """The box around the polygons and that of the annotation hardly overlap; all False unless of many people."""
+    found = np.zeros(len(file.annotations), bool)
+    is_person = file.has_box & file.is_used & ~file.is_crowd
+    for row in np.flatnonzero(is_person).tolist():
+        outline = file.outlines.values[row]
+        if not isinstance(outline, list):
+            continue
+        corners = np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in outline])
+        low, high = corners.min(axis=0), corners.max(axis=0)
+        start, size = file.boxes.values[row, :2], file.boxes.values[row, 2:]
+        common = (np.minimum(high, start + size) - np.maximum(low, start)).clip(min=0).prod()
+        found[row] = common < MIN_OVERLAP * ((high - low).prod() + size.prod() - common)
+    return _if_many(found, is_person)
+
+
+def _if_many(found: Mask, people: Mask) -> Mask:
+    """The mask of a problem if it concerns many of the people, else all False."""
+    return found & bool(found.sum() > max(FEW_OUTSIDE, ELSEWHERE * people.sum()))
+
+
 def _far_from_box(file: AnnotationFile) -> Mask:
     if _percent(file) or _are_mostly_fractions(file):
         return np.zeros(len(file.annotations), bool)
@@ -466,8 +501,9 @@ RULES: tuple[Rule, ...] = (
          "look at some with posenet build-hdf5 --preview; if the keypoints are wrong, use the other frame in all tools "
          "(--set data.exif_frame=stored); do not change the coordinates",
          lambda file: _files_with_orientation(file, "setting")),
-    Rule("warning", "duplicate-file", "files with several entries in images",
-         "merge the images: let all annotations name one of them, and delete the others", _repeated_files),
+    Rule("error", "duplicate-file", "files with several entries in images, each without the people of the others",
+         "let all annotations name one of the entries, and delete the others",
+         _repeated_files, repair=repair.merge_images_of_a_file),
 
     # Categories and references
     Rule("error", "no-keypoints", "no category has keypoints",
@@ -556,8 +592,15 @@ RULES: tuple[Rule, ...] = (
          lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1)),
     Rule("error", "empty-box", "boxes without a width or a height",
          "write bbox as x, y, width, height, not as two corners", _empty_box, tolerance=FEW),
-    Rule("warning", "box-outside", "boxes that reach far beyond their image",
-         "write bbox as x, y, width, height, not as two corners", _box_outside),
+    Rule("error", "box-outside", "boxes that reach far beyond their image",
+         "write bbox as x, y, width, height, not as two corners",
+         _box_outside, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
+    Rule("error", "box-elsewhere", "annotations with most labelled keypoints outside their own box",
+         "write keypoints and bbox in pixels of the same image, keypoints as x, y, visibility, and bbox as x, y of the "
+         "upper left corner, width, height",
+         _box_elsewhere),
+    Rule("error", "outline-elsewhere", "annotations whose outline and box are at different places",
+         "write segmentation and bbox in pixels of the same image", _outline_elsewhere),
     Rule("warning", "far-from-box", "annotations with labelled keypoints far outside their own box",
          "look at the image; correct the box, or the keypoints if they belong to someone else or to a resized image",
          _far_from_box),

@@ -141,37 +141,35 @@ def _check_tables(
     tables: Mapping[str, np.ndarray], num_keypoints: int, num_image_bytes: int, num_label_bytes: int
 ) -> None:
     """Raise ``ValueError`` unless all rows of the ``TABLES`` point to something that exists."""
-    records, people, samples = tables["record"], tables["person"], tables["sample"]
-    if records.dtype != RECORD_TYPE or people.dtype != PERSON_TYPE or samples.dtype != "<i8":
+    records, people, samples, names = (tables[name] for name in ("record", "person", "sample", "file_name"))
+    if (records.dtype, people.dtype, samples.dtype) != (
+        RECORD_TYPE,
+        PERSON_TYPE,
+        np.dtype("<i8"),
+    ) or names.dtype.kind != "S":
         raise ValueError("its tables have other columns")
-    shapes = [table.shape[1:] for table in tables.values()]
-    if shapes != [(), (), (), (2,)] or len(tables["file_name"]) != len(records) or tables["file_name"].dtype.kind != "S":
+    if records.ndim != 1 or people.ndim != 1 or names.shape != records.shape or samples.shape[1:] != (2,):
         raise ValueError("its tables have other shapes")
     column = {name: records[name].astype(np.int64) for name in RECORD_TYPE.names or ()}
     num_people = column["num_people"]
-    joint_bytes = 4 * 3 * num_keypoints * num_people
-    label_bytes = joint_bytes + column["mask_all_bytes"] + column["mask_miss_bytes"]
-    positive = ("height", "width")
-    others = [values for name, values in column.items() if name != "image_id"]
-    is_possible = (
-        min((int(values.min()) for values in others), default=0) >= 0
-        and all((column[name] > 0).all() for name in positive)
-        and (column["height"] * column["width"] <= MAX_PIXELS).all()
-        and ((column["orientation"] >= 1) & (column["orientation"] <= 8)).all()
-        and (column["image_start"] <= num_image_bytes - column["image_bytes"]).all()
-        and (column["label_start"] <= num_label_bytes - label_bytes).all()
-        and (column["first_person"] == num_people.cumsum() - num_people).all()
-        and num_people.sum() == len(people)
-    )
-    if not is_possible:
+    label_bytes = 12 * num_keypoints * num_people + column["mask_all_bytes"] + column["mask_miss_bytes"]
+    is_possible = np.all([values >= 0 for name, values in column.items() if name != "image_id"], axis=0)
+    is_possible &= (column["height"] > 0) & (column["width"] > 0)
+    is_possible &= column["height"] * column["width"] <= MAX_PIXELS
+    is_possible &= (column["orientation"] >= 1) & (column["orientation"] <= 8)
+    is_possible &= column["image_start"] <= num_image_bytes - column["image_bytes"]
+    is_possible &= column["label_start"] <= num_label_bytes - label_bytes
+    is_possible &= column["first_person"] == num_people.cumsum() - num_people
+    if not is_possible.all() or num_people.sum() != len(people):
         raise ValueError("its records point to something that does not exist")
     images, persons = samples.T
-    if len(samples) and not (0 <= images.min() and images.max() < len(records)):
+    if not ((images >= 0) & (images < len(records))).all():
         raise ValueError("its samples point to images that do not exist")
     is_person = persons != NO_PERSON
-    if not ((persons[is_person] >= 0) & (persons[is_person] < num_people[images[is_person]])).all():
+    images, persons = images[is_person], persons[is_person]
+    if not ((persons >= 0) & (persons < num_people[images])).all():
         raise ValueError("its samples point to people who do not exist")
-    main_boxes = people["box"][column["first_person"][images[is_person]] + persons[is_person]]
+    main_boxes = people["box"][column["first_person"][images] + persons]
     if not np.isfinite(people["box"]).all() or not (main_boxes[:, 2:] > 0).all():
         raise ValueError("it has people without a box")
 

@@ -173,6 +173,19 @@ def test_a_box_and_an_area_follow_from_keypoints_where_there_is_no_outline(tmp_p
     assert fixes == {"boxes computed from keypoints": 1, estimated: 1}
 
 
+def test_images_of_one_file_are_merged(tmp_path: Path) -> None:
+    """Some tools list an image once for each person. The others in it would be background."""
+    content = valid_document()
+    first, second, third = content["images"]
+    second["file_name"] = "./" + first["file_name"]
+    fixed, fixes = fix(tmp_path, content)
+    assert fixed["images"] == [first, third]
+    assert [entry["image_id"] for entry in fixed["annotations"]] == [1, 1, 1, 1, 3, 3, 3]
+    assert list(fixes.values()) == [1]
+    second["width"] += 1
+    assert fix(tmp_path, content) == (content, {})
+
+
 def test_areas_of_whole_boxes_are_reduced_where_there_is_no_outline(tmp_path: Path) -> None:
     """Earlier imports and some tools write them."""
     content = valid_document()

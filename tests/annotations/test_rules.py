@@ -130,6 +130,14 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (setting("annotations", keypoints=None), "keypoint-count"),
         (setting("annotations", area=0), "zero-area"),
         (setting("annotations", bbox=[50, 50, 0, 4]), "empty-box"),
+        (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
+        (lambda d: [e.update(bbox=[1, 1, 4, 4]) for e in d["annotations"][:9]], "box-elsewhere"),
+        (
+            lambda d: [e.update(segmentation=[[1, 1, 9, 1, 9, 9]]) for e in d["annotations"][:9]],
+            "outline-elsewhere",
+        ),
+        (setting("images", file_name="1.jpg"), "duplicate-file"),
+        (setting("images", file_name="./1.jpg"), "duplicate-file"),
         (setting("annotations", area="300"), "text-number"),
         (setting("annotations", keypoints=["one"] * 30), "not-a-number"),
         (setting("images", file_name="train\\1.jpg"), "backslash"),
@@ -154,8 +162,6 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (moved(0, 50, 50, 0), "unlabelled-place"),
         (moved(0, 0, 0, 2), "labelled-at-zero"),
         (setting("annotations", area=20), "small"),
-        (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
-        (setting("images", file_name="1.jpg"), "duplicate-file"),
         (setting("annotations", segmentation=[1, 1, 9, 1, 9, 9]), "flat-outline"),
         (setting("annotations", segmentation=[[1, 1, 9, 1]]), "damaged-outline"),
         (setting("annotations", segmentation=[[1, 1, 9, 1, 9, 9, 4]]), "damaged-outline"),
@@ -358,6 +364,77 @@ def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(
     first = json.loads(capsys.readouterr().out)[0]
     assert list(first) == ["severity", "code", "message", "remedy", "places"]
     assert first["severity"] == "error" and len(first["places"]) == 28
+
+
+def transform(content: Document, keypoints: float = 1, boxes: float = 1, sizes: float = 1) -> None:
+    for entry in content["annotations"]:
+        entry["keypoints"] = [v if i % 3 == 2 else v * keypoints for i, v in enumerate(entry["keypoints"])]
+        entry["bbox"] = [value * boxes for value in entry["bbox"]]
+    for image in content["images"]:
+        image.update(width=int(image["width"] * sizes), height=int(image["height"] * sizes))
+
+
+def exchange_axes(content: Document) -> None:
+    for entry in content["annotations"]:
+        entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[:, [1, 0, 2]].ravel().tolist()
+
+
+def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Callable[[Document], None]:
+    def change(content: Document) -> None:
+        for entry in content["annotations"]:
+            entry["bbox"] = convert(*entry["bbox"])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda d: transform(d, sizes=0.95), "keypoints outside their image.*if images were resized, scale"),
+        (lambda d: transform(d, sizes=0.75), "outside their image"),
+        (lambda d: transform(d, keypoints=0.75), "keypoints outside their own box"),
+        (lambda d: transform(d, boxes=0.75), "keypoints outside their own box"),
+        (lambda d: transform(d, keypoints=0.75, boxes=0.75), "outline and box are at different places"),
+        (exchange_axes, "outside their image"),
+        (write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), "boxes that reach far beyond their image.*two corners"),
+        (write_boxes(lambda x, y, w, h: [x + w / 2, y + h / 2, w, h]), "keypoints outside their own box"),
+        (lambda d: [i.update(width=i["height"], height=i["width"]) for i in d["images"]], "outside their image"),
+    ],
+    ids=["95 %", "75 %", "keypoints", "boxes", "outlines", "axes", "corners", "centres", "sizes"],
+)
+def test_real_annotations_in_another_frame_are_refused(
+    coco_sample: Path, tmp_path: Path, change: Callable[[Document], Any], message: str
+) -> None:
+    """Such files would be trained on and evaluated, with wrong results."""
+    content = json.loads((coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text())
+    change(content)
+    path = write_annotations(tmp_path / "a.json", content)
+    for reader in (read_annotations, lambda path: read_split(path, skeleton=COCO)):
+        with pytest.raises(DataError, match=message):
+            reader(path)
+
+
+def test_people_who_reach_no_border_are_reported(coco_sample: Path, tmp_path: Path) -> None:
+    content = json.loads((coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text())
+    transform(content, sizes=1.3)
+    found = {finding.code for finding in lint_annotations(write_annotations(tmp_path / "a.json", content))}
+    assert "unreached" in found
+
+
+@pytest.mark.parametrize("outside, refused", [(2, False), (3, True)])
+def test_few_people_outside_their_image_are_read_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, outside: int, refused: bool
+) -> None:
+    content = document([1], [person(number, 1, (5 * number, 20, 50, 60)) for number in range(1, 11)])
+    for entry in content["annotations"][:outside]:
+        entry["keypoints"][0] = -5
+    path = write_annotations(tmp_path / "a.json", content)
+    if refused:
+        with pytest.raises(DataError, match="outside their image: 1, 2, 3; if images were resized"):
+            read_annotations(path)
+    else:
+        assert len(read_annotations(path).people[1]) == 10
+        assert "outside their image: 1, 2" in caplog.text
 
 
 class TestExchangedSides:

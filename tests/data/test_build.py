@@ -372,7 +372,7 @@ class TestOutput:
         )
         command = [sys.executable, "-c", code, str(tmp_path / "a.h5")]
         no_locks = os.environ | {"HDF5_USE_FILE_LOCKING": "FALSE"}
-        pipes: dict[str, Any] = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+        pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         with subprocess.Popen(command, env=no_locks, **pipes) as running:
             assert running.stdout is not None
             running.stdout.readline()

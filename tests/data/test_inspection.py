@@ -79,7 +79,6 @@ class TestVerification:
             with pytest.raises(DataError, match="1 of 2 images are damaged; first: .*cut off"):
                 verify_store(store)
 
-
     def test_an_image_of_another_size_than_its_record_is_found(self, tmp_path: Path) -> None:
         other = make_record(2)._replace(image_bytes=make_record(2, height=48).image_bytes)
         with Store(write_store(tmp_path / "a.h5", [make_record(1), other])) as store:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ import numpy as np
 from posenet.annotations.coco import read_document
 from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, to_coco
 from posenet.errors import DataError
-from posenet.images import find_images
+from posenet.images import find_images, read_header
 from posenet.messages import to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
@@ -30,9 +31,12 @@ NO_RECTANGLE = "person"
 """Category of people without a rectangle."""
 MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
+SHAPE_MARGIN = 0.02
+"""Largest difference of two ratios of width and height, relative to one of them, that rounding explains."""
 
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
+_OTHER_SHAPE = "tasks with another shape than the image of this name in the folder, left out: it is another image"
 _Region = Mapping[str, Any]
 
 
@@ -97,6 +101,8 @@ def import_label_studio(
             continue
         if file is None:
             left_out["tasks whose image is not in the folder, left out"] += 1
+        elif not _has_annotated_shape(file, task):
+            left_out[_OTHER_SHAPE] += 1
         elif file in people_of:
             left_out["tasks with the image of an earlier task, left out"] += 1
         else:
@@ -155,6 +161,25 @@ def _file_name(value: str) -> str:
         except (binascii.Error, UnicodeDecodeError):
             return ""
     return PureWindowsPath(PurePosixPath(path).name).name
+
+
+def _has_annotated_shape(file: Path, task: Mapping[str, Any]) -> bool:
+    """Whether an image has the sides that Label Studio has noted, or others of the same ratio; true if it noted none.
+
+    It notes the sides of some turned photographs as stored, though the coordinates are those of the displayed image.
+    """
+    regions = next(entry for entry in task["annotations"] if not entry.get("was_cancelled"))["result"]
+    sides = next((pair for region in regions if all(pair := (_side(region, "width"), _side(region, "height")))), None)
+    if sides is None:
+        return True
+    height, width = read_header(file).displayed_size
+    return any(abs(width * y - height * x) <= SHAPE_MARGIN * height * x for x, y in (sides, sides[::-1]))
+
+
+def _side(region: _Region, name: str) -> float:
+    """A side of the image in pixels as Label Studio has noted it; 0 if it has not."""
+    value = region.get(f"original_{name}")
+    return float(value) if isinstance(value, (int, float)) and 0 < value < math.inf else 0.0
 
 
 def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Person] | None:

@@ -202,6 +202,11 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson]:
         if not layout.has_visibility:  # a keypoint that is not labelled is at (0, 0), or negative
             is_labelled = (keypoints >= 0).all(axis=1) & keypoints.any(axis=1)
             keypoints = np.column_stack([keypoints, np.where(is_labelled, 2.0, 0.0)])
+        if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
+            raise DataError(
+                f"{path}, line {number}: keypoints are not in fractions of the image, from 0 to 1; divide x by the "
+                "width and y by the height"
+            )
         centre_x, centre_y, box_width, box_height = row[1:BOX_COLUMNS]
         box = (centre_x - box_width / 2, centre_y - box_height / 2, box_width, box_height)
         people.append(ImportedPerson(int(row[0]) + 1, keypoints, box))

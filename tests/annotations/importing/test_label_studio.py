@@ -210,3 +210,18 @@ def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
         is_whole = [entry["keypoints"] for entry in found["annotations"]] == expected
         outcomes["whole" if is_whole else "in part"] += 1
     assert min(outcomes[kind] for kind in ("refused", "whole", "in part")) > 20, outcomes
+
+
+def test_a_task_of_an_image_of_another_shape_is_left_out(tmp_path: Path) -> None:
+    """Another image may have the name. A resized copy is the same image."""
+    path, images = export(tmp_path)
+
+    def edit(tasks: Any) -> None:
+        for number, size in enumerate(((320, 240), (160, 160))):
+            for region in tasks[number]["annotations"][0]["result"]:
+                region.update(original_width=size[0], original_height=size[1])
+
+    change(path, edit)
+    found, _, notes = import_label_studio(path, images)
+    assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg"]
+    assert len(notes) == 1 and "another shape" in notes[0] and notes[0].endswith(": 1")

@@ -52,6 +52,15 @@ def test_values_are_converted_to_pixels(data_file: Path) -> None:
         assert found["area"] == pytest.approx(0.53 * width * height, rel=1e-4), "the share in COCO, not the whole box"
 
 
+def test_keypoints_that_are_not_in_fractions_are_refused(data_file: Path) -> None:
+    labels = data_file.parent / "labels" / "train" / "000000000001.txt"
+    words = labels.read_text().split()
+    words[5:7] = ["35.0", "40.0"]
+    labels.write_text(" ".join(words[: 5 + 51]))
+    with pytest.raises(DataError, match=r"000000000001\.txt, line 1: keypoints are not in fractions"):
+        import_yolo_pose(data_file)
+
+
 def test_the_tool_says_once_that_areas_are_estimated(
     data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
