@@ -446,5 +446,9 @@ def _check_output(path: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise DataError(f"{path} exists; choose another output, or replace it with --overwrite")
-    if not path.is_file() or _first_bytes(path) != _HDF5_SIGNATURE:
+    try:
+        is_hdf5 = path.is_file() and _first_bytes(path) == _HDF5_SIGNATURE
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; choose another output") from error
+    if not is_hdf5:
         raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")

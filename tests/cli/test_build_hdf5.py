@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -172,10 +173,11 @@ This is right for the tools, because Ctrl-C is meant for the program in the fore
 def test_control_c_leaves_nothing() -> None:
     """The build would take many seconds; it has written its first images."""
     content = document(range(1500), [person(10**6 + image, image, (200, 200, 50, 60)) for image in range(1500)])
-    for image in content["images"]:
-        image.update(file_name="same.jpg", height=500, width=500)
     pixels = np.random.default_rng(0).integers(0, 256, (500, 500, 3), np.uint8)
     cv2.imwrite("images/same.jpg", pixels)
+    for image in content["images"]:
+        image.update(file_name=f"copy{image['id']}.jpg", height=500, width=500)
+        os.link("images/same.jpg", Path("images", image["file_name"]))
     write_annotations(Path("annotations.json"), content)
     arguments = [str(SCRIPT), *INPUTS.split(), "--output", "a.h5", "--workers", "1"]
     command = [sys.executable, "-c", RUN_SCRIPT_WITH_DEFAULT_SIGINT, *arguments]
