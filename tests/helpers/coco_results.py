@@ -42,7 +42,7 @@ def people_document(num_images: int) -> dict[str, Any]:
             points = UPRIGHT * rng.uniform(0.3, 2) * rng.uniform(0.8, 1.2, UPRIGHT.shape)
             angle = rng.normal(0, 0.2)
             turn = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
-            points = points @ turn + rng.uniform((40, 60), (600, 420))
+            points = points @ turn + rng.uniform((290, 310), (850, 670))  # all are inside their image
             (left, top), (width, height) = points.min(axis=0).tolist(), np.ptp(points, axis=0).tolist()
             visibility = rng.choice([0, 1, 2], 17, p=[0.15, 0.1, 0.75]) * (rng.random() > 0.1)
             points[visibility == 0] = 0
@@ -54,7 +54,10 @@ def people_document(num_images: int) -> dict[str, Any]:
             )
         if rng.random() < 0.2:
             annotations.append(box_person(0, image_id, (100, 200, 300, 150), 0, iscrowd=1))
-    return make_document(annotations, range(1, num_images + 1))
+    document = make_document(annotations, range(1, num_images + 1))
+    for image in document["images"]:
+        image.update(height=1000, width=1200)
+    return document
 
 
 def people_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
