@@ -258,7 +258,7 @@ class Predictor:
         return InputBatch(image_sizes, letterboxes, list(counts.values()), largest, inputs)
 
     def run_network(self, batch: InputBatch) -> list[np.ndarray]:
-        """(C, h, w) float32 maps of each image, averaged over the scales, in the ``decoded_cells`` of the largest one."""
+        """(C, h, w) float32 maps of each image, averaged over the scales, in ``decoded_cells`` of the largest one."""
         total: np.ndarray | None = None
         for images, letterboxes, count in zip(batch.inputs, batch.letterboxes, batch.counts):
             maps = resample_maps(self._average_over_flip(images), letterboxes, batch.map_letterboxes)
@@ -363,7 +363,7 @@ def _network_in_memory(
     if amp == "auto":
         weight = next(network.parameters(), torch.empty(0))
         amp = select_amp(weight.device if device is None else torch.device(device), "auto")
-    return TorchNetwork(network, device, amp or "off")
+    return TorchNetwork(network, device, amp or "off")  # type: ignore[arg-type]
 
 
 def _refuse_single_image(images: object) -> None:

@@ -40,8 +40,7 @@ MAX_ESTIMATE_DISTANCE = 2.0
 DISTANCES_PER_STEP = 2**20
 """Distances of candidates from expected positions that are computed together, which bounds the memory."""
 LARGEST_LINEAR_SCORE = 0.99
-"""Scores of people above this, up to those of maps at ``MAX_VALUE``, are compressed to the rest of the range up to 1, in
-the same order."""
+"""Scores of people above this, up to ``MAX_VALUE``, are compressed to the rest of the range up to 1, in their order."""
 
 
 def decode(

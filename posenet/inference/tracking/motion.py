@@ -133,4 +133,5 @@ def person_sizes(points: np.ndarray, found: np.ndarray) -> np.ndarray:
     diagonals = np.linalg.norm(high - low, axis=1)  # infinite for a person without keypoints
     sizes: np.ndarray = np.where(np.isfinite(diagonals), diagonals / 2, 0)
     known = sizes[sizes > 0]
-    return np.maximum(sizes, MIN_SIZE_SHARE * np.median(known) if len(known) else UNKNOWN_SIZE)
+    smallest = MIN_SIZE_SHARE * float(np.median(known)) if len(known) else UNKNOWN_SIZE
+    return np.asarray(np.maximum(sizes, smallest))
