@@ -130,7 +130,7 @@ def draw_maps(maps: np.ndarray) -> list[str]:
 
 def draw_candidates(maps: np.ndarray) -> list[str]:
     """All candidates, and all limbs: wider with a higher limb score, red with a low one."""
-    candidates = find_keypoints(maps[COCO.keypoint_channels], 0.1, 40)
+    candidates = find_keypoints(maps[COCO.keypoint_channels], 0.1)
     limbs = find_limbs(maps[COCO.part_channels], candidates, 0.1, COCO)
     points = candidates.xy * 4 + 1.5
     shapes = []

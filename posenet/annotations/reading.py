@@ -76,7 +76,8 @@ class Split:
 
 
 def read_split(path: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
-    """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given.
+    """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given,
+    each once.
 
     ``DataError`` if it cannot be read or has an error, has no images, only people without keypoints, or lacks an image.
     """
@@ -88,7 +89,9 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
         image_of_id = {image.id: image for image in images}
         if unknown := set(image_ids) - set(image_of_id):
             raise DataError(f"{path} has no image {min(unknown)}; correct --image-ids")
-        images = [image_of_id[image_id] for image_id in image_ids]
+        if not image_ids:
+            raise DataError("no image ids are given; give some, or leave out --image-ids for all images")
+        images = [image_of_id[image_id] for image_id in dict.fromkeys(image_ids)]
     if not images:
         raise DataError(f"{path} lists no images; use person_keypoints_*.json")
     used = np.flatnonzero(file.category_is_used).tolist() or list(range(len(file.categories)))

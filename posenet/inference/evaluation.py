@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import AnnotatedFrame, count_frames, read_annotated_image
+from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.shares import batched, share
@@ -48,6 +49,16 @@ Result = dict[str, Any]
 
 Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
 """Returns the people in each of several BGR images, such as ``Predictor.stream``."""
+
+
+class ImageReading(NamedTuple):
+    """How an image was read. Sizes are (height, width)."""
+
+    frame: AnnotatedFrame
+    """The frame in which it is annotated."""
+    size: tuple[int, int]
+    """Of the image in that frame."""
+    annotated_size: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -91,10 +102,11 @@ def evaluate(
 
     Args:
         checkpoint: a file, the name of registered weights, or a predictor, which cannot be combined with ``options``.
-        images: folder of the images.
+        images: folder of the images. Where they were resized after they were annotated, the people are scaled to the
+            annotated size, and a log message counts these images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         output: where to write the predictions, as a COCO results file.
-        image_ids: evaluate only these images.
+        image_ids: evaluate only these images, each once.
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for that in
             which the network was trained.
         progress: whether to show a progress bar.
@@ -126,16 +138,16 @@ def evaluate(
     batches = list(batched(sort_by_shape(split.images), predictor.settings.batch_size))
     mine = list(itertools.chain(*share(batches, ranks.rank, ranks.world_size)))
     frame = exif_frame or predictor.exif_frame
-    frames: dict[int, AnnotatedFrame] = {}
+    readings: dict[int, ImageReading] = {}
     results = ranks.run_on_all(
         lambda: predict_split(
-            predictor.stream, images, mine, split.category, exif_frame=frame, frames=frames, progress=progress
+            predictor.stream, images, mine, split.category, exif_frame=frame, readings=readings, progress=progress
         )
     )
-    shares = ranks.gather_objects((results, list(frames.values())))
+    shares = ranks.gather_objects((results, list(readings.values())))
     if not ranks.is_main:
         return None
-    log_annotated_frames(itertools.chain(*(frames_of_rank for _, frames_of_rank in shares)))
+    log_readings(itertools.chain(*(readings_of_rank for _, readings_of_rank in shares)))
     position = {image.id: index for index, image in enumerate(split.images)}
     results = list(itertools.chain(*(results_of_rank for results_of_rank, _ in shares)))
     results.sort(key=lambda result: position[result["image_id"]])
@@ -153,7 +165,7 @@ def predict_split(
     category: int,
     *,
     exif_frame: ExifFrame,
-    frames: dict[int, AnnotatedFrame],
+    readings: dict[int, ImageReading],
     progress: bool = True,
 ) -> list[Result]:
     """Predict images in order, and return the people in COCO's results format. Background threads read the next images.
@@ -161,17 +173,22 @@ def predict_split(
     Args:
         category: id of the category in the results.
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
-            ``find_annotated_frame``. The people are in the frame of the annotations.
-        frames: receives the frame in which each image is annotated, by image id; see ``log_annotated_frames``.
+            ``find_annotated_frame``. The people are in the frame of the annotations, in pixels of the annotated size.
+        readings: receives how each image was read, by image id; see ``log_readings``.
 
     Raises:
-        DataError: an image is missing or cannot be read.
+        DataError: an image is missing, cannot be read, or has other proportions than annotated.
         ValueError: ``predict`` does not return as many results as it received images.
     """
     paths = find_image_files(images_dir, images)
 
     def read(image: CocoImage) -> np.ndarray:
-        pixels, frames[image.id] = read_annotated_image(paths[image.id], image.height, image.width, exif_frame)
+        path = paths[image.id]
+        annotated_size = (image.height, image.width)
+        pixels, frame = read_annotated_image(path, *annotated_size, exif_frame)
+        size = (pixels.shape[0], pixels.shape[1])
+        _check_proportions(path, size, annotated_size)
+        readings[image.id] = ImageReading(frame, size, annotated_size)
         return pixels
 
     def read_all() -> Iterator[np.ndarray]:
@@ -180,15 +197,45 @@ def predict_split(
     results: list[Result] = []
     with progress_bar(title="predict", total=len(images), disable=not progress) as bar:
         for image, people in zip(images, predict(read_all()), strict=True):
+            reading = readings[image.id]
+            people = scale_people(people, reading.size, reading.annotated_size)
             results += [to_coco_result(person, image.id, category, fill_missing=True) for person in people]
             bar.update()
     return results
 
 
-def log_annotated_frames(frames: Iterable[AnnotatedFrame]) -> None:
-    """Log how many images with an EXIF orientation are annotated in which frame."""
-    for name, count in count_frames(frames).items():
+def _check_proportions(path: Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
+    """``DataError`` if an image cannot be the annotated one in another size, whose sides are rounded to pixels."""
+    (height, width), (annotated_height, annotated_width) = size, annotated_size
+    difference = abs(width * annotated_height - height * annotated_width)
+    if difference > max(width + height, annotated_width + annotated_height):
+        raise DataError(
+            f"{path} is {width} x {height} pixels, annotated as {annotated_width} x {annotated_height}; it may be "
+            "resized, but not cropped or turned: give the folder of the annotated images"
+        )
+
+
+def scale_people(people: list[Person], size: tuple[int, int], other_size: tuple[int, int]) -> list[Person]:
+    """People in pixels of an image of (height, width) ``size``, in pixels of the same image in another size."""
+    return people if size == other_size else Letterbox(size, size).map_back(people, other_size)
+
+
+def log_readings(readings: Iterable[ImageReading]) -> None:
+    """Log how many images with an EXIF orientation are annotated in which frame, and how many in another size."""
+    readings = list(readings)
+    for name, count in count_frames(reading.frame for reading in readings).items():
         _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
+    resized = [reading for reading in readings if reading.size != reading.annotated_size]
+    if resized:
+        (height, width), (annotated_height, annotated_width) = resized[0].size, resized[0].annotated_size
+        _log.warning(
+            "%s of another size than annotated, such as %d x %d instead of %d x %d; people are scaled to that",
+            pluralize(len(resized), "image"),
+            width,
+            height,
+            annotated_width,
+            annotated_height,
+        )
 
 
 def sort_by_shape(images: Iterable[CocoImage]) -> list[CocoImage]:

@@ -34,6 +34,15 @@ class Letterbox:
         height, width = self.resized
         return -(-height // MAP_STRIDE), -(-width // MAP_STRIDE)  # rounded up
 
+    @property
+    def decoded_cells(self) -> tuple[int, int]:
+        """Rows and columns of map cells for the decoder: those of the image, and one more of each if there is one.
+
+        The position of a keypoint in the last cell of the image depends on the next cell.
+        """
+        rows, columns = self.image_cells
+        return min(rows + 1, self.padded[0] // MAP_STRIDE), min(columns + 1, self.padded[1] // MAP_STRIDE)
+
     def apply(self, image: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         """Resize and pad a (H, W, 3) uint8 image, into ``out`` if it is given: an array of the padded size."""
         result = np.empty((*self.padded, 3), np.uint8) if out is None else out

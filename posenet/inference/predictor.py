@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -19,8 +20,8 @@ from posenet.inference.letterbox import Letterbox, resample_maps
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.person import Person
 from posenet.inference.shares import batched
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, DataConfig, ExifFrame, InferenceConfig
-from posenet.skeleton import COCO, Skeleton
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, ExifFrame, InferenceConfig
+from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ class InputBatch(NamedTuple):
     image_sizes: list[tuple[int, int]]
     """(height, width) of each image."""
     letterboxes: list[list[Letterbox]]
-    """``letterboxes[scale][image]``."""
+    """``letterboxes[scale][image]``, without scales that the limits of the size make equal to another one."""
+    counts: list[int]
+    """How many of the scales each of these stands for."""
     map_letterboxes: list[Letterbox]
     """Those of the largest scale; the maps of all scales are resampled to its cells."""
     inputs: list[np.ndarray]
-    """For each scale (N, H, W, 3) BGR uint8."""
+    """For each of these scales (N, H, W, 3) BGR uint8."""
 
 
 class BatchMaps(NamedTuple):
@@ -54,6 +57,15 @@ class BatchMaps(NamedTuple):
     """(C, h, w) float32 of each image."""
 
 
+class _Group(NamedTuple):
+    """Images that may run together."""
+
+    size: int
+    """Their number."""
+    order: list[int]
+    """The places in the group of those that can be read, in the order in which they run."""
+
+
 class Predictor:
     """Finds people in images with a trained network.
 
@@ -63,70 +75,62 @@ class Predictor:
     on the other images of its batch, except for rounding on some devices.
 
     Args:
-        network: a module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its
-            input has the channels-last memory format if its attribute ``channels_last`` exists and is true. Or any
-            function that computes the maps of images; see ``posenet.inference.networks.MapFunction``.
-        settings: ``inference`` section of the configuration; None uses its defaults.
-        skeleton: meaning of the channels.
-        device: where a module runs; None is the device of its weights.
-        amp: precision of a module; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
+        network: what finds people. A checkpoint, ours or a published one; an exported file, which ends in ``.onnx`` and
+            needs no PyTorch; or the name of registered weights such as "simplepose", which are downloaded once. Or a
+            module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4); its input
+            has the channels-last memory format if its attribute ``channels_last`` exists and is true. Or any function
+            that computes the maps of images; see ``posenet.inference.networks.MapFunction``.
+        settings: ``inference`` section of the configuration; None is that of ``config``.
+        config: replaces the configuration in a checkpoint; an exported file has its own. For a module or a function,
+            None is the defaults.
+        skeleton: meaning of the channels; None is that of the configuration.
+        device: auto, cpu, cuda, cuda:1, mps and so on. For a module, "auto" is the device of its weights.
+        amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device. None is "auto"
+            for a file and "off" for a module; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
+        backend: the software that runs a file; "auto" is the fastest one that is installed and as accurate. None is
+            PyTorch for a checkpoint, and "auto" for an exported file.
         min_score: people with a lower score are left out.
-        exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it.
+        exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it. None is that
+            of the configuration.
+        overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
+
+    Raises:
+        CheckpointError: the file is damaged or does not fit the network.
+        ConfigError: the device is unknown, a package is missing, the backend cannot run the file, an override is
+            unknown or out of range, or ``network`` is none of the above.
     """
 
     def __init__(
         self,
-        network: nn.Module | MapFunction,
+        network: str | os.PathLike[str] | nn.Module | MapFunction,
         settings: InferenceConfig | None = None,
         *,
-        skeleton: Skeleton = COCO,
-        device: torch.device | str | None = None,
-        amp: Amp = "off",
-        min_score: float = 0.0,
-        exif_frame: ExifFrame = DataConfig.exif_frame,
-    ) -> None:
-        # A module has ``parameters``; what runs an exported file has not, and must not import PyTorch.
-        self.network: MapFunction = TorchNetwork(network, device, amp) if hasattr(network, "parameters") else network  # type: ignore[arg-type]
-        self.settings = settings or InferenceConfig()
-        self.skeleton = skeleton
-        self.min_score = min_score
-        self.exif_frame = exif_frame
-
-    @classmethod
-    def from_checkpoint(
-        cls,
-        path: str | Path,
-        *,
         config: Config | None = None,
-        device: torch.device | str = "auto",
-        amp: Amp | Literal["auto"] = "auto",
+        skeleton: Skeleton | None = None,
+        device: torch.device | str | None = "auto",
+        amp: Amp | Literal["auto"] | None = None,
         backend: BackendName | None = None,
         min_score: float = 0.0,
+        exif_frame: ExifFrame | None = None,
         **overrides: Any,
-    ) -> Self:
-        """A predictor that runs the network in a checkpoint, ours or a published one, or in an exported file.
-
-        Args:
-            path: a file, or the name of registered weights such as "simplepose", which are downloaded once. A file that
-                ends in ``.onnx`` is one that ``posenet export-onnx`` has written; it needs no PyTorch.
-            config: replaces the configuration in the checkpoint; None for an exported file, which has its own.
-            device: auto, cpu, cuda, cuda:1, mps and so on.
-            amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device.
-            backend: the software that runs the network; "auto" is the fastest one that is installed and as accurate.
-                None is PyTorch for a checkpoint, and "auto" for an exported file.
-            min_score: people with a lower score are left out.
-            overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
-
-        Raises:
-            CheckpointError: the file is damaged or does not fit the network.
-            ConfigError: the device is unknown, a package is missing, the backend cannot run the file, or an override is
-                unknown or out of range.
-        """
+    ) -> None:
         override_settings(InferenceConfig(), overrides)  # a wrong one is reported before a large file is read
-        network, config = load_network(path, config, device=str(device), amp=amp, backend=backend)
-        settings = override_settings(config.inference, overrides)
-        skeleton = config.model.skeleton
-        return cls(network, settings, skeleton=skeleton, min_score=min_score, exif_frame=config.data.exif_frame)
+        if isinstance(network, (str, os.PathLike)):
+            self.network, config = load_network(
+                Path(network), config, device=str(device or "auto"), amp=amp or "auto", backend=backend
+            )
+        else:
+            self.network = _network_in_memory(network, device, amp, backend)
+        config = config or Config()
+        self.settings = override_settings(settings or config.inference, overrides)
+        self.skeleton = skeleton or config.model.skeleton
+        self.min_score = min_score
+        self.exif_frame = exif_frame or config.data.exif_frame
+
+    @classmethod
+    def from_checkpoint(cls, path: str | os.PathLike[str], **options: Any) -> Self:
+        """The same as ``Predictor(path, **options)``."""
+        return cls(path, **options)
 
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> list[Person]:
         """The people in an image, highest score first, with keypoints in pixels of the image.
@@ -149,34 +153,78 @@ class Predictor:
         return list(self.stream_groups([images], channels))
 
     def stream(
-        self, images: Iterable[ImageInput], channels: ChannelOrder = "bgr"
+        self,
+        images: Iterable[ImageInput],
+        channels: ChannelOrder = "bgr",
+        on_error: Callable[[int, DataError], object] | None = None,
     ) -> Generator[list[Person], None, None]:
         """The people in each of any number of images, in order. Only a few images are in memory at a time.
 
         Among ``batch_size`` images that follow each other, those with network inputs of equal size run together, so
         images sorted by shape make full batches.
+
+        Args:
+            on_error: what to do with an image that cannot be read. It is called with the number of the image, from 0,
+                and the error, before the result of the image, which is nobody. So ``errors = {}`` and
+                ``on_error=errors.__setitem__`` continue, and collect the errors.
+
+        Raises:
+            DataError: an image cannot be read, and there is no ``on_error``. The people in the images before it are
+                returned first.
         """
         _refuse_single_image(images)
-        return self.stream_groups(batched(images, self.settings.batch_size), channels)
+        return self.stream_groups(batched(images, self.settings.batch_size), channels, on_error)
 
     def stream_groups(
-        self, groups: Iterable[Iterable[ImageInput]], channels: ChannelOrder = "bgr"
+        self,
+        groups: Iterable[Iterable[ImageInput]],
+        channels: ChannelOrder = "bgr",
+        on_error: Callable[[int, DataError], object] | None = None,
     ) -> Generator[list[Person], None, None]:
         """Like ``stream``, but only images of the same group run together.
 
         The last bits of the result for an image may depend on the images that it runs together with. If processes
         share out whole groups, they find exactly the people that one process finds.
         """
-        orders: deque[list[int]] = deque()  # of each group, the order in which its images run
+        counter = itertools.count()
+        pending: deque[_Group] = deque()
 
         def split_into_batches() -> Iterator[list[np.ndarray]]:
             for group in groups:
-                arrays = [to_bgr(image, channels) for image in group]
+                readable: dict[int, np.ndarray] = {}
+                size = 0
+                failure: Exception | None = None
+                try:
+                    for size, image in enumerate(group, 1):
+                        number = next(counter)
+                        try:
+                            readable[size - 1] = to_bgr(image, channels)
+                        except DataError as error:
+                            if on_error is None:
+                                size -= 1
+                                raise
+                            on_error(number, error)
+                except Exception as error:  # after the images before it
+                    failure = error
+                places = list(readable)
+                arrays = list(readable.values())
                 batches = self._batch_by_input_size(arrays)
-                if batches:  # an empty group has no results
-                    orders.append(list(itertools.chain(*batches)))
+                order = [places[index] for index in itertools.chain(*batches)]
+                pending.append(_Group(size, order))
                 for batch in batches:
                     yield [arrays[index] for index in batch]
+                if failure is not None:
+                    raise failure
+
+        people: list[list[Person]] = []
+
+        def finished_groups() -> Iterator[list[Person]]:
+            nonlocal people
+            while pending and len(people) == len(pending[0].order):
+                group = pending.popleft()
+                people_of = dict(zip(group.order, people))
+                people = []
+                yield from (people_of.get(index, []) for index in range(group.size))
 
         # Threads work at the same time: one prepares the next batch, and one decodes the previous batch. The network
         # runs on the caller's thread.
@@ -189,39 +237,38 @@ class Predictor:
                 )
             ) as outputs,
         ):
-            people: list[list[Person]] = []
             for people_of_batch in outputs:
                 people += people_of_batch
-                if len(people) == len(orders[0]):
-                    people_of = dict(zip(orders.popleft(), people))
-                    yield from (people_of[index] for index in range(len(people_of)))
-                    people = []
+                yield from finished_groups()
+        yield from finished_groups()
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
         image_sizes = [(image.shape[0], image.shape[1]) for image in images]
-        letterboxes = [[self.letterbox(size, scale) for size in image_sizes] for scale in self.settings.scales]
+        largest = [self.letterbox(size, max(self.settings.scales)) for size in image_sizes]
+        counts = Counter(tuple(self.letterbox(size, scale) for size in image_sizes) for scale in self.settings.scales)
+        # The same list as ``largest``, so that its maps are not resampled.
+        letterboxes = [largest if list(key) == largest else list(key) for key in counts]
         inputs = []
         for letterboxes_of_scale in letterboxes:
             batch = np.empty((len(images), *letterboxes_of_scale[0].padded, 3), np.uint8)
             for letterbox, image, out in zip(letterboxes_of_scale, images, batch):
                 letterbox.apply(image, out)
             inputs.append(batch)
-        largest = letterboxes[self.settings.scales.index(max(self.settings.scales))]
-        return InputBatch(image_sizes, letterboxes, largest, inputs)
+        return InputBatch(image_sizes, letterboxes, list(counts.values()), largest, inputs)
 
     def run_network(self, batch: InputBatch) -> list[np.ndarray]:
-        """(C, h, w) float32 maps of each image, averaged over the scales in the cells of the largest one."""
-        maps_of_scales = (
-            resample_maps(self._average_over_flip(images), letterboxes, batch.map_letterboxes)
-            for images, letterboxes in zip(batch.inputs, batch.letterboxes)
-        )
-        total = next(maps_of_scales)
-        for maps in maps_of_scales:
-            total += maps
-        if len(batch.inputs) > 1:
-            total /= len(batch.inputs)
-        cells = [letterbox.image_cells for letterbox in batch.map_letterboxes]  # the others are padding
+        """(C, h, w) float32 maps of each image, averaged over the scales, in ``decoded_cells`` of the largest one."""
+        total: np.ndarray | None = None
+        for images, letterboxes, count in zip(batch.inputs, batch.letterboxes, batch.counts):
+            maps = resample_maps(self._average_over_flip(images), letterboxes, batch.map_letterboxes)
+            if count > 1:
+                maps = maps * np.float32(count)
+            total = maps if total is None else total + maps
+        assert total is not None  # there is a scale
+        if sum(batch.counts) > 1:
+            total = total / np.float32(sum(batch.counts))
+        cells = [letterbox.decoded_cells for letterbox in batch.map_letterboxes]  # the others are padding
         return [maps[:, :rows, :columns] for maps, (rows, columns) in zip(total, cells)]
 
     def _average_over_flip(self, images: np.ndarray) -> np.ndarray:
@@ -257,8 +304,10 @@ class Predictor:
         return people_of_images
 
     def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
-        """(C, h, w) float32 maps of an image, averaged over scales and flip as the decoder receives them."""
-        return self.run_network(self.prepare_inputs([to_bgr(image, channels)]))[0]
+        """(C, h, w) float32 maps of an image without its padding, averaged over scales and flip."""
+        batch = self.prepare_inputs([to_bgr(image, channels)])
+        rows, columns = batch.map_letterboxes[0].image_cells
+        return self.run_network(batch)[0][:, :rows, :columns]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
         """How an image of (height, width) ``image_size`` is resized and padded.
@@ -282,6 +331,39 @@ class Predictor:
             sizes = tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
             indices_of.setdefault(sizes, []).append(index)
         return [batch for indices in indices_of.values() for batch in batched(indices, self.settings.batch_size)]
+
+
+def _network_in_memory(
+    network: nn.Module | MapFunction,
+    device: torch.device | str | None,
+    amp: Amp | Literal["auto"] | None,
+    backend: BackendName | None,
+) -> MapFunction:
+    """What computes the maps with a module or a function; ``ConfigError`` if ``network`` is neither."""
+    if backend not in (None, "torch"):
+        raise ConfigError(f"backend {backend!r} runs files; give the path of the checkpoint instead of the network")
+    # A module has ``parameters``; what runs an exported file has not, and must not import PyTorch.
+    if not hasattr(network, "parameters"):
+        if not callable(network):
+            raise ConfigError(
+                f"a predictor needs a path, a name of weights, a module or a function, not a {type(network).__name__}"
+            )
+        return network
+    if not hasattr(network, "heatmaps"):
+        raise ConfigError(
+            f"{type(network).__name__} has no method heatmaps(images), which computes the maps; give a PoseNet, or the "
+            ".module of one that is wrapped"
+        )
+    import torch
+
+    from posenet.devices.precision import select_amp
+
+    if device == "auto":
+        device = None
+    if amp == "auto":
+        weight = next(network.parameters(), torch.empty(0))
+        amp = select_amp(weight.device if device is None else torch.device(device), "auto")
+    return TorchNetwork(network, device, amp or "off")  # type: ignore[arg-type]
 
 
 def _refuse_single_image(images: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -10,9 +9,19 @@ Item = TypeVar("Item")
 
 
 def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of up to ``size`` items that follow each other."""
-    iterator = iter(items)
-    while batch := list(itertools.islice(iterator, size)):
+    """Lists of up to ``size`` items that follow each other. After an error of ``items``, those before it come first."""
+    batch: list[Item] = []
+    try:
+        for item in items:
+            batch.append(item)
+            if len(batch) == size:
+                yield batch
+                batch = []
+    except Exception:
+        if batch:
+            yield batch
+        raise
+    if batch:
         yield batch
 
 

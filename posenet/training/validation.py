@@ -16,12 +16,13 @@ from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
-from posenet.images import AnnotatedFrame
 from posenet.inference.evaluation import (
+    ImageReading,
     compute_coco_metrics,
     find_image_files,
-    log_annotated_frames,
+    log_readings,
     predict_split,
+    scale_people,
     sort_by_shape,
 )
 from posenet.inference.person import Person
@@ -157,25 +158,26 @@ class CocoValidation:
                     drawings.extend(self._draw(index, drawn_images.pop(index), people))
                 yield people
 
-        frames: dict[int, AnnotatedFrame] = {}
+        readings: dict[int, ImageReading] = {}
         results = predict_split(
             predict,
             self.images_dir,
             self.share,
             self.split.category,
             exif_frame=self.exif_frame,
-            frames=frames,
+            readings=readings,
             progress=self.show_progress,
         )
         if not self.has_logged_frames:
-            log_annotated_frames(frames.values())
+            log_readings(readings.values())
         self.has_logged_frames = True
         return results
 
     def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
         """Two tiles of one image: the annotated people and the predicted ones."""
         coco_image = self.share[index]
-        truth = self.truth[coco_image.id]
+        size = (image.shape[0], image.shape[1])
+        truth = scale_people(self.truth[coco_image.id], (coco_image.height, coco_image.width), size)
         predicted = [person for person in predicted if person.score >= MIN_SCORE]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)

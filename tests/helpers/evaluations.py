@@ -21,5 +21,5 @@ def evaluate_people(
     """Compare the people that a function finds with a split, as ``evaluate`` does with those of a network."""
     split = read_split(annotations, image_ids)
     chosen = sort_by_shape(split.images)
-    results = predict_split(predict, images, chosen, split.category, exif_frame=exif_frame, frames={}, progress=False)
+    results = predict_split(predict, images, chosen, split.category, exif_frame=exif_frame, readings={}, progress=False)
     return compute_coco_metrics(results, split)

@@ -40,10 +40,10 @@ def standing_person(x: float, y: float, size: float = 1.0, degrees: float = 0.0)
     return np.concatenate([points, np.ones((18, 1))], axis=1).astype(np.float32)
 
 
-def render_people(*people: np.ndarray) -> np.ndarray:
-    """(50, 96, 128) target maps of people."""
+def render_people(*people: np.ndarray, size: tuple[int, int] = (96, 128)) -> np.ndarray:
+    """(50, h, w) target maps of people."""
     joints = torch.from_numpy(np.stack(people))[None]
-    return TargetRenderer(TargetsConfig(), COCO)(joints, torch.zeros(1, 96, 128))[0].numpy()
+    return TargetRenderer(TargetsConfig(), COCO)(joints, torch.zeros(1, *size))[0].numpy()
 
 
 def maps_with_cells(*cells: tuple[str, int, int, float]) -> np.ndarray:

@@ -90,7 +90,7 @@ def test_predicting_the_truth_scores_one_and_sees_every_image_once(split: tuple[
 def test_missed_images_count(split: tuple[Path, Path]) -> None:
     """The metrics are of the whole split, not of the images that have results."""
     whole = read_split(split[1])
-    results = predict_split(oracle(split[1]), split[0], whole.images, 1, exif_frame="displayed", frames={})
+    results = predict_split(oracle(split[1]), split[0], whole.images, 1, exif_frame="displayed", readings={})
     some = [result for result in results if result["image_id"] == results[0]["image_id"]]
     assert compute_coco_metrics(some, whole).metrics["AR"] == pytest.approx(len(some) / len(results))
 
@@ -168,7 +168,7 @@ def test_batches_and_shares_give_one_result(network: Any, tmp_path: Path) -> Non
         predictor = Predictor(FusedNetwork(network), InferenceConfig(height=128, batch_size=batch_size))
         shares = [
             predict_split(
-                predictor.stream, tmp_path, split.images[rank::world_size], 1, exif_frame="displayed", frames={}
+                predictor.stream, tmp_path, split.images[rank::world_size], 1, exif_frame="displayed", readings={}
             )
             for rank in range(world_size)
         ]

@@ -166,3 +166,47 @@ def test_people_are_in_the_frame_of_the_setting(
     x, y, score = json.loads((tmp_path / "r.json").read_text())[0]["keypoints"][:3]
     assert score > 0
     assert (x, y) == pytest.approx((40, 60) if setting == "displayed" else (151, 131), abs=1.5)
+
+
+def test_people_in_resized_images_are_scaled_to_the_annotations(
+    spot_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    image = spot_image(192, 256, (40, 60), (90, 120), 6)
+    (tmp_path / "1.png").write_bytes(encode(image, ".png"))
+    content = document([1], [person(1, 1)])
+    found = {}
+    for factor in (1, 2, 0.5):
+        height, width = round(192 * factor), round(256 * factor)
+        content["images"][0] |= {"file_name": "1.png", "height": height, "width": width}
+        annotations = write_annotations(tmp_path / "a.json", content)
+        caplog.clear()
+        evaluation = posenet.evaluate(spot_file, tmp_path, annotations, progress=False)
+        assert evaluation is not None
+        found[factor] = np.reshape(evaluation.results[0]["keypoints"], (-1, 3))[0, :2]
+        message = f"1 image of another size than annotated, such as 256 x 192 instead of {width} x {height}"
+        assert (message in caplog.text) == (factor != 1)
+    np.testing.assert_allclose(found[1], (40, 60), atol=1)
+    np.testing.assert_allclose(found[2], (found[1] + 0.5) * 2 - 0.5, atol=0.01)
+    np.testing.assert_allclose(found[0.5], (found[1] + 0.5) / 2 - 0.5, atol=0.01)
+
+
+@pytest.mark.parametrize("size", [(256, 192), (192, 250), (100, 128)])
+def test_images_of_other_proportions_than_annotated_are_refused(
+    spot_file: Path, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    (tmp_path / "1.png").write_bytes(encode(np.zeros((192, 256, 3), np.uint8), ".png"))
+    content = document([1], [person(1, 1)])
+    content["images"][0] |= {"file_name": "1.png", "height": size[0], "width": size[1]}
+    annotations = write_annotations(tmp_path / "a.json", content)
+    with pytest.raises(DataError, match=f"is 256 x 192 pixels, annotated as {size[1]} x {size[0]}"):
+        posenet.evaluate(spot_file, tmp_path, annotations, progress=False)
+
+
+def test_an_image_that_is_named_twice_counts_once(spot_file: Path, tmp_path: Path) -> None:
+    annotations = write_spot_split(tmp_path)
+    once = posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[3, 1], progress=False)
+    twice = posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[3, 1, 1, 3], progress=False)
+    assert once is not None and twice is not None
+    assert twice.images == 2 and twice == once and list(twice.results) == list(once.results)
+    with pytest.raises(DataError, match="no image ids are given"):
+        posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[], progress=False)

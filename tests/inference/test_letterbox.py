@@ -98,3 +98,8 @@ def test_the_result_can_be_written_into_a_batch():
     letterbox.apply(image, batch[1])
     assert np.array_equal(batch[1], letterbox.apply(image))
     assert not batch[0].any() and not batch[2].any()
+
+
+def test_the_decoder_receives_one_more_cell_on_each_side_where_there_is_padding():
+    assert Letterbox((97, 131), (128, 192)).decoded_cells == (26, 34)
+    assert Letterbox((128, 192), (128, 192)).decoded_cells == (32, 48)

@@ -382,3 +382,107 @@ def test_maps_belong_to_the_caller(spot_file, backend):
     kept = first.copy()
     predictor.network(np.full((1, 64, 64, 3), 255, np.uint8))
     np.testing.assert_array_equal(first, kept)
+
+
+def test_a_predictor_is_made_from_a_path_as_from_checkpoint_does(tmp_path):
+    path = write_checkpoint(tmp_path / "tiny.pth", "inference.height=64")
+    image = make_image((97, 131))
+    options = dict(device="cpu", amp="off", flip=True)
+    for given in (path, str(path)):
+        predictor = Predictor(given, **options)
+        assert predictor.settings.flip and predictor.settings.height == 64
+        assert predictor(image) == Predictor.from_checkpoint(path, **options)(image)
+    with pytest.raises(CheckpointError, match="missing.pth"):
+        Predictor(str(tmp_path / "missing.pth"))
+
+
+@pytest.mark.parametrize(
+    "network, options, message",
+    [
+        (None, {}, "not a NoneType"),
+        ({"weights": 1}, {}, "a module or a function, not a dict"),
+        (nn.Conv2d(3, 50, 1), {}, "Conv2d has no method heatmaps"),
+        (SpotNetwork(), {"backend": "openvino"}, "backend 'openvino' runs files"),
+        (SpotNetwork(), {"scale": 2}, "unknown setting inference.scale"),
+    ],
+    ids=["none", "state dict", "no heatmaps", "backend", "override"],
+)
+def test_what_is_no_network_is_refused_at_once(network, options, message):
+    with pytest.raises(ConfigError, match=message):
+        Predictor(network, **options)
+
+
+def test_a_module_may_have_a_device_by_name_and_overrides():
+    predictor = Predictor(SpotNetwork(), device="auto", height=128, scales=[1.0])
+    assert predictor.settings.height == 128 and predictor.settings.scales == (1.0,)
+
+
+@pytest.mark.parametrize("place", [0, 5, 10, 20])
+def test_the_people_before_a_damaged_image_are_returned_first(tmp_path, place):
+    predictor = spot_predictor(height=64, batch_size=4)
+    images = [make_image((97, 131))] * 21
+    images[place] = str(tmp_path / "damaged.jpg")
+    found = []
+    with pytest.raises(DataError, match="damaged.jpg"):
+        for people in predictor.stream(iter(images)):
+            found.append(len(people))
+    assert found == [1] * place
+
+
+def test_people_before_an_error_of_the_images_themselves_are_returned_first():
+    def images():
+        yield from [make_image((97, 131))] * 6
+        raise OSError("the camera is gone")
+
+    found = []
+    with pytest.raises(OSError, match="camera"):
+        for people in spot_predictor(height=64, batch_size=4).stream(images()):
+            found.append(len(people))
+    assert found == [1] * 6
+
+
+def test_a_stream_continues_after_damaged_images_if_somebody_is_told(tmp_path):
+    damaged = {0, 5, 8, 9, 10, 11, 20}
+    good = [make_image((97, 131)), make_image((480, 640))]
+    images = [tmp_path / f"{number}.jpg" if number in damaged else good[number % 2] for number in range(21)]
+    errors = {}
+    found = list(spot_predictor(height=64, batch_size=4).stream(images, on_error=errors.__setitem__))
+    assert [len(people) for people in found] == [int(number not in damaged) for number in range(21)]
+    assert errors.keys() == damaged
+    assert all(f"{number}.jpg" in str(error) for number, error in errors.items())
+
+
+def test_inference_scales_that_the_limits_make_equal_run_once():
+    calls = []
+
+    def network(images):
+        calls.append(images.shape)
+        return SpotNetwork().heatmaps(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255).numpy()
+
+    limits = dict(height=256, max_height=256, max_width=512)
+    image = make_image((480, 640))
+    several = Predictor(network, InferenceConfig(scales=(0.5, 1.0, 1.5, 2.0), **limits))(image)
+    assert [shape[1] for shape in calls] == [128, 256]
+    # Each scale still counts: one quarter is of the half size.
+    maps = [
+        Predictor(network, InferenceConfig(scales=(scale, 1.0), **limits)).compute_maps(image) for scale in (0.5, 1)
+    ]
+    expected = (2 * maps[0] + 2 * maps[1]) / 4
+    whole = Predictor(network, InferenceConfig(scales=(0.5, 1.0, 1.5, 2.0), **limits)).compute_maps(image)
+    np.testing.assert_allclose(whole, expected, atol=1e-6)
+    assert len(several) == 1
+
+
+@pytest.mark.parametrize("x, y", [(129.6, 50.0), (60.0, 95.7), (129.6, 95.7)])
+def test_keypoints_at_the_right_and_the_bottom_border_are_exact(x, y):
+    """The last cell of the image shows one pixel of it; the position needs the next cell too."""
+
+    def network(images):
+        height, width = images.shape[1] // 4, images.shape[2] // 4
+        maps = np.zeros((len(images), 50, height, width), np.float32)
+        rows, columns = np.mgrid[:height, :width] * 4 + 1.5
+        maps[:, COCO.num_parts + NOSE] = np.exp(((columns - x) ** 2 + (rows - y) ** 2) / (-2 * 9**2))
+        return maps
+
+    [person] = Predictor(network, InferenceConfig(height=97))(np.zeros((97, 131, 3), np.uint8))
+    np.testing.assert_allclose(person.keypoints[NOSE, :2], (x, y), atol=0.01)

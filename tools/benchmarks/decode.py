@@ -93,5 +93,5 @@ def render_maps(
         maps = renderer(torch.from_numpy(joints)[None], torch.zeros(1, *size))[0].numpy()
     else:
         maps = degraded_maps(joints, size, renderer, np.random.default_rng((seed, abs(image.id))))
-    rows, columns = letterbox.image_cells
+    rows, columns = letterbox.decoded_cells
     return np.ascontiguousarray(maps[:, :rows, :columns])

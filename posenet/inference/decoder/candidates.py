@@ -2,8 +2,7 @@
 
 A candidate is a peak of a keypoint map: a cell that is at least as high as the keypoint threshold and as each of its
 eight neighbours. A plateau of several adjacent equal cells is one candidate, in its middle. On each axis, the position
-is refined to the top of the parabola through the logarithms of three adjacent cells; this is exact for a Gaussian. The
-``MAX_PEAKS`` strongest candidates of each keypoint are kept.
+is refined to the top of the parabola through the logarithms of three adjacent cells; this is exact for a Gaussian.
 
 A limb is a pair of candidates for the two ends of a body part. With a and b the scores of the candidates, m the map of
 the body part and t the part threshold, the pair has
@@ -12,14 +11,20 @@ the body part and t the part threshold, the pair has
     prefilter score  (mean of m at PREFILTER_POSITIONS - t) c               m in the nearest cell
     limb score       ((mean of m + second lowest m) / 2 - t) c              m at SAMPLE_POSITIONS, interpolated
 
-The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. docs/decoder.md
-gives the reasons.
+The limb score is computed for pairs with a prefilter score above 0. docs/decoder.md gives the reasons.
+
+Any number of people is found. Maps of noise have so many peaks and pairs that time and memory need a limit, which
+grows with the size of the maps: the strongest candidates of each keypoint are kept, so many that they have at most
+``MAX_PAIRS_PER_CELL`` pairs for every cell of a map, and the limbs with the highest scores, ``MIN_LIMBS`` or
+``LIMBS_PER_CANDIDATE`` for every candidate. The maps of a 640 x 480 image, 512 pixels high, have room for 270 people.
 
 All values are finite, and are clipped to the range from 0 to ``MAX_VALUE``.
 """
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
@@ -27,10 +32,18 @@ import numpy as np
 
 from posenet.skeleton import Skeleton
 
-MAX_PEAKS = 40
-"""Candidates kept of each keypoint, the strongest first."""
-MAX_LIMBS = 1500
-"""Pairs for which a limb score is computed, those with the best prefilter scores first."""
+MAX_PAIRS_PER_CELL = 100
+"""Pairs of candidates for all body parts together, for every cell of a map."""
+MIN_LIMBS = 1500
+"""Limbs that are kept however few candidates there are."""
+LIMBS_PER_CANDIDATE = 8
+"""Limbs that are kept for every candidate. A person has 30 between 18 candidates; the others are chance."""
+MIN_LIMB_SCORE = 0.001
+"""Limbs with a lower limb score are dropped."""
+MIN_SHARE_OF_BEST = 0.35
+"""Limbs with less than this share of the score of the best limb of the same body part at either end are dropped."""
+PAIRS_PER_STEP = 2**16
+"""Pairs that are scored together, which bounds the memory."""
 MAX_VALUE = 2.0
 """Map values should be between 0 and 1. Larger ones are clipped to this."""
 CONFIDENCE_POWER = 1.5
@@ -65,8 +78,8 @@ class Limbs:
     """(M,) float32, limb score."""
 
 
-def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> KeypointCandidates:
-    """Find the peaks of (K, h, w) float32 keypoint maps; see ``decode`` for the arguments."""
+def find_keypoints(maps: np.ndarray, threshold: float) -> KeypointCandidates:
+    """Find the peaks of (K, h, w) float32 keypoint maps, at least as high as ``threshold``, which is above 0."""
     # The maps are stacked into one tall map, each with a border of zeros. OpenCV processes all of them in one call, and
     # no peak is next to another map.
     num_keypoints, height, width = maps.shape
@@ -81,8 +94,6 @@ def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> Keypoi
 
     order = np.lexsort((-score, keypoint))  # by keypoint, then highest score first
     order = order[score[order] >= threshold]  # the centre of a ring-shaped plateau may be low
-    place = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])  # among those of its keypoint
-    order = order[place < max_peaks]
 
     keypoint = keypoint[order]
     column = column[order]
@@ -129,18 +140,74 @@ def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.
     return offset.clip(-0.5, 0.5)
 
 
+def keep_strongest(candidates: KeypointCandidates, max_peaks: int | None) -> KeypointCandidates:
+    """Keep the ``max_peaks`` strongest candidates of each keypoint; None keeps all."""
+    if max_peaks is None:
+        return candidates
+    place = np.arange(len(candidates.keypoint)) - np.searchsorted(candidates.keypoint, candidates.keypoint)
+    kept = np.flatnonzero(place < max_peaks)
+    return KeypointCandidates(candidates.keypoint[kept], candidates.xy[kept], candidates.score[kept])
+
+
+def largest_number_of_peaks(candidates: KeypointCandidates, num_cells: int, skeleton: Skeleton) -> int | None:
+    """The number of candidates of each keypoint for which time and memory suffice; None if there are no more."""
+    count = np.bincount(candidates.keypoint, minlength=skeleton.num_keypoints)
+
+    def num_pairs(max_peaks: int) -> int:
+        first, second = np.minimum(count, max_peaks)[skeleton.part_ends].T
+        return int(first @ second)
+
+    most = int(count.max(initial=0))
+    limit = MAX_PAIRS_PER_CELL * num_cells
+    if num_pairs(most) <= limit:
+        return None
+    return bisect.bisect_right(range(most), limit, key=num_pairs) - 1
+
+
 def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:
-    """At most ``MAX_LIMBS`` limbs in (B, h, w) body-part maps. Their scores may be negative."""
-    part, ends = _candidate_pairs(candidates.keypoint, skeleton)
+    """The limbs in (B, h, w) body-part maps, sorted by part and rows. Their scores may be negative.
+
+    If there are more than the limit (see the module), weak ones are dropped first.
+    """
+    num_candidates = len(candidates.score)
+    max_limbs = max(MIN_LIMBS, LIMBS_PER_CANDIDATE * num_candidates)
+    limbs = Limbs(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros(0, np.float32))
+    for part, ends in _candidate_pairs(candidates.keypoint, skeleton):
+        new = _score_pairs(maps, candidates, part, ends, threshold)
+        part = np.concatenate([limbs.part, new.part])
+        ends = np.concatenate([limbs.ends, new.ends])
+        limbs = Limbs(part, ends, np.concatenate([limbs.score, new.score]))
+        if len(part) > 4 * max_limbs:  # often enough for the memory, and seldom enough for the time
+            limbs = _keep_best_limbs(limbs, num_candidates, max_limbs, skeleton)
+    return limbs if len(limbs.part) <= max_limbs else _keep_best_limbs(limbs, num_candidates, max_limbs, skeleton)
+
+
+def _keep_best_limbs(limbs: Limbs, num_candidates: int, max_limbs: int, skeleton: Skeleton) -> Limbs:
+    """The limbs that are not weak, at most ``max_limbs``, those with the highest scores."""
+    limbs = drop_weak_limbs(limbs, num_candidates, skeleton)
+    best = np.sort(np.argsort(-limbs.score, kind="stable")[:max_limbs])
+    return Limbs(limbs.part[best], limbs.ends[best], limbs.score[best])
+
+
+def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
+    """The limbs that are neither weak nor much weaker than another limb of the same part at one of their ends."""
+    best = np.zeros((skeleton.num_parts, num_candidates), np.float32)  # best limb score of a part at a candidate
+    for end in limbs.ends.T:
+        np.maximum.at(best, (limbs.part, end), limbs.score)
+    best_rival = best[limbs.part[:, None], limbs.ends].max(axis=1)
+    kept = limbs.score > np.maximum(MIN_LIMB_SCORE, MIN_SHARE_OF_BEST * best_rival)
+    return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
+
+
+def _score_pairs(
+    maps: np.ndarray, candidates: KeypointCandidates, part: np.ndarray, ends: np.ndarray, threshold: float
+) -> Limbs:
+    """The limb scores of those of M pairs that have a prefilter score above 0."""
     first, second = ends.T
     weight = candidates.score**CONFIDENCE_POWER
     confidence = weight[first] * weight[second]
     x, y = _points_between(candidates.xy, first, second, PREFILTER_POSITIONS[:, None])  # (3, M)
-    prefilter_score = (_nearest_values(maps, part, x, y).mean(axis=0) - threshold) * confidence
-    kept = np.flatnonzero(prefilter_score > 0)
-    if len(kept) > MAX_LIMBS:
-        best = np.argpartition(-prefilter_score[kept], MAX_LIMBS)[:MAX_LIMBS]
-        kept = np.sort(kept[best])
+    kept = np.flatnonzero((_nearest_values(maps, part, x, y).mean(axis=0) - threshold) * confidence > 0)
 
     part = part[kept]
     ends = ends[kept]
@@ -150,17 +217,24 @@ def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: floa
     return Limbs(part, ends, (support - threshold) * confidence[kept])
 
 
-def _candidate_pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
-    """(M,) part and (M, 2) rows of all pairs of candidates for the ends of a part. ``keypoint`` must be sorted."""
+def _candidate_pairs(keypoint: np.ndarray, skeleton: Skeleton) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(M,) part and (M, 2) rows of all pairs of candidates for the ends of a part, up to ``PAIRS_PER_STEP`` at a time.
+
+    ``keypoint``, (N,), must be sorted.
+    """
     start = np.searchsorted(keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
     count = start[1:] - start[:-1]
     first, second = skeleton.part_ends.T
     num_pairs = count[first] * count[second]  # (B,)
-    part = np.repeat(np.arange(skeleton.num_parts), num_pairs)
-    number = np.arange(len(part)) - (num_pairs.cumsum() - num_pairs)[part]  # of the pair within its part
-    num_second = count[second][part]
-    rows = [start[first][part] + number // num_second, start[second][part] + number % num_second]
-    return part, np.stack(rows, axis=1)
+    end = num_pairs.cumsum()
+    begin = end - num_pairs  # the number of the first pair of each part
+    for low in range(0, int(num_pairs.sum()), PAIRS_PER_STEP):
+        high = low + PAIRS_PER_STEP
+        part = np.repeat(np.arange(skeleton.num_parts), end.clip(low, high) - begin.clip(low, high))
+        number = np.arange(low, low + len(part)) - begin[part]  # of the pair within its part
+        num_second = count[second][part]
+        rows = [start[first][part] + number // num_second, start[second][part] + number % num_second]
+        yield part, np.stack(rows, axis=1)
 
 
 def _points_between(

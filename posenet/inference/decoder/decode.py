@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.inference.decoder.candidates import MAX_PEAKS, KeypointCandidates, Limbs, find_keypoints, find_limbs
+from posenet.inference.decoder.candidates import (
+    MAX_VALUE,
+    KeypointCandidates,
+    Limbs,
+    drop_weak_limbs,
+    find_keypoints,
+    find_limbs,
+    keep_strongest,
+    largest_number_of_peaks,
+)
 from posenet.inference.decoder.pose_model import MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
 from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
@@ -22,16 +31,16 @@ MIN_KEYPOINTS = 1
 """People with fewer keypoints are dropped."""
 MIN_SCORE = 0.05
 """People with a lower score are dropped."""
-MIN_LIMB_SCORE = 0.001
-"""Limbs with a lower limb score are dropped."""
-MIN_SHARE_OF_BEST = 0.35
-"""Limbs with less than this share of the score of the best limb of the same body part at either end are dropped."""
 MAX_MISSING_LIMB_SHARE = 0.01
 """The maps are taken to show all limbs if a smaller share of the body parts inside people has none."""
 LIMB_SCORE_FLOOR = 0.05
 """Added to sums of limb scores in the score of a person, so that weak limbs hardly matter."""
 MAX_ESTIMATE_DISTANCE = 2.0
 """A candidate is the estimate of a missing keypoint only within this distance of the expected position, in sigmas."""
+DISTANCES_PER_STEP = 2**20
+"""Distances of candidates from expected positions that are computed together, which bounds the memory."""
+LARGEST_LINEAR_SCORE = 0.99
+"""Scores of people above this, up to ``MAX_VALUE``, are compressed to the rest of the range up to 1, in their order."""
 
 
 def decode(
@@ -40,7 +49,7 @@ def decode(
     stride: int = MAP_STRIDE,
     keypoint_threshold: float = InferenceConfig.keypoint_threshold,
     part_threshold: float = InferenceConfig.part_threshold,
-    max_peaks: int = MAX_PEAKS,
+    max_peaks: int | None = None,
     min_keypoints: int = MIN_KEYPOINTS,
     min_score: float = MIN_SCORE,
     skeleton: Skeleton = COCO,
@@ -52,7 +61,8 @@ def decode(
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs a higher response than this on the map of its body part.
-        max_peaks: number of candidates of each keypoint, the strongest ones.
+        max_peaks: number of candidates of each keypoint, the strongest ones. None is as many as there are, but for maps
+            of noise: time and memory are limited in proportion to the size of the maps; see ``candidates``.
         min_keypoints: people with fewer keypoints are dropped.
         min_score: people with a lower score are dropped, before limbs to other people lower the score further.
         skeleton: meaning of the channels.
@@ -63,11 +73,15 @@ def decode(
         of their person suggests.
 
     Raises:
-        ValueError: the shape of the maps does not fit the skeleton, or they are integers.
+        ValueError: the shape or the type of the maps does not fit, or an argument is out of range.
         DataError: a value is NaN or infinite.
     """
+    if not keypoint_threshold > 0 or stride < 1 or (max_peaks is not None and max_peaks < 1):
+        raise ValueError("keypoint_threshold must be above 0; stride and max_peaks must be at least 1")
     maps = check_maps(maps, skeleton)
-    candidates = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold, max_peaks)
+    candidates = keep_strongest(find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold), max_peaks)
+    num_cells = maps.shape[1] * maps.shape[2]
+    candidates = keep_strongest(candidates, largest_number_of_peaks(candidates, num_cells, skeleton))
     limbs = find_limbs(maps[skeleton.part_channels], candidates, part_threshold, skeleton)
     return assemble_people(
         candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
@@ -114,7 +128,8 @@ def assemble_people(
         mean(s) sqrt(n / K) (within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR),
 
     where "within" is the sum of the limb scores inside the person, and "across" that of the limbs to other people.
-    ``min_score`` applies to the product without this last factor.
+    ``min_score`` applies to the product without this last factor. Maps may exceed 1, and so does this product where
+    they do; then ``LARGEST_LINEAR_SCORE`` keeps the score of the person from 0 to 1, and that of a keypoint is 1.
     """
     limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
     label, limbs_are_complete = group_into_people(candidates, limbs, skeleton)
@@ -122,6 +137,7 @@ def assemble_people(
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
     is_kept = (count >= max(min_keypoints, 1)) & (score >= min_score)
     score *= _share_of_limbs_within(limbs, label, len(count))
+    score = np.interp(score, (0, LARGEST_LINEAR_SCORE, MAX_VALUE), (0, LARGEST_LINEAR_SCORE, 1))
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")]  # labels, highest score first
 
@@ -141,19 +157,10 @@ def assemble_people(
     cell = np.float32(stride)
     centre = np.float32((stride - 1) / 2)
     keypoints[..., :2] = np.where(found[..., None], keypoints[..., :2] * cell + centre, 0)
+    keypoints[..., 2] = np.minimum(keypoints[..., 2], 1)
     estimates = np.where(found[..., None], 0, estimates * cell + centre)
     people_of_rows = zip(keypoints, score[kept].tolist(), estimates)
     return [Person(rows, value, skeleton, estimates=estimate) for rows, value, estimate in people_of_rows]
-
-
-def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
-    """The limbs that are neither weak nor much weaker than another limb of the same part at one of their ends."""
-    best = np.zeros((skeleton.num_parts, num_candidates), np.float32)  # best limb score of a part at a candidate
-    for end in limbs.ends.T:
-        np.maximum.at(best, (limbs.part, end), limbs.score)
-    best_rival = best[limbs.part[:, None], limbs.ends].max(axis=1)
-    kept = limbs.score > np.maximum(MIN_LIMB_SCORE, MIN_SHARE_OF_BEST * best_rival)
-    return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
 
 
 def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> tuple[np.ndarray, bool]:
@@ -266,18 +273,21 @@ def estimate_missing_keypoints(
     mean = position.sum(axis=1) / np.maximum(count, 1)
     estimate = np.repeat(mean[:, None], keypoints.shape[1], axis=1)
     rows = np.flatnonzero(count >= MIN_FOR_ESTIMATE)
-    if skeleton.layout and len(rows):
-        expected, sigma = pose_model_of(skeleton).expect_keypoints(position[rows], found[rows])
-        estimate[rows] = expected
-        keypoint = candidates.keypoint
-        candidate_position = _complex_positions(candidates)
-        distance = np.abs(candidate_position - expected[:, keypoint]) / sigma[:, keypoint]  # (rows, N)
+    if not skeleton.layout:
+        rows = rows[:0]
+    keypoint = candidates.keypoint
+    candidate_position = _complex_positions(candidates)
+    step = max(1, DISTANCES_PER_STEP // max(1, len(keypoint)))
+    for some in (rows[start : start + step] for start in range(0, len(rows), step)):
+        expected, sigma = pose_model_of(skeleton).expect_keypoints(position[some], found[some])
+        estimate[some] = expected
+        distance = np.abs(candidate_position - expected[:, keypoint]) / sigma[:, keypoint]  # (people, N)
         if allowed is not None:
-            distance[~allowed[rows]] = np.inf
+            distance[~allowed[some]] = np.inf
         row, candidate = np.nonzero(distance < MAX_ESTIMATE_DISTANCE)
         nearest_last = np.argsort(-distance[row, candidate], kind="stable")
         row, candidate = row[nearest_last], candidate[nearest_last]
-        estimate[rows[row], keypoint[candidate]] = candidate_position[candidate]  # of several, the last one stays
+        estimate[some[row], keypoint[candidate]] = candidate_position[candidate]  # of several, the last one stays
     return np.stack([estimate.real, estimate.imag], axis=2).astype(np.float32)
 
 

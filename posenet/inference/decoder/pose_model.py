@@ -69,10 +69,11 @@ MIN_SCORE_RATIO = 0.6
 """A fragment is not assigned if its mean score is below this share of the person's."""
 MIN_FOR_ESTIMATE = 3
 """Keypoints of a person from which the positions of the others are estimated."""
-MAX_PEOPLE = 40
-"""People that may receive fragments, those with the highest sum of scores."""
-MAX_FRAGMENTS = 120
-"""Fragments that may be assigned, those with the highest sum of scores."""
+MAX_GROUPS = 3000
+"""Groups that may receive fragments or be assigned, those with the highest sum of scores. Only maps of noise have more;
+this limits the memory that they need."""
+PAIRS_PER_STEP = 2**16
+"""Pairs of fragments and people whose costs are computed together, which also limits the memory."""
 
 
 class Poses(NamedTuple):
@@ -224,10 +225,10 @@ class PoseModel:
         found = score > 0
         total = score.sum(axis=1)
         count = found.sum(axis=1)
-        ranked = np.argsort(-total, kind="stable")
-        people = ranked[count[ranked] > 1][:MAX_PEOPLE]
+        ranked = np.argsort(-total, kind="stable")[:MAX_GROUPS]
+        people = ranked[count[ranked] > 1]
         mean = total / count
-        fragments = ranked[mean[ranked] >= MIN_SCORE_RATIO * mean[people].min(initial=np.inf)][:MAX_FRAGMENTS]
+        fragments = ranked[mean[ranked] >= MIN_SCORE_RATIO * mean[people].min(initial=np.inf)]
         is_possible = (
             ~_have_common(found[fragments], found[people])
             & (total[fragments, None] <= total[people])
@@ -236,17 +237,14 @@ class PoseModel:
         )
         if limbs_are_complete:
             is_possible &= ~_have_common(found[fragments] @ self.is_part > 0, found[people])
-        fragments = fragments[is_possible.any(axis=1)]
-        people = people[is_possible.any(axis=0)]
         target = np.arange(len(position))
-        if not len(fragments):
+        row, column = np.nonzero(is_possible)
+        if not len(row):
             return target
-        is_possible = is_possible[is_possible.any(axis=1)][:, is_possible.any(axis=0)]
-        cost = self._assignment_costs(position, found, fragments, people)
-        cost[~is_possible] = np.inf
+        cost = self._assignment_costs(position, found, fragments[row], people[column])
+        in_order = np.argsort(cost, kind="stable")[: np.isfinite(cost).sum()]
         receivers: set[int] = set()
-        for index in np.argsort(cost, axis=None, kind="stable")[: np.isfinite(cost).sum()].tolist():
-            fragment, person = fragments[index // len(people)], people[index % len(people)]
+        for fragment, person in zip(fragments[row[in_order]].tolist(), people[column[in_order]].tolist()):
             # A group may be both a fragment and a person. After it has been assigned, it receives no fragment, and
             # after it has received one, it is not assigned.
             is_free = target[fragment] == fragment and fragment not in receivers and target[person] == person
@@ -257,9 +255,9 @@ class PoseModel:
         return target
 
     def _assignment_costs(
-        self, position: np.ndarray, found: np.ndarray, fragments: np.ndarray, people: np.ndarray
+        self, position: np.ndarray, found: np.ndarray, fragment: np.ndarray, person: np.ndarray
     ) -> np.ndarray:
-        """(F, P) cost of the assignment of F ``fragments`` to P ``people``, infinite where it is impossible.
+        """(M,) cost of the assignment of each ``fragment`` to its ``person``, infinite where it is impossible.
 
         With d and sigma the distances of the fragment's keypoints from where they are expected in the person (see
         ``expect_keypoints``) and their errors, and g the logarithm of the fragment's scale divided by the person's (0
@@ -268,15 +266,25 @@ class PoseModel:
             mean(d^2 / sigma^2) + mean(log sigma^2) + g^2 / (2 LOG_SCALE_SIGMA^2)
 
         An assignment is impossible beyond MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
+
+        Args:
+            fragment, person: (M,) groups.
         """
+        people, row = np.unique(person, return_inverse=True)
         expected, sigma = self.expect_keypoints(position[people], found[people])
-        share = found[fragments] / found[fragments].sum(axis=1, keepdims=True)  # (F, K)
-        distance = np.abs(position[fragments, None] - expected)  # (F, P, K)
-        square_deviation = np.einsum("fk,fpk->fp", share, (distance / sigma) ** 2)
+        log_variance = np.log(sigma**2)
+        share = found / found.sum(axis=1, keepdims=True)  # (G, K)
+        square_deviation = np.empty(len(row))
+        mean_log_variance = np.empty(len(row))
+        for start in range(0, len(row), PAIRS_PER_STEP):
+            step = slice(start, start + PAIRS_PER_STEP)
+            distance = np.abs(position[fragment[step]] - expected[row[step]]) / sigma[row[step]]  # (pairs, K)
+            square_deviation[step] = np.einsum("mk,mk->m", share[fragment[step]], distance**2)
+            mean_log_variance[step] = np.einsum("mk,mk->m", share[fragment[step]], log_variance[row[step]])
         scale = np.maximum(self.estimate_poses(position, found).scale[:, 0], 1e-3)
-        is_single = found[fragments].sum(axis=1, keepdims=True) == 1
-        log_scale_ratio = np.where(is_single, 0, np.log(scale[fragments, None] / scale[people]))
-        cost = square_deviation + share @ np.log(sigma**2).T + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
+        is_single = found[fragment].sum(axis=1) == 1
+        log_scale_ratio = np.where(is_single, 0, np.log(scale[fragment] / scale[person]))
+        cost = square_deviation + mean_log_variance + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
         is_impossible = (square_deviation > MAX_SQUARE_DEVIATION) | (log_scale_ratio > np.log(MAX_SCALE_RATIO))
         return np.where(is_impossible, np.inf, cost)
 

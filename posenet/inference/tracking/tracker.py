@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 
 from posenet.inference.person import Person
@@ -15,6 +14,8 @@ from posenet.inference.tracking.smoothing import Smoother
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 
+MAX_COORDINATE = 1e9
+"""Keypoints that are farther away, in pixels, count as not found."""
 MAX_MISSES = 1
 """Every track survives this many missed frames in a row."""
 PATIENCE = 2.0
@@ -63,8 +64,8 @@ class Tracker:
         """Identify the people of the next frame.
 
         Args:
-            people: of one skeleton, with keypoints in pixels of the frame. Keypoints that are not finite count as not
-                found.
+            people: of one skeleton, with keypoints in pixels of the frame. Keypoints that are not finite numbers below
+                ``MAX_COORDINATE`` count as not found.
             time: of the frame, in seconds. The time between frames may vary.
 
         Returns:
@@ -138,8 +139,8 @@ class Tracker:
 
 
 def _without_invalid_keypoints(person: Person) -> Person:
-    """The person, with keypoints that are not finite set to not found."""
-    valid = np.isfinite(person.keypoints).all(axis=1)
+    """The person, with keypoints that are not finite, or so far away that squares overflow, set to not found."""
+    valid = (np.abs(person.keypoints) < MAX_COORDINATE).all(axis=1)  # False for NaN
     if valid.all():
         return person
     return dataclasses.replace(person, keypoints=np.where(valid[:, None], person.keypoints, 0))
@@ -148,16 +149,11 @@ def _without_invalid_keypoints(person: Person) -> Person:
 def assign(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of pairs, each row and column at most once, so that the sum of their gains is largest.
 
-    OpenCV's earth mover's distance solves the transport problem exactly. Where every row and every column holds one
-    unit, its solution is an assignment.
-
     Args:
         gains: (N, M), 0-1; a pair without a gain is never made.
     """
-    if not gains.any():
-        return np.zeros(0, int), np.zeros(0, int)
-    units = np.ones((max(gains.shape), 1), np.float32)
-    costs = (1 - gains).astype(np.float32)
-    _, _, flow = cv2.EMD(units[: len(gains)], units[: gains.shape[1]], cv2.DIST_USER, cost=costs)
-    rows, columns = np.nonzero((flow > 0.5) & (gains > 0))
-    return rows, columns
+    from scipy.optimize import linear_sum_assignment  # importing it takes a while, and images need no tracker
+
+    rows, columns = linear_sum_assignment(gains, maximize=True)
+    has_gain = gains[rows, columns] > 0
+    return rows[has_gain], columns[has_gain]

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.candidates import KeypointCandidates, find_keypoints, find_limbs
+from posenet.inference.decoder.candidates import (
+    KeypointCandidates,
+    find_keypoints,
+    find_limbs,
+    keep_strongest,
+    largest_number_of_peaks,
+)
 from posenet.skeleton import COCO
 
 
@@ -18,7 +24,7 @@ def test_plateaus_and_the_threshold():
     maps[3, 4:7, 4:7] = 0
     maps[4, 2, 2] = 0.25
     maps[4, 6, 6] = 0.2499
-    candidates = find_keypoints(maps, 0.25, 10)
+    candidates = find_keypoints(maps, 0.25)
     assert candidates.keypoint.tolist() == [0, 1, 1, 2, 2, 4]
     np.testing.assert_allclose(candidates.xy, [(11, 4.5), (0, 0), (20, 20), (4, 6), (10, 10), (2, 2)])
 
@@ -30,7 +36,7 @@ def test_a_plateau_is_refined_only_along_the_axis_on_which_it_is_one_cell_wide()
     maps[0, 6, 8:10] = 0.4
     maps[0, 5, 7] = 0.7
     maps[0, 5, 10] = 0.1
-    [(x, y)] = find_keypoints(maps, 0.1, 10).xy
+    [(x, y)] = find_keypoints(maps, 0.1).xy
     assert x == 8.5 and 5.1 < y < 5.5
 
 
@@ -119,23 +125,39 @@ def test_peaks_equal_those_found_cell_by_cell(seed):
         peaks.sort(key=lambda peak: -peak[3])
         assert len(peaks) > max_peaks
         expected += peaks[:max_peaks]
-    candidates = find_keypoints(maps, threshold, max_peaks)
+    candidates = keep_strongest(find_keypoints(maps, threshold), max_peaks)
     assert candidates.keypoint.tolist() == [peak[0] for peak in expected]
     np.testing.assert_allclose(candidates.xy, [peak[1:3] for peak in expected], atol=1e-3)
     np.testing.assert_allclose(candidates.score, [peak[3] for peak in expected])
 
 
-def test_the_1500_pairs_with_the_best_prefilter_scores_are_kept():
-    """Three keypoints have 40 candidates each. The map of one body part is 1, that of another one 0.3, and others 0."""
-    neck, nose, shoulder = (COCO.index(name) for name in ("neck", "nose", "Rsho"))
-    keypoint = np.repeat(sorted((neck, nose, shoulder)), 40)
-    xy = np.stack([np.tile(np.arange(40), 3), keypoint], axis=1).astype(np.float32)
-    score = np.linspace(1, 0.1, 40).astype(np.float32)
-    maps = np.zeros((COCO.num_parts, 18, 40), np.float32)
-    maps[COCO.parts.index(("neck", "nose"))] = 1
-    maps[COCO.parts.index(("neck", "Rsho"))] = 0.3
-    limbs = find_limbs(maps, KeypointCandidates(keypoint, xy, np.tile(score, 3)), 0.1, COCO)
-    confidence = np.outer(score, score).ravel() ** 1.5
-    expected = np.sort(np.concatenate([0.9 * confidence, 0.2 * confidence]))[::-1][:1500]
-    assert len(limbs.score) == 1500 and len(np.unique(limbs.part)) == 2
-    np.testing.assert_allclose(np.sort(limbs.score)[::-1], expected, rtol=1e-4)
+def test_a_limit_in_proportion_to_the_size_of_the_maps_keeps_the_strongest_candidates():
+    """Every second cell of two keypoints that a body part connects is a peak; the others have none."""
+    peaks = np.zeros((COCO.num_keypoints, 40, 40), np.float32)
+    peaks[COCO.index("neck"), ::2, ::2] = np.linspace(0.5, 1, 400).reshape(20, 20)
+    peaks[COCO.index("nose"), ::2, ::2] = np.linspace(1, 0.5, 400).reshape(20, 20)
+    candidates = find_keypoints(peaks, 0.1)
+    limit = largest_number_of_peaks(candidates, 1600, COCO)
+    assert limit is None and len(candidates.score) == 800
+    limit = largest_number_of_peaks(candidates, 900, COCO)
+    assert limit == 300  # 300 * 300 pairs are 100 for each of 900 cells
+    kept = keep_strongest(candidates, limit)
+    assert len(kept.score) == 600
+    assert kept.score.min() == np.sort(candidates.score)[200]
+
+
+def test_the_limbs_with_the_highest_scores_are_kept(monkeypatch):
+    """They are the same whether the pairs are scored together or in steps."""
+    rng = np.random.default_rng(0)
+    keypoint = np.repeat([COCO.index("nose"), COCO.index("neck")], 150)
+    xy = rng.uniform(0, 39, (300, 2)).astype(np.float32)
+    candidates = KeypointCandidates(keypoint, xy, rng.uniform(0.5, 1, 300).astype(np.float32))
+    maps = rng.uniform(0.9, 1, (COCO.num_parts, 40, 40)).astype(np.float32)
+    every = find_limbs(maps, candidates, 0.1, COCO)
+    monkeypatch.setattr("posenet.inference.decoder.candidates.PAIRS_PER_STEP", 1000)
+    in_steps = find_limbs(maps, candidates, 0.1, COCO)
+    np.testing.assert_array_equal(in_steps.ends, every.ends)
+    assert len(every.score) == 8 * 300  # of 150 * 150
+    monkeypatch.setattr("posenet.inference.decoder.candidates.LIMBS_PER_CANDIDATE", 1000)
+    scores = find_limbs(maps, candidates, 0.1, COCO).score
+    np.testing.assert_allclose(np.sort(every.score), np.sort(scores)[-2400:])

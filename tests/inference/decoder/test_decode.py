@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import resource
 
 import cv2
 import numpy as np
@@ -150,14 +151,51 @@ def test_a_person_is_found_in_blurred_maps():
     assert_all_found(decode(maps), [joints], 2.5)
 
 
-def test_the_40_strongest_candidates_of_a_keypoint_are_used_by_default():
+def test_all_candidates_of_a_keypoint_are_used_by_default():
     """All peaks are noses, so each candidate is a person."""
     maps = np.zeros((50, 32, 32), np.float32)
     scores = np.linspace(0.5, 1, 49)
     maps[COCO.num_parts + NOSE, 2:30:4, 2:30:4] = scores.reshape(7, 7)
     found = [one.keypoints[NOSE, 2] for one in decode(maps)]
-    np.testing.assert_allclose(found, scores[::-1][:40])
+    np.testing.assert_allclose(found, scores[::-1])
     assert [one.keypoints[NOSE, 2] for one in decode(maps, max_peaks=3)] == found[:3]
+
+
+@pytest.mark.parametrize("number", [40, 60, 96, 200])
+def test_every_person_of_a_crowd_is_found(number):
+    rng = np.random.default_rng(number)
+    places = [(80 + 100 * (index % 20), 120 + 240 * (index // 20)) for index in range(number)]
+    people = [standing_person(*(place + rng.uniform(-15, 15, 2)), degrees=rng.uniform(-10, 10)) for place in places]
+    found = decode(render_people(*people, size=(60 * -(-number // 20) + 10, 520)))
+    assert_all_found(found, people, 4)
+
+
+def test_noise_needs_little_memory_and_is_cut_off():
+    """Each map has some 600 peaks, and their pairs are some ten million."""
+    maps = np.random.default_rng(0).random((50, 72, 76)).astype(np.float32)
+    before = _largest_memory()
+    assert decode(maps)
+    assert _largest_memory() - before < 300 * 1024
+
+
+def _largest_memory():
+    """The largest memory of this process so far, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_scores_stay_in_their_order_and_at_most_1_where_maps_exceed_1():
+    maps = maps_with_cells(("nose", 3, 3, 1.9), ("nose", 20, 20, 1.5), ("nose", 28, 30, 0.5))
+    found = decode(maps)
+    assert [one.keypoints[NOSE, 2] for one in found] == [1, 1, 0.5]
+    full = decode(1.9 * np.clip(render_people(standing_person(150, 190), standing_person(380, 190)), 0, 1))
+    assert [len(full), full[0].score <= 1, full[1].score > 0.99] == [2, True, True]
+    assert decode(0.8 * render_people(standing_person(250, 190)))[0].score == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize("arguments", [{"stride": 0}, {"keypoint_threshold": 0}, {"max_peaks": 0}], ids=str)
+def test_arguments_out_of_range_are_refused(arguments):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        decode(np.zeros((50, 4, 4), np.float32), **arguments)
 
 
 @pytest.mark.parametrize("shape", [(18, 32, 32), (50, 1, 32, 32), (50, 0, 0)])

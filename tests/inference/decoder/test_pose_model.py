@@ -253,12 +253,11 @@ def test_the_score_of_a_limb_falls_linearly_with_the_excess_of_its_length():
         np.testing.assert_allclose(MODEL.length_factor(ratio * expected_length, parts, scale), factor)
 
 
-def test_only_the_40_people_with_the_highest_scores_receive_fragments():
+def test_any_number_of_people_receives_fragments():
     """The forearm of every person is a fragment; people that come later have lower scores."""
-    position = np.concatenate([upright(100 * number, 60, 10) for number in range(42)])
-    label = np.repeat(2 * np.arange(42), 18).reshape(42, 18)
+    position = np.concatenate([upright(100 * number, 60, 10) for number in range(150)])
+    label = np.repeat(2 * np.arange(150), 18).reshape(150, 18)
     label[:, FOREARM] += 1
-    score = np.repeat(np.linspace(1, 0.9, 42), 18)
-    assigned = assign(position, np.tile(ALL, 42), score, label.ravel()).reshape(42, 18)
-    assert (assigned[:40] == assigned[:40, :1]).all()
-    np.testing.assert_array_equal(assigned[40:], label[40:])
+    score = np.repeat(np.linspace(1, 0.9, 150), 18)
+    assigned = assign(position, np.tile(ALL, 150), score, label.ravel()).reshape(150, 18)
+    assert (assigned == assigned[:, :1]).all()

@@ -80,4 +80,5 @@ def test_sizes_do_not_depend_on_keypoints_that_were_not_found() -> None:
     points[0, :2] = (10, 10), (40, 50)
     found = np.zeros((2, 17), bool)
     found[0, :2] = True
-    np.testing.assert_allclose(person_sizes(points + 1000, found), (25, 8))
+    np.testing.assert_allclose(person_sizes(points + 1000, found), (25, 2.5))
+    np.testing.assert_allclose(person_sizes(points / 1000, found), (0.025, 0.0025))

@@ -177,6 +177,51 @@ def test_no_other_assignment_has_a_larger_gain(density: float) -> None:
         assert (gains[rows, columns] > 0).all()
 
 
+def test_the_assignment_of_many_people_is_exact() -> None:
+    """No pair has more than the sum of a share of its row and one of its column, and those of an assignment have it."""
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        rows, columns = rng.random(200) / 2, rng.random(200) / 2
+        gains = (rows[:, None] + columns) * (1 - 0.01 * rng.random((200, 200)))
+        best = rng.permutation(200)
+        gains[np.arange(200), best] = rows + columns[best]
+        found_rows, found_columns = assign(gains)
+        assert gains[found_rows, found_columns].sum() == pytest.approx(rows.sum() + columns.sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize("distance, same", [(0, True), (10, True), (130, False), (-300, False)])
+def test_nobody_takes_the_id_of_a_person_who_stood_still_elsewhere(distance: float, same: bool) -> None:
+    """Half the diagonal of the person is some 120 pixels."""
+    seen = [number / RATE for number in range(5 * RATE)]
+    again = [seen[-1] + 1.9 + number / RATE for number in range(5)]
+    ids = ids_of([[person_at(500)]] * len(seen) + [[person_at(500 + distance)]] * 5, seen + again)
+    assert (ids[-1] == ids[len(seen) - 1]) == same
+    assert ids[-1] != [None]
+
+
+@pytest.mark.parametrize("scale", [0.001, 30])
+def test_the_unit_of_the_coordinates_does_not_matter(scale: float) -> None:
+    rng = np.random.default_rng(3)
+    frames = []
+    for number in range(40):
+        keypoints = person_at(100 + 2 * number, noise=rng.normal(0, 1.5, (18, 2))).keypoints
+        keypoints[rng.random(18) < 0.8] = 0
+        frames.append([Person(keypoints, 0.5), person_at(400)])
+    scaled = [
+        [dataclasses.replace(p, keypoints=p.keypoints * np.float32([scale, scale, 1])) for p in f] for f in frames
+    ]
+    assert ids_of(scaled) == ids_of(frames)
+
+
+def test_keypoints_that_are_too_far_away_count_as_not_found() -> None:
+    tracker = Tracker(TrackingConfig(confirm_frames=1, smooth=True))
+    tracker.update([person_at(100)], 0.0)
+    damaged = person_at(100)
+    damaged.keypoints[0, 0] = 1e30
+    (person,) = tracker.update([damaged], 0.04)
+    assert person.id == 1 and np.isfinite(person.keypoints).all()
+
+
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (2, 3)])
 def test_nothing_is_assigned_without_gains(shape: tuple[int, int]) -> None:
     rows, columns = assign(np.zeros(shape))
