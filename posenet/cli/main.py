@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import posenet
-from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error
 from posenet.cli.options import add_quiet_option, describe_default
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
@@ -73,7 +73,7 @@ class ToolParser(argparse.ArgumentParser):
             known = re.findall(r"--[a-z][a-z0-9-]*", self.format_help())
             similar = difflib.get_close_matches(unknown[1], known, n=1)
             message += f"; did you mean {similar[0]}?" if similar else ""
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -111,6 +111,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
+    replace_closed_streams()
     program = Path(sys.argv[0]).name if prog is None else prog
     name, *first_arguments = OLD_NAMES.get(name, [name])
     arguments = first_arguments + normalize_option_names(sys.argv[1:] if argv is None else argv)

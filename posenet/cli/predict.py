@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_switch, fraction, message_stream, positive_int, seconds
 from posenet.cli.prediction_outputs import (
     ImagePaths,
@@ -186,13 +187,13 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
             ranks.run_on_main(lambda: _complete(job, summary))
             if ranks.is_main and not args.quiet:
                 messages = message_stream(*people_files(args))
-                print(summary, file=messages)
+                print_message(summary, file=messages)
                 # After Ctrl-C, several processes leave the people in their journals.
                 are_joined = ranks.world_size == 1 or not summary.is_interrupted
                 outputs = [args.output, *(people_files(args) if are_joined else []), args.heatmaps]
                 written = [path for path in outputs if path and path != "-"]
                 if written and summary.has_frames:
-                    print("wrote " + ", ".join(written), file=messages)
+                    print_message("wrote " + ", ".join(written), file=messages)
     # Ctrl-C is the ordinary way to end a camera or a live stream.
     if summary.is_interrupted and not summary.counts["live frames"]:
         if ranks.is_main:  # which reports it, once

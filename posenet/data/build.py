@@ -27,7 +27,15 @@ from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHE
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import flush_to_disk, is_standard_output, resolve_link
-from posenet.images import AnnotatedFrame, check_image, count_frames, find_annotated_frame, find_images, oriented_size
+from posenet.images import (
+    AnnotatedFrame,
+    check_image,
+    count_frames,
+    find_annotated_frame,
+    find_images,
+    oriented_size,
+    read_image_file,
+)
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -200,7 +208,7 @@ def _prepare_image(
     Raises:
         OSError, ValueError: the image cannot be used.
     """
-    image_bytes = np.fromfile(folder / image.file_name, np.uint8)
+    image_bytes = read_image_file(folder / image.file_name)
     header = check_image(image_bytes)
     if people is None:
         height, width = header.displayed_size

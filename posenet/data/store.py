@@ -39,6 +39,7 @@ import numpy as np
 from posenet.annotations.people import decode_mask
 from posenet.data.sampler import Draws
 from posenet.errors import DataError
+from posenet.files import open_input
 from posenet.images import decode_checked_image, is_jpeg
 from posenet.settings import DataSets
 from posenet.skeleton import Skeleton
@@ -156,7 +157,7 @@ class Store:
         self.path = Path(path)
         self._file: _OpenFile | None = None
         with self._data_errors():
-            with open(self.path, "rb") as raw:
+            with open_input(self.path) as raw:
                 self._identity = _identify(raw.fileno())
                 if raw.read(len(_SIGNATURES[0])) not in _SIGNATURES:
                     raise ValueError("not an HDF5 file of the layout with checksums")
