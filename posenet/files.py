@@ -21,6 +21,8 @@ from typing import Any, BinaryIO, TextIO
 
 from posenet.errors import ConfigError, DataError
 
+STANDARD_OUTPUT = "standard output"
+"""Its name in messages."""
 MAX_TOML_BYTES = 2**18
 """Size of the largest TOML file that is read; a skeleton of 133 keypoints has about 20 kB."""
 MAX_TOML_DOTS = 1000
@@ -30,6 +32,10 @@ MAX_TOML_DEPTH = 20
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
+
+
+class SpecialFileError(OSError):
+    """An input is a FIFO, a socket or a device."""
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -50,19 +56,9 @@ def _standard_output() -> BinaryIO:
     return sys.stdout.buffer
 
 
-def resolve(path: str | Path) -> Path:
-    """The absolute path without symbolic links, of a file that exists or not; ``DataError`` for a loop of links."""
-    try:
-        os.stat(path)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise DataError(f"{path} is a loop of symbolic links; remove them or choose another name") from error
-    return Path(os.path.realpath(path))
-
-
 def resolve_link(path: Path) -> Path:
     """The file that a symbolic link points to, so that replacing it keeps the link; another path as it is."""
-    return resolve(path) if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
@@ -70,10 +66,10 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
 
     ``DataError`` if an output is an input, appears twice, or is an existing folder; or if its folder is a file.
     """
-    protected = {resolve(path) for path in inputs}
+    protected = {path.resolve() for path in inputs}
     checked: set[Path] = set()
     for path in outputs:
-        resolved = resolve(path)
+        resolved = path.resolve()
         if resolved in protected:
             raise DataError(f"writing {path} would replace an input; choose another name or folder")
         if resolved in checked:
@@ -107,6 +103,10 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         flush_to_disk(temporary)
         os.replace(temporary, path)
         flush_to_disk(path.parent)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -116,10 +116,11 @@ def open_text_output(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file that replaces an earlier one when the block ends without an error; or standard output."""
     if is_standard_output(path):
         stream = io.TextIOWrapper(_standard_output(), "utf-8", "surrogateescape", newline="")
-        try:
-            yield stream
-        finally:
-            stream.detach()
+        with name_file_in_errors(STANDARD_OUTPUT):
+            try:
+                yield stream
+            finally:
+                stream.detach()
         return
     with (
         atomic_replacement(resolve_link(path)) as temporary,
@@ -142,9 +143,10 @@ def name_file_in_errors(path: str | Path) -> Iterator[None]:
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file completely or not at all, creating its folder if necessary; or write to standard output."""
     if is_standard_output(path):
-        output = _standard_output()
-        output.write(data)
-        output.flush()
+        with name_file_in_errors(STANDARD_OUTPUT):
+            output = _standard_output()
+            output.write(data)
+            output.flush()
         return
     path = resolve_link(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,7 +169,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def require_regular_file(path: str | Path) -> None:
-    """Raise an ``OSError`` that says why an input is not a file, unless it is one or the shell has opened it.
+    """Raise ``SpecialFileError`` unless an input is a regular file or the shell has opened it; ``OSError`` if a folder.
 
     Opening a FIFO waits for a writer, perhaps for ever, and a device such as /dev/zero never ends.
     """
@@ -178,7 +180,7 @@ def require_regular_file(path: str | Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
     kind = kinds.get(stat.S_IFMT(mode), "a device")
-    raise OSError(errno.EINVAL, f"it is {kind}; give a regular file", str(path))
+    raise SpecialFileError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
 
 
 def open_input(path: str | Path) -> io.BufferedReader:

@@ -30,7 +30,7 @@ from posenet.annotations.coco import (
 )
 from posenet.annotations.people import MIN_AREA
 from posenet.errors import DataError
-from posenet.files import is_standard_output, resolve
+from posenet.files import is_standard_output
 from posenet.images import AnnotatedFrame
 from posenet.messages import to_single_line
 from posenet.settings import DataConfig, ExifFrame
@@ -179,7 +179,7 @@ def fix_annotations(
     output = Path(output)
     if is_standard_output(output):
         raise DataError("the repaired file cannot be written to standard output, because it is checked; name a file")
-    if output.exists() and resolve(output) == resolve(path):
+    if output.exists() and output.resolve() == path.resolve():
         raise DataError(f"{output} is the file to repair, which is never changed; choose another output")
     document = read_document(path)
     sections = select_sections(document, path)

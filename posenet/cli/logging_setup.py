@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
+from posenet.files import STANDARD_OUTPUT, name_file_in_errors
 from posenet.messages import MessageFormatter, to_printable
 from posenet.progress_bar import AboveBarHandler, above_bars, close_bars, hide_progress
 
@@ -95,12 +96,14 @@ def print_message(*values: object, file: TextIO | None = None, end: str = "\n") 
         return
     text = to_printable(" ".join(map(str, values)) + end)
     encoding = stream.encoding or "utf-8"
-    # One write call: print writes the line end separately, and another process could write in between.
-    stream.write(text.encode(encoding, "replace").decode(encoding))
+    with name_file_in_errors(STANDARD_OUTPUT) if stream is sys.stdout else contextlib.nullcontext():
+        # One write call: print writes the line end separately, and another process could write in between.
+        stream.write(text.encode(encoding, "replace").decode(encoding))
 
 
 def report_error(prog: str, message: str) -> None:
     """Print why a tool ends."""
-    close_bars()
-    print_message(f"{prog}: {message}", file=sys.stderr)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the status says it, if standard error is a full disk
+        close_bars()
+        print_message(f"{prog}: {message}", file=sys.stderr)
+        sys.stderr.flush()

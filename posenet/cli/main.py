@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -28,6 +29,7 @@ from posenet.cli.options import add_quiet_option, describe_default
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
+from posenet.files import STANDARD_OUTPUT, name_file_in_errors
 from posenet.messages import to_single_line, without_worker_traceback
 
 TOOLS = {
@@ -59,6 +61,24 @@ PYTORCH_MISSING = (
     "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with an "
     "exported file and in one process"
 )
+
+
+NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
+MAX_REASON = 200
+"""Longest part of a library's message that is shown."""
+
+_NO_MEMORY = re.compile(
+    "allocate memory|out of memory|insufficient memory|bad_alloc|failed to map segment|start new thread", re.IGNORECASE
+)
+"""In messages of PyTorch, OpenCV, the loader of libraries and the start of a thread, which raise no ``MemoryError``."""
+_REMEDIES = {
+    errno.ENOSPC: "free disk space, or choose another folder",
+    errno.EDQUOT: "free disk space, or choose another folder",
+    errno.EFBIG: "the system limits the size of files (ulimit -f); choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+}
+"""Remedies for errors of the system, by their number."""
 
 
 class ToolParser(argparse.ArgumentParser):
@@ -150,6 +170,9 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     try:
         with repeat_lost_interrupts():
             status = task() or 0
+            if sys.stdout is not None:
+                with name_file_in_errors(STANDARD_OUTPUT):
+                    sys.stdout.flush()
     except OtherRankError:
         status = 2  # the rank that has failed reports the error
     except ConnectError as error:
@@ -157,19 +180,31 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
         status = STOPPED_STATUS
     except PosenetError as error:
         status = _report_failure(prog, str(error))
-    except OSError as error:
-        file = f": {error.filename}" if error.filename else ""
-        status = _report_failure(prog, f"{error.strerror or error}{file}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        status = _report_failure(prog, PYTORCH_MISSING)
     except KeyboardInterrupt:
         report_error(prog, "interrupted")
         status = 130
+    except Exception as error:
+        text = _describe_system_error(error)
+        if not text:  # a fault of the program
+            raise
+        status = _report_failure(prog, text)
     finally:
         record_status(status)
     return status
+
+
+def _describe_system_error(error: Exception) -> str:
+    """What the system has refused, and a remedy; empty if the error has another cause."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return PYTORCH_MISSING
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+        reason = str(error).partition("\n")[0][:MAX_REASON]
+        return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
+    if isinstance(error, OSError):
+        file = f": {error.filename}" if error.filename else ""
+        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+        return f"{error.strerror or error}{file}{remedy}"
+    return ""
 
 
 def _report_failure(prog: str, message: str) -> int:

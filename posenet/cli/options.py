@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from posenet.errors import DataError
-from posenet.files import is_standard_output, read_input, resolve
+from posenet.files import is_standard_output, read_input
 from posenet.settings import Config
 
 ArgumentContainer = Any
@@ -91,7 +91,7 @@ def message_stream(*outputs: str | Path | None) -> TextIO:
 
 def check_output_file(output: Path, source: Path, overwrite: bool) -> None:
     """Raise ``DataError`` if ``output`` is a folder, the input or, without ``overwrite``, any other existing file."""
-    if output.exists() and resolve(output) == resolve(source):
+    if output.exists() and output.resolve() == source.resolve():
         raise DataError(f"writing {output} would replace the input; choose another name")
     if output.is_dir():
         raise DataError(f"{output} is a folder; give the name of a file")

@@ -39,7 +39,7 @@ import numpy as np
 from posenet.annotations.people import decode_mask
 from posenet.data.sampler import Draws
 from posenet.errors import DataError
-from posenet.files import open_input
+from posenet.files import SpecialFileError, open_input
 from posenet.images import decode_checked_image, is_jpeg
 from posenet.settings import DataSets
 from posenet.skeleton import Skeleton
@@ -291,8 +291,8 @@ class Store:
         except FileNotFoundError as error:
             remedy = "name every store by itself" if "*" in str(self.path) else "build it with posenet build-hdf5"
             raise DataError(f"{self.path} does not exist; {remedy}") from error
-        except (PermissionError, IsADirectoryError) as error:
-            reason = os.strerror(error.errno or 0)
+        except (PermissionError, IsADirectoryError, SpecialFileError) as error:
+            reason = error.strerror
             raise DataError(f"cannot read store {self.path}: {reason}; give a file of posenet build-hdf5") from error
         except _H5PY_ERRORS as error:
             reason = " ".join(str(error).split())
