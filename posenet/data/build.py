@@ -281,18 +281,35 @@ def open_store_writer(
             writer = StoreWriter(path, file, num_image_bytes)
             yield writer
             writer.write_tables(skeleton, Path(source).name)
+            file.flush()
             file.close()
             flush_to_disk(unfinished)
             _check_output(path, overwrite)
             os.replace(unfinished, path)
             flush_to_disk(path.parent)
+        except BaseException:
+            _discard_writes(file)
+            raise
         finally:
-            with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
+            with contextlib.suppress(Exception):  # the null device cannot be extended
                 file.close()
             unfinished.unlink(missing_ok=True)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
-        raise DataError(f"cannot write {path}: {reason}") from error
+        raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
+
+
+def _discard_writes(file: h5py.File) -> None:
+    """Let an open file write to the null device instead.
+
+    After a write that has failed, closing the file writes again. If that fails too, HDF5 keeps objects that it has
+    freed, and crashes when the program ends.
+    """
+    if not file:  # it is closed
+        return
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, file.id.get_vfd_handle(), inheritable=False)
+    os.close(null)
 
 
 class StoreWriter:
