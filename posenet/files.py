@@ -66,10 +66,10 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
 
     ``DataError`` if an output is an input, appears twice, or is an existing folder; or if its folder is a file.
     """
-    protected = {path.resolve() for path in inputs}
-    checked: set[Path] = set()
+    protected = {os.path.realpath(path) for path in inputs}
+    checked: set[str] = set()
     for path in outputs:
-        resolved = path.resolve()
+        resolved = os.path.realpath(path)
         if resolved in protected:
             raise DataError(f"writing {path} would replace an input; choose another name or folder")
         if resolved in checked:
@@ -109,6 +109,14 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of ``path`` that killed processes have left; call it where no other one writes it."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+(-\d+)?\.tmp")
+    for other in path.parent.iterdir():
+        if pattern.fullmatch(other.name):
+            other.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

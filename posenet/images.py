@@ -62,8 +62,10 @@ _COLOUR_FLAGS = {
 }
 """OpenCV's flag for each factor by which it can reduce an image."""
 
-# Pillow warns about images of more than half of the pixels that it refuses.
+# Pillow warns about images of more than half of the pixels that it refuses, and of damaged EXIF data, which are then no
+# orientation.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class ImageHeader(NamedTuple):

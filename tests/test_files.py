@@ -20,6 +20,7 @@ from posenet.files import (
     parse_toml,
     read_input,
     read_toml,
+    remove_leftovers,
     write_atomically,
 )
 from tests.helpers.videos import full_disk
@@ -199,3 +200,11 @@ def test_a_toml_file_is_limited_in_size_and_may_begin_with_a_byte_order_mark(tmp
         read_toml(path, "configuration", "give another")
     with pytest.raises(ConfigError, match="cannot read configuration /dev/zero: it is a device"):
         read_toml("/dev/zero", "configuration", "give another")
+
+
+def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path):
+    kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", ".a.json.7.tmp.png", "xa.json.7.tmp", ".aXjson.7.tmp"]
+    for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp"):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path / "a.json")
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)

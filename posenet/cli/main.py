@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import posenet
-from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error
+from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
@@ -132,6 +132,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
     replace_closed_streams()
+    silence_opencv()
     program = Path(sys.argv[0]).name if prog is None else prog
     name, *first_arguments = OLD_NAMES.get(name, [name])
     arguments = first_arguments + normalize_option_names(sys.argv[1:] if argv is None else argv)

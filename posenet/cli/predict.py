@@ -33,7 +33,7 @@ from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
-from posenet.files import is_standard_output, name_file_in_errors, resolve_link
+from posenet.files import is_standard_output, name_file_in_errors, remove_leftovers, resolve_link
 from posenet.inference.media.frames import predict_frames, read_frames, require_pyav, track_people
 from posenet.inference.media.journal import (
     Journal,
@@ -337,6 +337,9 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
         journal = job.journal_of(ranks.rank)
         if journal:
             stack.enter_context(journal.open(job.description, resume=args.resume))
+        if args.resume and ranks.is_main:
+            for path in people_files(args):
+                remove_leftovers(resolve_link(Path(path)))
         files = open_people_files(args, job.sources, job.predictor, stack) if is_alone else []
         closed = threading.Event()
         trails = Trails() if args.trails else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import logging
+import os
 import pydoc
 import re
 import subprocess
@@ -222,6 +223,51 @@ def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: 
     command = f'"{sys.executable}" -c "{code}" "{tmp_path / "file"}" {closed}'
     assert subprocess.run(["bash", "-c", command]).returncode == 2
     assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.slow
+def test_libraries_write_no_lines_about_images_of_their_own(tmp_path: Path) -> None:
+    code = (
+        "import posenet.cli.main\n"
+        "assert posenet.cli.main.run_tool('weights', ['list']) == 0\n"
+        "import cv2, numpy as np\n"
+        "from posenet.images import parse_header\n"
+        "for suffix in ('.bmp', '.tif', '.ppm'):\n"
+        "    data = cv2.imencode(suffix, np.arange(30_000, dtype=np.uint8).reshape(100, 100, 3))[1]\n"
+        "    assert cv2.imdecode(data[: len(data) // 2], cv2.IMREAD_COLOR) is None or suffix == '.tif'\n"
+        "exif = np.frombuffer(b'\\xff\\xd8\\xff\\xe1\\0\\x12Exif\\0\\0II*\\0\\x08\\0\\0\\0\\1\\0', np.uint8)\n"
+        "jpeg = cv2.imencode('.jpg', np.zeros((8, 8, 3), np.uint8))[1]\n"
+        "assert parse_header(np.concatenate([exif, jpeg[2:]])).orientation == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["annotations", "lint", "INPUT"],
+        ["build-hdf5", "--images", ".", "--annotations", "INPUT", "--output", "a.h5"],
+        ["build-hdf5", "--verify", "--output", "INPUT"],
+        ["train", "--config", "INPUT"],
+        ["train", "--set", "data.train=INPUT"],
+        ["predict", "INPUT", "--json", "a.json", "--checkpoint", "a.pth"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_an_input_that_may_never_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if kind == "a FIFO":
+        os.mkfifo("INPUT")
+    else:
+        os.symlink("/dev/zero", "INPUT")
+    if words[0] == "predict" and kind == "a device":  # it is opened as a camera
+        return
+    assert cli.main(words) == 2
+    assert f"INPUT: it is {kind}, not a regular file" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_of_several_processes_the_one_that_fails_reports_it_with_its_rank(
