@@ -25,7 +25,7 @@ STANDARD_OUTPUT = "standard output"
 """Its name in messages."""
 MAX_TOML_BYTES = 2**18
 """Size of the largest TOML file that is read; a skeleton of 133 keypoints has about 20 kB."""
-MAX_TOML_DOTS = 1000
+MAX_TOML_DOTS = 500
 """The most dots in a line of a TOML file. Parsing a key takes time and memory by the square of its parts."""
 MAX_TOML_DEPTH = 20
 """How deep tables and lists of a TOML file may be nested."""
