@@ -204,7 +204,7 @@ def _load_exported_file(
     try:
         model = read_input(path)
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+        raise CheckpointError(f"cannot read {path}: {error.strerror}; check the path") from error
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
     compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
