@@ -30,7 +30,7 @@ MAX_TOML_DOTS = 500
 MAX_TOML_DEPTH = 20
 """How deep tables and lists of a TOML file may be nested."""
 
-_SHELL_INPUT = re.compile(r"(/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+)")
+_SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
 
 
