@@ -1,11 +1,18 @@
-"""Reading TOML files; writing files completely or not at all, and standard output, FIFOs and devices directly."""
+"""Files: reading inputs, TOML among them; writing outputs completely or not at all.
+
+Standard output, FIFOs and devices are written directly. Inputs are regular files, or what the shell has opened, because
+a FIFO or a device may never end.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
+import re
+import stat
 import sys
 import tomllib
 from collections.abc import Iterable, Iterator
@@ -13,6 +20,22 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from posenet.errors import ConfigError, DataError
+
+STANDARD_OUTPUT = "standard output"
+"""Its name in messages."""
+MAX_TOML_BYTES = 2**18
+"""Size of the largest TOML file that is read; a skeleton of 133 keypoints has about 20 kB."""
+MAX_TOML_DOTS = 500
+"""The most dots in a line of a TOML file. Parsing a key takes time and memory by the square of its parts."""
+MAX_TOML_DEPTH = 20
+"""How deep tables and lists of a TOML file may be nested."""
+
+_SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
+"""What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
+
+
+class SpecialFileError(OSError):
+    """An input is a FIFO, a socket or a device."""
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -35,7 +58,7 @@ def _standard_output() -> BinaryIO:
 
 def resolve_link(path: Path) -> Path:
     """The file that a symbolic link points to, so that replacing it keeps the link; another path as it is."""
-    return path.resolve() if path.is_symlink() else path
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
@@ -43,10 +66,10 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
 
     ``DataError`` if an output is an input, appears twice, or is an existing folder; or if its folder is a file.
     """
-    protected = {path.resolve() for path in inputs}
-    checked: set[Path] = set()
+    protected = {os.path.realpath(path) for path in inputs}
+    checked: set[str] = set()
     for path in outputs:
-        resolved = path.resolve()
+        resolved = os.path.realpath(path)
         if resolved in protected:
             raise DataError(f"writing {path} would replace an input; choose another name or folder")
         if resolved in checked:
@@ -80,8 +103,20 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         flush_to_disk(temporary)
         os.replace(temporary, path)
         flush_to_disk(path.parent)
+    except OSError as error:
+        if error.filename == str(temporary):
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of ``path`` that killed processes have left; call it where no other one writes it."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+(-\d+)?\.tmp")
+    for other in path.parent.iterdir():
+        if pattern.fullmatch(other.name):
+            other.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -89,10 +124,11 @@ def open_text_output(path: Path) -> Iterator[TextIO]:
     """Open a UTF-8 file that replaces an earlier one when the block ends without an error; or standard output."""
     if is_standard_output(path):
         stream = io.TextIOWrapper(_standard_output(), "utf-8", "surrogateescape", newline="")
-        try:
-            yield stream
-        finally:
-            stream.detach()
+        with name_file_in_errors(STANDARD_OUTPUT):
+            try:
+                yield stream
+            finally:
+                stream.detach()
         return
     with (
         atomic_replacement(resolve_link(path)) as temporary,
@@ -115,9 +151,10 @@ def name_file_in_errors(path: str | Path) -> Iterator[None]:
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file completely or not at all, creating its folder if necessary; or write to standard output."""
     if is_standard_output(path):
-        output = _standard_output()
-        output.write(data)
-        output.flush()
+        with name_file_in_errors(STANDARD_OUTPUT):
+            output = _standard_output()
+            output.write(data)
+            output.flush()
         return
     path = resolve_link(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,19 +176,71 @@ def flush_to_disk(path: Path) -> None:
             raise
 
 
+def require_regular_file(path: str | Path) -> None:
+    """Raise ``SpecialFileError`` unless an input is a regular file or the shell has opened it; ``OSError`` if a folder.
+
+    Opening a FIFO waits for a writer, perhaps for ever, and a device such as /dev/zero never ends.
+    """
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode) or _SHELL_INPUT.fullmatch(str(path)):
+        return
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
+    kind = kinds.get(stat.S_IFMT(mode), "a device")
+    raise SpecialFileError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+
+
+def open_input(path: str | Path) -> io.BufferedReader:
+    """Open an input; ``OSError`` if it cannot be read or is no regular file, see ``require_regular_file``."""
+    require_regular_file(path)
+    return open(path, "rb")
+
+
+def read_input(path: str | Path, max_bytes: int = -1) -> bytes:
+    """Read an input, or its first ``max_bytes``; errors are those of ``open_input``."""
+    with open_input(path) as file:
+        return file.read(max_bytes)
+
+
 def sha256_of(path: str | Path) -> str:
     """The SHA-256 of a file in hexadecimal; ``OSError`` if it cannot be read."""
-    with open(path, "rb") as file:
+    with open_input(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_toml(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
     """Read a TOML file; ``ConfigError``, which names the ``kind`` of file and the ``remedy``, if that fails."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        data = read_input(path, MAX_TOML_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {kind} {path}: {error.strerror or error}; {remedy}") from error
-    # A ValueError is a syntax error, text that is not UTF-8 or a number with too many digits; deep nesting ends in a
-    # RecursionError.
-    except (ValueError, RecursionError) as error:
+    if len(data) > MAX_TOML_BYTES:
+        raise ConfigError(f"{path} has more than {MAX_TOML_BYTES >> 10} KiB, more than any {kind}; {remedy}")
+    try:
+        return parse_toml(data.decode("utf-8-sig"))
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Parse TOML; ``ValueError`` if it is not valid, or nested so deep that it is no file of settings."""
+    if any(line.count(".") > MAX_TOML_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line has more than {MAX_TOML_DOTS} dots")
+    try:
+        document = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("tables or lists are nested too deep") from error
+    level: list[Any] = [document]
+    for _ in range(MAX_TOML_DEPTH):
+        level = [item for value in level for item in _items(value)]
+    if level:
+        raise ValueError(f"tables or lists are nested deeper than {MAX_TOML_DEPTH} levels")
+    return document
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """What a table or a list contains; nothing for other values."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

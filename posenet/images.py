@@ -27,7 +27,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
 from posenet.errors import ConfigError, DataError
-from posenet.files import write_atomically
+from posenet.files import read_input, require_regular_file, write_atomically
 from posenet.messages import to_single_line, truncate_for_message
 from posenet.settings import ExifFrame
 
@@ -64,8 +64,10 @@ _COLOUR_FLAGS = {
 }
 """OpenCV's flag for each factor by which it can reduce an image."""
 
-# Pillow warns about images of more than half of the pixels that it refuses.
+# Pillow warns about images of more than half of the pixels that it refuses, and of damaged EXIF data, which are then no
+# orientation.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class ImageHeader(NamedTuple):
@@ -107,10 +109,10 @@ def find_images(
     A file that is named is included whatever its suffix. A folder, with ``recursive`` also its subfolders except hidden
     ones and links, is searched for ``suffixes``; a log message counts the other files in it.
     """
-    found: dict[Path, Path] = {}
+    found: dict[str, Path] = {}
     for item in inputs:
         for path in _expand(str(item), suffixes, recursive):
-            found.setdefault(path.resolve(), path)
+            found.setdefault(os.path.realpath(path), path)
     return list(found.values())
 
 
@@ -128,6 +130,9 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
             raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files
     if not glob.has_magic(item):
+        if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
+            with _data_errors(path):
+                require_regular_file(path)
         raise DataError(f"no such file or folder: {item}{_separator_hint(item)}")
     files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
     if not files:
@@ -160,10 +165,15 @@ def _separator_hint(path: str | Path) -> str:
     return f"; folders are separated by /: {corrected}" if corrected != str(path) and glob.glob(corrected) else ""
 
 
+def read_image_file(path: str | Path) -> np.ndarray:
+    """The (N,) uint8 bytes of an image file; ``OSError`` if it cannot be read or is no regular file."""
+    return np.frombuffer(read_input(path), np.uint8)
+
+
 def read_image(path: str | Path) -> np.ndarray:
     """Read an image file as ``decode_image`` does; ``DataError`` if it cannot be read or decoded."""
     with _data_errors(path):
-        return decode_image(np.fromfile(path, np.uint8))
+        return decode_image(read_image_file(path))
 
 
 def read_annotated_image(
@@ -174,7 +184,7 @@ def read_annotated_image(
     The image may have another size than the annotated one. ``DataError`` if it cannot be read or decoded.
     """
     with _data_errors(path):
-        data = np.fromfile(path, np.uint8)
+        data = read_image_file(path)
         frame = find_annotated_frame(parse_header(data), height, width, exif_frame)
         return apply_orientation(_decode(data), frame.orientation), frame
 
@@ -182,7 +192,7 @@ def read_annotated_image(
 def read_header(path: str | Path) -> ImageHeader:
     """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
     with _data_errors(path):
-        return parse_header(np.fromfile(path, np.uint8))
+        return parse_header(read_image_file(path))
 
 
 @contextlib.contextmanager

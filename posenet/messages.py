@@ -1,9 +1,13 @@
-"""Text of messages: plurals, marked warnings, and text from files, shortened to a line that is safe to print."""
+"""Text of messages: plurals, marked warnings, and text from files and servers, made safe for a terminal.
+
+All text that the command line shows, and every line of ``log.txt``, goes through ``to_printable``.
+"""
 
 from __future__ import annotations
 
 import logging
 import reprlib
+import unicodedata
 
 _short_repr = reprlib.Repr()
 _short_repr.maxlevel = 2
@@ -13,11 +17,14 @@ _short_repr.maxlong = 60
 
 
 class MessageFormatter(logging.Formatter):
-    """Marks warnings and errors with their level, at ``%(mark)s`` in the format: ``WARNING: the loss is bad``."""
+    """Marks warnings and errors with their level, at ``%(mark)s`` in the format: ``WARNING: the loss is bad``.
+
+    The text is safe for a terminal; see ``to_printable``.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         record.mark = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
-        return super().format(record)
+        return to_printable(super().format(record))
 
 
 def pluralize(number: int, noun: str, plural: str = "") -> str:
@@ -27,10 +34,25 @@ def pluralize(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {plural or noun + 's'}"
 
 
+def to_printable(text: str) -> str:
+    """Replace every character by "?" that could control a terminal, hide text or change its direction.
+
+    These are control codes, the directions and joiners of Unicode, and the surrogates that stand for bytes in names
+    that are no text. Line ends stay, and a tab becomes a space.
+    """
+    return "".join(_printable_character(character) for character in text)
+
+
+def _printable_character(character: str) -> str:
+    if character == "\t":
+        return " "
+    is_safe = character.isprintable() or character == "\n" or unicodedata.category(character) == "Zs"
+    return character if is_safe else "?"
+
+
 def to_single_line(text: str) -> str:
-    """Join the lines of a text; replace characters that could control a terminal by "?"."""
-    single_line = " ".join(text.split())
-    return "".join(c if c.isprintable() else "?" for c in single_line)
+    """Join the lines of a text by spaces, and make it safe for a terminal; see ``to_printable``."""
+    return to_printable(" ".join(line.strip() for line in text.splitlines() if line.strip()))
 
 
 def truncate_for_message(value: object) -> str:

@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from posenet.messages import to_single_line
+
 FIRST_LINE_SECONDS = 10.0
 """Time from the first bar of a process to its first plain line."""
 MAX_LINE_SECONDS = 600.0
@@ -101,7 +103,7 @@ def progress_bar(
         following: number of items of later bars, which the time left in a plain line includes.
         leave: whether a finished bar stays on the terminal.
     """
-    options: dict[str, Any] = {"desc": title, "total": total, "unit": unit, "initial": done}
+    options: dict[str, Any] = {"desc": to_single_line(title), "total": total, "unit": unit, "initial": done}
     if disable or _is_hidden:
         return tqdm(items, disable=True, **options)
     global _schedule

@@ -10,6 +10,19 @@ from pathlib import Path
 
 from tests.helpers.source_files import FILES, INITS, MODULES, ROOT, calls, imports, syntax_tree
 
+OWN_READS = {
+    "checkpoints.file: open(path, 'rb')",  # after a check
+    "cli.predict: open(weights, 'rb')",  # after a check
+    "devices.launch: status_file.read_text(encoding='utf-8')",
+    "diagnosis.report.page: (folder / name).read_text(encoding='utf-8')",
+    "files: open(path, 'rb')",
+    "inference.media.journal: open(path, 'rb')",
+    "inference.media.journal: open(self.path, 'rb')",
+    "synthetic.dataset: path.read_text(encoding='utf-8')",
+    "training.agreement: path.read_bytes()",
+}
+"""Where files are read without ``open_input``: those that this package itself has written, and two that are checked."""
+
 LIBRARY = [name for name in MODULES if name.startswith(("model.", "data.", "inference.", "training.loss"))]
 """Modules that also work without an experiment file and without other processes."""
 
@@ -39,14 +52,26 @@ def test_checkpoints_are_read_safely_and_strictly() -> None:
     assert violations == []
 
 
-def test_only_the_command_line_prints() -> None:
-    assert [
-        f"{module}:{call.lineno}"
+def test_only_the_command_line_prints_and_only_what_is_safe_for_a_terminal() -> None:
+    violations = []
+    for module, path in MODULES.items():
+        for call in calls(path):
+            name = ast.unparse(call.func)
+            if name in ("print", "sys.stdout.write") or (name == "print_message" and not module.startswith("cli.")):
+                violations.append(f"{module}:{call.lineno}: tools print with print_message of cli/logging_setup.py")
+    assert violations == []
+
+
+def test_inputs_are_opened_where_a_fifo_or_a_device_is_refused() -> None:
+    """Opening a FIFO may wait for ever, and a device may never end."""
+    found = {
+        f"{module}: {ast.unparse(call)}"
         for module, path in MODULES.items()
-        if not module.startswith("cli.")
         for call in calls(path)
-        if ast.unparse(call.func) == "print"
-    ] == []
+        if re.search(r"(^|\.)(fromfile|imread|read_bytes|read_text)$", ast.unparse(call.func))
+        or (ast.unparse(call.func) == "open" and not re.search(r", '[wax]", ast.unparse(call)))
+    }
+    assert found - OWN_READS == set()
 
 
 def test_the_library_uses_neither_process_groups_nor_experiment_files() -> None:

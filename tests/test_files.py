@@ -1,6 +1,7 @@
 """Files are written completely or not at all."""
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -8,8 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from posenet.errors import DataError
-from posenet.files import atomic_replacement, is_standard_output, open_text_output, write_atomically
+from posenet.errors import ConfigError, DataError
+from posenet.files import (
+    MAX_TOML_BYTES,
+    SpecialFileError,
+    atomic_replacement,
+    is_standard_output,
+    open_input,
+    open_text_output,
+    parse_toml,
+    read_input,
+    read_toml,
+    remove_leftovers,
+    write_atomically,
+)
 from tests.helpers.videos import full_disk
 
 
@@ -114,3 +127,84 @@ def test_other_files_are_not_standard_output(tmp_path):
     (tmp_path / "-").touch()
     assert is_standard_output("-")
     assert not is_standard_output(tmp_path / "-") and not is_standard_output(tmp_path / "missing")
+
+
+def test_an_error_names_the_file_and_not_its_temporary_name(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError) as error, atomic_replacement(tmp_path / "file") as temporary:
+        raise PermissionError(13, "Permission denied", str(temporary))
+    assert error.value.filename == str(tmp_path / "file")
+
+
+def test_a_fifo_a_socket_and_a_device_are_no_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    os.symlink("fifo", "link")
+    os.symlink("/dev/zero", "zero")
+    server = socket.socket(socket.AF_UNIX)
+    server.bind("socket")
+    kinds = {"fifo": "a FIFO", "link": "a FIFO", "zero": "a device", "socket": "a socket"}
+    for name, kind in kinds.items():
+        with pytest.raises(SpecialFileError, match=f"it is {kind}, not a regular file: '{name}'"):
+            open_input(name)
+    server.close()
+
+
+def test_a_folder_a_loop_of_links_and_a_missing_file_are_ordinary_errors(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    for name, error in (("", IsADirectoryError), ("loop", OSError), ("missing", FileNotFoundError)):
+        with pytest.raises(error):
+            open_input(tmp_path / name)
+
+
+def test_what_the_shell_has_opened_is_an_input(tmp_path):
+    (tmp_path / "file").write_text("text")
+    code = "import sys; from posenet.files import read_input; print(read_input(sys.argv[1]))"
+    for source in ("<(echo text)", "/dev/stdin <<< text", "/dev/stdin < <(echo text)", "/dev/null"):
+        command = f'"{sys.executable}" -c "{code}" {source}'
+        result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+        assert result.stdout == ("b''\n" if source == "/dev/null" else "b'text\\n'\n")
+
+
+def test_reading_an_input_stops_at_the_limit(tmp_path):
+    (tmp_path / "file").write_bytes(b"abcdef")
+    assert read_input(tmp_path / "file", 4) == b"abcd"
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("a = 1\na = 2", "Cannot overwrite a value"),
+        (".".join("a" * 2000) + " = 1", "a line has more than 500 dots"),
+        ("\n".join([".".join("a" * 400) + " = 1"]), "nested deeper than 20 levels"),
+        ("a = " + "[" * 50 + "]" * 50, "nested deeper than 20 levels"),
+        ("a = " + "[" * 50000 + "]" * 50000, "nested too deep"),
+        ('x = "a\u2028"\n' + "\u2028".join([".".join("a" * 400)] * 2) + " = 1", "a line has more than 500 dots"),
+        ("a = " + "1" * 5000, "digits"),
+    ],
+)
+def test_toml_that_is_no_table_of_settings_is_refused_at_once(text, problem):
+    with pytest.raises(ValueError, match=problem):
+        parse_toml(text)
+
+
+def test_a_toml_file_is_limited_in_size_and_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"\xef\xbb\xbfa = 1\n")
+    assert read_toml(path, "configuration", "give another") == {"a": 1}
+    path.write_bytes(b"#" * (MAX_TOML_BYTES + 1))
+    with pytest.raises(ConfigError, match="more than 256 KiB, more than any configuration; give another"):
+        read_toml(path, "configuration", "give another")
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="is not valid TOML"):
+        read_toml(path, "configuration", "give another")
+    with pytest.raises(ConfigError, match="cannot read configuration /dev/zero: it is a device"):
+        read_toml("/dev/zero", "configuration", "give another")
+
+
+def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path):
+    kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", ".a.json.7.tmp.png", "xa.json.7.tmp", ".aXjson.7.tmp"]
+    for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp"):
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path / "a.json")
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)

@@ -1,6 +1,10 @@
 """Text of messages."""
 
-from posenet.messages import pluralize, to_single_line, without_worker_traceback
+import logging
+
+import pytest
+
+from posenet.messages import MessageFormatter, pluralize, to_printable, to_single_line, without_worker_traceback
 
 
 def test_pluralize():
@@ -11,6 +15,26 @@ def test_pluralize():
 def test_a_text_becomes_one_line_without_control_characters():
     assert to_single_line("a\n  b\tc") == "a b c"
     assert to_single_line("\x1b[31mred\x07") == "?[31mred?"
+    assert to_single_line("a\r\nb\x85c\u2028d\v") == "a b c d"
+
+
+@pytest.mark.parametrize(
+    "character",
+    ["\x1b", "\x07", "\b", "\r", "\x7f", "\x9b", "\x85", "\u202e", "\u2066", "\u200b", "\u2028", "\udce9", "\ue000"],
+    ids=ascii,
+)
+def test_what_could_control_a_terminal_or_hide_text_is_replaced(character):
+    assert to_printable(f"a{character}b") == "a?b"
+
+
+@pytest.mark.parametrize("text", ["two  spaces", "10.30\u202fAM.png", "\xa0", "a\nb", "Zoë.jpg", "写真.jpg"], ids=ascii)
+def test_names_in_any_script_with_any_spaces_and_line_ends_stay(text):
+    assert to_printable(text) == text
+
+
+def test_log_messages_cannot_control_a_terminal():
+    record = logging.LogRecord("posenet", logging.WARNING, "", 0, "cannot read %s", ("\x1b]0;title\x07.jpg",), None)
+    assert MessageFormatter("%(mark)s%(message)s").format(record) == "WARNING: cannot read ?]0;title?.jpg"
 
 
 def test_an_error_of_a_data_worker_is_reduced_to_the_original_message():

@@ -23,7 +23,7 @@ POSIX_NAMES = {
 POSIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 
 SYSTEM_FOLDERS = ("/tmp", "/dev/", "/proc", "/usr", "/home", "C:\\")
-READ_SYSTEM_FILES = ("devices.cpu",)
+READ_SYSTEM_FILES = ("devices.cpu", "files")
 """Modules that read such files where they exist, and work without them."""
 
 

@@ -24,8 +24,8 @@ import numpy as np
 from posenet.annotations.people import Outline, parse_coco_text, validate_run_lengths
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import write_atomically
-from posenet.images import AnnotatedFrame, check_image, find_annotated_frame, oriented_size
+from posenet.files import read_input, write_atomically
+from posenet.images import AnnotatedFrame, check_image, find_annotated_frame, oriented_size, read_image_file
 from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
@@ -261,9 +261,9 @@ class AnnotationFile:
         name = self.file_names[row]
         path = (self.folder or Path()) / name
         try:
-            header = check_image(np.fromfile(path, np.uint8))
+            header = check_image(read_image_file(path))
         except (OSError, ValueError) as error:
-            if not path.is_file():
+            if not path.exists():
                 return FileCheck(name, "missing")
             return FileCheck(name, "unreadable", re.split(r" \(|;", str(error))[0])
         height, width = self.image_sizes[row].tolist()
@@ -327,7 +327,7 @@ def select_rows(values: np.ndarray, rows: np.ndarray, default: bool | int) -> An
 def read_document(path: str | Path) -> Any:
     """Return the unchecked content of a JSON file; ``DataError`` if the file cannot be read or is not JSON."""
     try:
-        return json.loads(Path(path).read_bytes())
+        return json.loads(read_input(path))
     except OSError as error:
         raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
     except (ValueError, RecursionError) as error:

@@ -19,9 +19,10 @@ from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.annotations.people import SHARE_OF_BOX
 from posenet.annotations.rules import RULES, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import SWITCH, add_config_options, check_output_file, message_stream
 from posenet.errors import DataError
-from posenet.files import is_standard_output
+from posenet.files import is_standard_output, write_atomically
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import Skeleton, load_skeleton
@@ -102,10 +103,10 @@ def _fix(args: argparse.Namespace) -> None:
     fixes = fix_annotations(args.annotations, args.output, args.images, exif_frame)
     messages = sys.stderr if args.json else sys.stdout
     for kind, count in fixes.items():
-        print(f"fixed {kind}: {count}", file=messages)
+        print_message(f"fixed {kind}: {count}", file=messages)
     if not fixes:
-        print("nothing to fix", file=messages)
-    print(f"wrote {args.output}", file=messages)
+        print_message("nothing to fix", file=messages)
+    print_message(f"wrote {args.output}", file=messages)
     _print_findings(args, args.output, is_repaired=True)
 
 
@@ -117,10 +118,11 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
     exif_frame = load_config(args.config, args.overrides).data.exif_frame
     findings = lint_annotations(path, args.images, skeleton, exif_frame)
     if args.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
+        text = json.dumps([dataclasses.asdict(finding) for finding in findings])
+        write_atomically("-", f"{text}\n".encode())
     else:
         for finding in findings:
-            print(finding)
+            print_message(finding)
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
         found = pluralize(len(errors), "kind of error", "kinds of errors")
@@ -129,7 +131,7 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
             remedy += ", after posenet annotations fix has repaired what it can"
         raise DataError(f"{path} has {found} ({', '.join(errors)}); {remedy}")
     if not args.json:
-        print(f"{path}: no errors, {pluralize(len(findings), 'kind of warning', 'kinds of warnings')}")
+        print_message(f"{path}: no errors, {pluralize(len(findings), 'kind of warning', 'kinds of warnings')}")
 
 
 def _import(args: argparse.Namespace) -> None:
@@ -149,17 +151,17 @@ def _import(args: argparse.Namespace) -> None:
     messages = message_stream(args.output)
     document = imported.document
     people = pluralize(len(document["annotations"]), "person", "people")
-    print(f"{pluralize(len(document['images']), 'image')}, {people}", file=messages)
+    print_message(f"{pluralize(len(document['images']), 'image')}, {people}", file=messages)
     for note in imported.notes:
-        print(note, file=messages)
+        print_message(note, file=messages)
     if document["annotations"]:
-        print(
+        print_message(
             f"areas are estimated as {SHARE_OF_BOX} of the boxes, the median of COCO's people: whole boxes make the AP "
             "too high",
             file=messages,
         )
-    print(f"wrote {args.output}; its images are in {imported.folder}", file=messages)
-    print(f"next: posenet annotations lint {args.output} --images {imported.folder}", file=messages)
+    print_message(f"wrote {args.output}; its images are in {imported.folder}", file=messages)
+    print_message(f"next: posenet annotations lint {args.output} --images {imported.folder}", file=messages)
 
 
 def _skeleton(args: argparse.Namespace) -> None:
@@ -171,7 +173,7 @@ def _skeleton(args: argparse.Namespace) -> None:
         draft = draft_skeleton(args.source, args.category, args.bridges)
         skeleton = draft.skeleton
         comments = draft.comments
-        print(f"category    {to_single_line(draft.category)}", file=messages)
+        print_message(f"category    {to_single_line(draft.category)}", file=messages)
     _print_skeleton(skeleton, messages)
     if args.output is None:
         return
@@ -179,7 +181,7 @@ def _skeleton(args: argparse.Namespace) -> None:
     write_output(args.output, skeleton_to_toml(skeleton, comments))
     if is_standard_output(args.output):
         return
-    print(
+    print_message(
         f"wrote {args.output}; check it, then pass it to build-hdf5 and annotations lint with --skeleton and to train "
         f"with --set model.skeleton={args.output}",
         file=messages,
@@ -196,4 +198,4 @@ def _print_skeleton(skeleton: Skeleton, messages: TextIO) -> None:
         "channels": str(skeleton.num_channels),
     }
     for name, text in lines.items():
-        print(f"{name:<12}{to_single_line(text)}", file=messages)
+        print_message(f"{name:<12}{to_single_line(text)}", file=messages)

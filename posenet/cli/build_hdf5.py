@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import SWITCH, add_config_options, fraction, positive_int, read_image_ids
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.dataset import PoseDataset
@@ -127,33 +128,33 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
     setting = config.data.train if args.output is None else str(args.output)
     with open_data_sets(setting, config.model.skeleton if args.output is None else None) as stores:
         if args.stats and len(stores.sets) > 1:
-            print(f"\n{describe_sets(stores, config.data.framing)}")
+            print_message(f"\n{describe_sets(stores, config.data.framing)}")
         for data_set in stores.sets:
             name = data_set.name if args.output is None else args.output
             if args.verify:
                 summary = verify_store(data_set.store, workers=args.workers)
                 if not is_built:
                     _print_summary(summary)
-                print(f"{name} is intact")
+                print_message(f"{name} is intact")
             if args.stats:
                 if len(stores.sets) > 1:
-                    print(f"\n== {name}")
+                    print_message(f"\n== {name}")
                 for table in compute_statistics(data_set.store):
-                    print(f"\n{table}")
+                    print_message(f"\n{table}")
         if args.preview:
             config = replace(config, model=replace(config.model, skeleton=stores.skeleton))
             dataset = PoseDataset(stores, config.train.size, config.data.framing, config.augment, config.train.seed)
             paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
-            print(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
+            print_message(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
 
 
 def _check_split(first: Path, second: Path) -> None:
     """Print the images that two stores share; ``DataError`` if there are any."""
     with Store(first) as first_store, Store(second) as second_store:
-        print(f"{first}: {pluralize(first_store.num_images, 'image')}", end="; ")
-        print(f"{second}: {pluralize(second_store.num_images, 'image')}")
+        print_message(f"{first}: {pluralize(first_store.num_images, 'image')}", end="; ")
+        print_message(f"{second}: {pluralize(second_store.num_images, 'image')}")
         shared = find_shared_images(first_store, second_store)
-    print(f"the same content  {len(shared)}{_first_ids(shared[:, 0])}")
+    print_message(f"the same content  {len(shared)}{_first_ids(shared[:, 0])}")
     if len(shared):
         raise DataError(f"{first} and {second} share images; build them from separate splits or with --image-ids")
 
@@ -166,25 +167,27 @@ def _first_ids(ids: np.ndarray) -> str:
 
 def _print_summary(summary: StoreSummary) -> None:
     ratio = summary.num_file_bytes / summary.num_image_bytes
-    print(f"images        {summary.num_images}")
+    print_message(f"images        {summary.num_images}")
     if summary.num_people:
-        print(f"people        {summary.num_people}")
-        print(f"main persons  {summary.num_samples}")
+        print_message(f"people        {summary.num_people}")
+        print_message(f"main persons  {summary.num_samples}")
     else:
-        print("people        none: images without annotations, for train.teacher")
-    print(f"size          {summary.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
+        print_message("people        none: images without annotations, for train.teacher")
+    print_message(f"size          {summary.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
 
 
 def _print_report(report: BuildReport) -> None:
     _print_summary(report.summary)
     if report.summary.num_people:
-        print(f"crowds        {report.num_crowds}")
-        print(f"left out      {report.num_without_main_person} images without a main person")
+        print_message(f"crowds        {report.num_crowds}")
+        print_message(f"left out      {report.num_without_main_person} images without a main person")
     if report.num_without_outline:
-        print(f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask")
+        print_message(
+            f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask"
+        )
     for name, count in report.frames.items():
-        print(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
-    print(f"skipped       {pluralize(len(report.skipped), 'image')} of another size or unreadable")
+        print_message(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
+    print_message(f"skipped       {pluralize(len(report.skipped), 'image')} of another size or unreadable")
     for line in report.skipped:
-        print(f"  {to_single_line(line)}")
-    print(f"time          {report.seconds:.1f} s")
+        print_message(f"  {to_single_line(line)}")
+    print_message(f"time          {report.seconds:.1f} s")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 import posenet
+from posenet.cli.logging_setup import print_message
 from posenet.diagnosis.compare import Difference, compare
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
@@ -38,10 +39,10 @@ def write_diagnosis(
     write_diagnosis_file(diagnoses, comparison, folder, facts)
     write_report(diagnoses, comparison, folder, images_dir, provenance=facts, exif_frame=exif_frame)
     for diagnosis in diagnoses:
-        print(_summarize(diagnosis), file=messages)
+        print_message(_summarize(diagnosis), file=messages)
     for difference in comparison.differences if comparison else ():
-        print(_summarize_difference(difference), file=messages)
-    print("wrote " + ", ".join(map(str, diagnosis_paths(folder))), file=messages)
+        print_message(_summarize_difference(difference), file=messages)
+    print_message("wrote " + ", ".join(map(str, diagnosis_paths(folder))), file=messages)
 
 
 def _summarize(diagnosis: Diagnosis) -> str:

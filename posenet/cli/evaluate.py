@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import add_process_options, run_on_ranks
@@ -90,15 +91,17 @@ def _report(
     """Print the metrics, and write the charts and the report."""
     messages = message_stream(args.output)
     if args.output:
-        print(f"wrote {args.output}", file=messages)
+        print_message(f"wrote {args.output}", file=messages)
     if evaluation is None:
         missing = ["metrics", *(["charts"] if args.plots else []), *(["report"] if args.report else [])]
-        print(f"{args.annotations} contains no annotations, so there are no {' and no '.join(missing)}", file=messages)
+        print_message(
+            f"{args.annotations} contains no annotations, so there are no {' and no '.join(missing)}", file=messages
+        )
         return
-    print(pluralize(evaluation.images, "image"), file=messages)
-    print(evaluation.table(), file=messages)
-    print("\nmean OKS of each keypoint, 0 in people not found:", file=messages)
-    print(evaluation.keypoint_table(), file=messages)
+    print_message(pluralize(evaluation.images, "image"), file=messages)
+    print_message(evaluation.table(), file=messages)
+    print_message("\nmean OKS of each keypoint, 0 in people not found:", file=messages)
+    print_message(evaluation.keypoint_table(), file=messages)
     if args.report:
         name = Path(args.checkpoint).name
         diagnosis = diagnose(
@@ -111,8 +114,10 @@ def _report(
             "Flip": "yes" if predictor.settings.flip else "no",
             "Scales": ", ".join(f"{scale:g}" for scale in predictor.settings.scales),
         }
-        print(file=messages)
+        print_message(file=messages)
         images, exif_frame = Path(args.images), predictor.exif_frame
         write_diagnosis([diagnosis], images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
     if args.plots:
-        print("\nwrote " + ", ".join(map(str, write_evaluation_curves(evaluation, Path(args.plots)))), file=messages)
+        print_message(
+            "\nwrote " + ", ".join(map(str, write_evaluation_curves(evaluation, Path(args.plots)))), file=messages
+        )

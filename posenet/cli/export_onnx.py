@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from posenet.checkpoints.weights import load_model
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_switch, message_stream
 from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
@@ -56,11 +57,11 @@ def run(args: argparse.Namespace) -> None:
 
     messages = message_stream(args.output)
     size = f"{model.ByteSize() / 1e6:.1f} MB"
-    print(f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see docs/deployment.md", file=messages)
+    print_message(f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see docs/deployment.md", file=messages)
     if not is_exported_file(args.output):
-        print("predict and evaluate read it only under a name that ends in .onnx", file=messages)
+        print_message("predict and evaluate read it only under a name that ends in .onnx", file=messages)
     if args.int8:
-        print(
+        print_message(
             "compare its AP with that of the checkpoint on images that were not used for calibration: run\n"
             f"posenet evaluate --checkpoint FILE --images DIR --annotations JSON with {args.output} and with "
             f"{args.checkpoint}",

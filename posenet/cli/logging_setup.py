@@ -1,16 +1,41 @@
-"""Messages of the command line on standard error, above progress bars."""
+"""What the command line shows: printed text, log messages above progress bars, and errors. All of it is printable."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TextIO
 
-from posenet.messages import MessageFormatter
+from posenet.files import STANDARD_OUTPUT, name_file_in_errors
+from posenet.messages import MessageFormatter, to_printable
 from posenet.progress_bar import AboveBarHandler, above_bars, close_bars, hide_progress
+
+
+def replace_closed_streams() -> None:
+    """Open the null device in place of standard streams that are closed.
+
+    The next file that is opened would get the number of a closed one, and libraries that write messages to standard
+    error would write them into that file. ``sys.stdout`` stays None, so that an output to it is an error.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def silence_opencv() -> None:
+    """Keep OpenCV, which is not imported yet, from writing its own lines about files that it cannot read.
+
+    Errors of this program report these files.
+    """
+    os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
 
 
 @contextlib.contextmanager
@@ -38,12 +63,7 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
         root.addHandler(handler)
         root.setLevel(logging.INFO)
     show_warning = warnings.showwarning
-
-    def show_warning_above_bars(*args: Any, **options: Any) -> None:
-        with above_bars():
-            show_warning(*args, **options)
-
-    warnings.showwarning = show_warning_above_bars
+    warnings.showwarning = _show_warning
     try:
         with hide_progress() if quiet or rank else contextlib.nullcontext():
             yield
@@ -55,13 +75,43 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
             logger.setLevel(level)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning of Python above progress bars; the parameters are those of ``warnings.showwarning``."""
+    with above_bars():
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        print_message(text, file=file or sys.stderr, end="")
+
+
 def _writes_to_console(handler: logging.Handler) -> bool:
     return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
 
 
+def print_message(*values: object, file: TextIO | None = None, end: str = "\n") -> None:
+    """Print text for people, as ``print`` does, to standard output or ``file``; all tools print with this function.
+
+    The text is safe for a terminal, and characters that the encoding of the stream does not have become "?". Data for
+    programs must not be changed so: ``write_atomically`` and ``open_text_output`` write them.
+    """
+    stream = sys.stdout if file is None else file
+    if stream is None:  # it is closed
+        return
+    text = to_printable(" ".join(map(str, values)) + end)
+    encoding = stream.encoding or "utf-8"
+    with name_file_in_errors(STANDARD_OUTPUT) if stream is sys.stdout else contextlib.nullcontext():
+        # One write call: print writes the line end separately, and another process could write in between.
+        stream.write(text.encode(encoding, "replace").decode(encoding))
+
+
 def report_error(prog: str, message: str) -> None:
     """Print why a tool ends."""
-    close_bars()
-    # One write call: print writes the line end separately, and another process could write in between.
-    sys.stderr.write(f"{prog}: {message}\n")
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # the status says it, if standard error is a full disk
+        close_bars()
+        print_message(f"{prog}: {message}", file=sys.stderr)
+        sys.stderr.flush()

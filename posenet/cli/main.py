@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -23,11 +24,12 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import posenet
-from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
+from posenet.files import STANDARD_OUTPUT, name_file_in_errors
 from posenet.messages import to_single_line, without_worker_traceback
 
 TOOLS = {
@@ -61,6 +63,24 @@ PYTORCH_MISSING = (
 )
 
 
+NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
+MAX_REASON = 200
+"""Longest part of a library's message that is shown."""
+
+_NO_MEMORY = re.compile(
+    "allocate memory|out of memory|insufficient memory|bad_alloc|failed to map segment|start new thread", re.IGNORECASE
+)
+"""In messages of PyTorch, OpenCV, the loader of libraries and the start of a thread, which raise no ``MemoryError``."""
+_REMEDIES = {
+    errno.ENOSPC: "free disk space, or choose another folder",
+    errno.EDQUOT: "free disk space, or choose another folder",
+    errno.EFBIG: "the system limits the size of files (ulimit -f); choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+}
+"""Remedies for errors of the system, by their number."""
+
+
 class ToolParser(argparse.ArgumentParser):
     """A parser whose help shows defaults, and whose errors are one line, with a suggestion for a mistyped flag."""
 
@@ -73,7 +93,7 @@ class ToolParser(argparse.ArgumentParser):
             known = re.findall(r"--[a-z][a-z0-9-]*", self.format_help())
             similar = difflib.get_close_matches(unknown[1], known, n=1)
             message += f"; did you mean {similar[0]}?" if similar else ""
-        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+        self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -111,6 +131,8 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
+    replace_closed_streams()
+    silence_opencv()
     program = Path(sys.argv[0]).name if prog is None else prog
     name, *first_arguments = OLD_NAMES.get(name, [name])
     arguments = first_arguments + normalize_option_names(sys.argv[1:] if argv is None else argv)
@@ -149,6 +171,9 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     try:
         with repeat_lost_interrupts():
             status = task() or 0
+            if sys.stdout is not None:
+                with name_file_in_errors(STANDARD_OUTPUT):
+                    sys.stdout.flush()
     except OtherRankError:
         status = 2  # the rank that has failed reports the error
     except ConnectError as error:
@@ -156,19 +181,31 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
         status = STOPPED_STATUS
     except PosenetError as error:
         status = _report_failure(prog, str(error))
-    except OSError as error:
-        file = f": {error.filename}" if error.filename else ""
-        status = _report_failure(prog, f"{error.strerror or error}{file}")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        status = _report_failure(prog, PYTORCH_MISSING)
     except KeyboardInterrupt:
         report_error(prog, "interrupted")
         status = 130
+    except Exception as error:
+        text = _describe_system_error(error)
+        if not text:  # a fault of the program
+            raise
+        status = _report_failure(prog, text)
     finally:
         record_status(status)
     return status
+
+
+def _describe_system_error(error: Exception) -> str:
+    """What the system has refused, and a remedy; empty if the error has another cause."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return PYTORCH_MISSING
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+        reason = str(error).partition("\n")[0][:MAX_REASON]
+        return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
+    if isinstance(error, OSError):
+        file = f": {error.filename}" if error.filename else ""
+        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+        return f"{error.strerror or error}{file}{remedy}"
+    return ""
 
 
 def _report_failure(prog: str, message: str) -> int:

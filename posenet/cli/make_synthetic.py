@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from posenet.cli.logging_setup import print_message
 from posenet.messages import pluralize
 from posenet.synthetic.dataset import DEFAULT_SEED, DEFAULT_SIZE, Size, write_dataset
 from posenet.synthetic.video import DEFAULT_SECONDS
@@ -57,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     val = args.val if args.val is not None else 0 if args.video else DEFAULT_VAL
     write_dataset(args.output, train, val, args.seed, args.workers, args.size, args.video, args.seconds)
     videos = f", {pluralize(args.video, 'video')}" if args.video else ""
-    print(f"{train} training and {val} validation images{videos} in {args.output}")
+    print_message(f"{train} training and {val} validation images{videos} in {args.output}")
 
 
 def _size(text: str) -> Size:

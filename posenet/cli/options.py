@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from posenet.errors import DataError
-from posenet.files import is_standard_output
+from posenet.files import is_standard_output, read_input
 from posenet.settings import Config
 
 ArgumentContainer = Any
@@ -146,7 +146,7 @@ def read_image_ids(words: list[str]) -> set[int]:
         [path] = words
         prefix = f"{path}: "
         try:
-            words = Path(path).read_text(encoding="utf-8").replace(",", " ").split()
+            words = read_input(path).decode("utf-8-sig").replace(",", " ").split()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"cannot read image ids from {path}; give ids or a text file of ids") from error
     try:

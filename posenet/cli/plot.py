@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from posenet.cli.logging_setup import print_message
 from posenet.visualization.curves import CURVES_FILE, LOG_FILE, write_curves
 
 
@@ -22,4 +23,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Draw the curves and print where they are."""
     folder = args.run.parent if args.run.name == LOG_FILE else args.run
-    print(f"wrote {write_curves(folder, args.output)}")
+    print_message(f"wrote {write_curves(folder, args.output)}")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_switch, fraction, message_stream, positive_int, seconds
 from posenet.cli.prediction_outputs import (
     ImagePaths,
@@ -32,7 +33,7 @@ from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
-from posenet.files import is_standard_output, name_file_in_errors, resolve_link
+from posenet.files import is_standard_output, name_file_in_errors, remove_leftovers, resolve_link
 from posenet.inference.media.frames import predict_frames, read_frames, require_pyav, track_people
 from posenet.inference.media.journal import (
     Journal,
@@ -186,13 +187,13 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
             ranks.run_on_main(lambda: _complete(job, summary))
             if ranks.is_main and not args.quiet:
                 messages = message_stream(*people_files(args))
-                print(summary, file=messages)
+                print_message(summary, file=messages)
                 # After Ctrl-C, several processes leave the people in their journals.
                 are_joined = ranks.world_size == 1 or not summary.is_interrupted
                 outputs = [args.output, *(people_files(args) if are_joined else []), args.heatmaps]
                 written = [path for path in outputs if path and path != "-"]
                 if written and summary.has_frames:
-                    print("wrote " + ", ".join(written), file=messages)
+                    print_message("wrote " + ", ".join(written), file=messages)
     # Ctrl-C is the ordinary way to end a camera or a live stream.
     if summary.is_interrupted and not summary.counts["live frames"]:
         if ranks.is_main:  # which reports it, once
@@ -336,6 +337,9 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
         journal = job.journal_of(ranks.rank)
         if journal:
             stack.enter_context(journal.open(job.description, resume=args.resume))
+        if args.resume and ranks.is_main:
+            for path in people_files(args):
+                remove_leftovers(resolve_link(Path(path)))
         files = open_people_files(args, job.sources, job.predictor, stack) if is_alone else []
         closed = threading.Event()
         trails = Trails() if args.trails else None

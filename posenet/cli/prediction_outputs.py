@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -61,7 +62,7 @@ def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> Image
         suffix = Path(folder or "").suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
             raise ConfigError(f"{flag} {folder} would be a folder for files named like the inputs; leave out {suffix}")
-    if args.output and args.heatmaps and Path(args.output).resolve() == Path(args.heatmaps).resolve():
+    if args.output and args.heatmaps and os.path.realpath(args.output) == os.path.realpath(args.heatmaps):
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
     drawings = output_paths(sources, Path(args.output), drawing_suffixes) if args.output else {}
     sheets = output_paths(sources, Path(args.heatmaps), sheet_suffixes) if args.heatmaps else {}

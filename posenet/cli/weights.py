@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from posenet.checkpoints.named import cached_path, fetch_weights, read_named_weights
+from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
     add_config_options,
@@ -14,6 +16,7 @@ from posenet.cli.options import (
     check_output_file,
 )
 from posenet.errors import ConfigError
+from posenet.files import write_atomically
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 
@@ -65,9 +68,9 @@ def _print_list() -> None:
             "source": entry.source,
             "file": f"{path}{'' if path.is_file() else ' (not downloaded)'}",
         }
-        print(f"{name}: {to_single_line(entry.description)}")
+        print_message(f"{name}: {to_single_line(entry.description)}")
         for title, text in lines.items():
-            print(f"    {title:<9}{to_single_line(text)}")
+            print_message(f"    {title:<9}{to_single_line(text)}")
 
 
 def _fetch(names: list[str], path_only: bool) -> None:
@@ -77,7 +80,10 @@ def _fetch(names: list[str], path_only: bool) -> None:
             raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(known)}")
     for name in names:
         path = fetch_weights(name, known[name])
-        print(path if path_only else f"{name} is in {path}")
+        if path_only:  # for a script
+            write_atomically("-", os.fsencode(path) + b"\n")
+        else:
+            print_message(f"{name} is in {path}")
 
 
 def _convert(args: argparse.Namespace) -> None:
@@ -87,7 +93,7 @@ def _convert(args: argparse.Namespace) -> None:
     check_output_file(args.output, Path(args.weights), args.overwrite)
     if args.action == "export":
         export_weights(args.weights, args.output)
-        print(f"wrote {args.output}")
+        print_message(f"wrote {args.output}")
         return
     config = None
     if args.config:
@@ -96,4 +102,4 @@ def _convert(args: argparse.Namespace) -> None:
         config = load_config(None, args.overrides, base=stored_config(args.weights))
     model = import_weights(args.weights, args.output, config).model
     stacks = pluralize(model.stacks, "stack")
-    print(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")
+    print_message(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

@@ -29,7 +29,15 @@ from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHE
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import flush_to_disk, is_standard_output, resolve_link
-from posenet.images import AnnotatedFrame, check_image, count_frames, find_annotated_frame, find_images, oriented_size
+from posenet.images import (
+    AnnotatedFrame,
+    check_image,
+    count_frames,
+    find_annotated_frame,
+    find_images,
+    oriented_size,
+    read_image_file,
+)
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -209,7 +217,7 @@ def _prepare_image(
     Raises:
         OSError, ValueError: the image cannot be used.
     """
-    image_bytes = np.fromfile(folder / image.file_name, np.uint8)
+    image_bytes = read_image_file(folder / image.file_name)
     header = check_image(image_bytes)
     if people is None:
         height, width = header.displayed_size
@@ -282,17 +290,34 @@ def open_store_writer(
                 writer = StoreWriter(path, file, num_image_bytes)
                 yield writer
                 writer.write_tables(skeleton, Path(source).name)
+                file.flush()
                 file.close()
                 flush_to_disk(unfinished)
                 _check_output(path, overwrite)
                 os.replace(unfinished, path)
                 flush_to_disk(path.parent)
+            except BaseException:
+                _discard_writes(file)
+                raise
             finally:
-                with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
+                with contextlib.suppress(Exception):  # the null device cannot be extended
                     file.close()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
-        raise DataError(f"cannot write {path}: {reason}") from error
+        raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
+
+
+def _discard_writes(file: h5py.File) -> None:
+    """Let an open file write to the null device instead.
+
+    After a write that has failed, closing the file writes again. If that fails too, HDF5 keeps objects that it has
+    freed, and crashes when the program ends.
+    """
+    if not file:  # it is closed
+        return
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, file.id.get_vfd_handle(), inheritable=False)
+    os.close(null)
 
 
 class StoreWriter:

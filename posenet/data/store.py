@@ -39,6 +39,7 @@ import numpy as np
 from posenet.annotations.people import decode_mask
 from posenet.data.sampler import Draws
 from posenet.errors import DataError
+from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
 from posenet.settings import DataSets
 from posenet.skeleton import Skeleton
@@ -198,7 +199,7 @@ class Store:
         self.path = Path(path)
         self._file: _OpenFile | None = None
         with self._data_errors():
-            with open(self.path, "rb") as raw:
+            with open_input(self.path) as raw:
                 self._identity = _identify(raw.fileno())
                 if raw.read(len(_SIGNATURES[0])) not in _SIGNATURES:
                     raise ValueError("not an HDF5 file of the layout with checksums")
@@ -341,8 +342,8 @@ class Store:
         except FileNotFoundError as error:
             remedy = "name every store by itself" if "*" in str(self.path) else "build it with posenet build-hdf5"
             raise DataError(f"{self.path} does not exist; {remedy}") from error
-        except (PermissionError, IsADirectoryError) as error:
-            reason = os.strerror(error.errno or 0)
+        except (PermissionError, IsADirectoryError, SpecialFileError) as error:
+            reason = error.strerror
             raise DataError(f"cannot read store {self.path}: {reason}; give a file of posenet build-hdf5") from error
         except _H5PY_ERRORS as error:
             reason = " ".join(str(error).split())

@@ -12,6 +12,7 @@ from posenet.annotations.coco import MAX_NUMBER
 from posenet.annotations.reading import Split
 from posenet.diagnosis.matching import Results, sorted_image_ids
 from posenet.errors import DataError
+from posenet.files import read_input
 from posenet.messages import pluralize, truncate_for_message
 from posenet.skeleton import Skeleton
 
@@ -25,7 +26,7 @@ def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> Results:
     keypoints, or a coordinate or score that is not a finite number.
     """
     try:
-        data = Path(path).read_bytes()
+        data = read_input(path)
     except OSError as error:
         raise DataError(f"cannot read results {path}: {error.strerror or error}") from error
     if not data.strip():

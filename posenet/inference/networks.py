@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from posenet.errors import CheckpointError, ConfigError
+from posenet.files import read_input
 from posenet.inference.exported_file import INPUT, OUTPUT, read_config
 from posenet.messages import truncate_for_message
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
@@ -201,11 +202,9 @@ def _load_exported_file(
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
     runtime = _choose_runtime(path, backend)
     try:
-        if path.exists() and not path.is_file():  # a FIFO would wait, and a device may have no end
-            raise CheckpointError(f"{path} is not a file; check the path")
-        model = path.read_bytes()
+        model = read_input(path)
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+        raise CheckpointError(f"cannot read {path}: {error.strerror}; check the path") from error
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
     compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)

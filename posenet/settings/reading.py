@@ -10,7 +10,6 @@ import dataclasses
 import difflib
 import logging
 import sys
-import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from posenet.errors import ConfigError
-from posenet.files import read_toml
+from posenet.files import parse_toml, read_toml
 from posenet.messages import truncate_for_message
 from posenet.settings.sections import Config
 from posenet.skeleton import COCO, Skeleton
@@ -132,8 +131,8 @@ def _apply_override(tables: dict[str, Any], pair: str) -> None:
     if not isinstance(table, dict):
         raise ConfigError(f"override {pair!r}: {section} is not a section")
     try:
-        table[name] = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError) as error:
+        table[name] = parse_toml(f"value = {text}")["value"]
+    except ValueError as error:
         text = text.strip()
         if (text[:1], text[-1:]) in (("[", "]"), ("{", "}")):
             raise ConfigError(

@@ -20,6 +20,14 @@ INPUT_MULTIPLE = 64
 """Input heights and widths are multiples of this, because the coarsest maps have stride 64."""
 NUM_SCALES = 5
 """Resolutions at which every stack predicts: strides 4, 8, 16, 32 and 64."""
+MAX_COUNT = 10**9
+"""Upper limit of settings that count epochs, steps or frames."""
+MAX_SEED = 2**63 - 1
+MAX_BATCH = 2**16
+MAX_SIDE = 2**16
+"""Upper limit of heights and widths in pixels."""
+MAX_TASKS = 1024
+"""Upper limit of processes and threads."""
 ExifFrame = Literal["stored", "displayed"]
 """The frame of annotated coordinates: the pixels as stored in the file, or the image as viewers display it."""
 
@@ -28,6 +36,16 @@ def _check(condition: bool, message: str) -> None:
     """Raise ``ValueError(message)`` unless the condition is true."""
     if not condition:
         raise ValueError(message)
+
+
+def _check_integer(key: str, value: int, low: int, high: int = MAX_COUNT) -> None:
+    """Raise ``ValueError`` unless an integer is in its range."""
+    _check(low <= value <= high, f"{key} must be {low} to {high}")
+
+
+def _is_input_size(size: tuple[int, int]) -> bool:
+    """Whether the network accepts inputs of a (height, width)."""
+    return all(0 < side <= MAX_SIDE and side % INPUT_MULTIPLE == 0 for side in size)
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,7 @@ class ModelConfig:
     """Keypoints and body parts to predict: "coco", the name of a TOML file (docs/custom_data.md), or a table."""
 
     def __post_init__(self) -> None:
-        _check(1 <= self.stacks <= 16, "model.stacks must be 1 to 16")
+        _check_integer("model.stacks", self.stacks, 1, 16)
         _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
         _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
         _check(self.conv_std > 0 and self.linear_std > 0, "model.conv_std and model.linear_std must be positive")
@@ -117,7 +135,7 @@ class DataConfig:
         if not isinstance(self.val, str):
             weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
             _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
-        _check(self.workers >= 0, "data.workers must not be negative")
+        _check_integer("data.workers", self.workers, 0, MAX_TASKS)
         _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must be between 0 and 1")
 
 
@@ -185,7 +203,10 @@ class TargetsConfig:
     """Response in the rest of a body part's rectangle."""
 
     def __post_init__(self) -> None:
-        _check(self.keypoint_sigma > 0 and self.part_sigma > 0, "targets.*_sigma must be positive")
+        _check(
+            self.keypoint_sigma > 0 and self.part_sigma > 0,
+            "targets.keypoint_sigma and targets.part_sigma must be positive",
+        )
         _check(self.part_margin >= 0, "targets.part_margin must not be negative")
         _check(0 < self.threshold < 1, "targets.threshold must be in (0, 1)")
         _check(0 <= self.part_floor <= 1, "targets.part_floor must be between 0 and 1")
@@ -259,15 +280,14 @@ class OptimConfig:
     """Clip the norm of the gradient to this value; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        names = (
-            "momentum weight_decay warmup_epochs step_epochs restart_epoch restart_lr restart_step_epochs max_grad_norm"
-        )
-        for name in names.split():
+        for name in ("momentum", "weight_decay", "warmup_epochs", "restart_lr", "max_grad_norm"):
             _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
         _check(self.lr > 0, "optim.lr must be positive")
         _check(self.momentum < 1, "optim.momentum must be below 1")
         _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
-        _check(self.accumulate >= 1, "optim.accumulate must be at least 1")
+        for name in ("step_epochs", "restart_epoch", "restart_step_epochs"):
+            _check_integer(f"optim.{name}", getattr(self, name), 0)
+        _check_integer("optim.accumulate", self.accumulate, 1)
         _check(
             self.schedule == "step" or not self.restart_epoch,
             "optim.restart_epoch restarts the step schedule; set optim.schedule = step or leave it out",
@@ -311,12 +331,15 @@ class TrainConfig:
     """Stop after this many scores (AP, or the validation loss without AP) without a better one; 0 never stops."""
 
     def __post_init__(self) -> None:
-        _check(self.batch_size >= 1, "train.batch_size must be at least 1")
-        _check(self.epochs >= 1, "train.epochs must be at least 1")
-        for name in ("seed", "evaluate_every", "patience", "loss_scale", "threads"):
-            _check(getattr(self, name) >= 0, f"train.{name} must not be negative")
-        valid_size = all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size)
-        _check(valid_size, f"train.input_size must be a positive multiple of {INPUT_MULTIPLE}, or two of them")
+        _check_integer("train.batch_size", self.batch_size, 1, MAX_BATCH)
+        _check_integer("train.epochs", self.epochs, 1)
+        _check_integer("train.seed", self.seed, 0, MAX_SEED)
+        _check_integer("train.evaluate_every", self.evaluate_every, 0)
+        _check_integer("train.patience", self.patience, 0)
+        _check_integer("train.threads", self.threads, 0, MAX_TASKS)
+        _check(self.loss_scale >= 0, "train.loss_scale must not be negative")
+        allowed = f"a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
+        _check(_is_input_size(self.size), f"train.input_size must be {allowed}")
         # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
         _check(
             self.batch_size > 1 or max(self.size) > INPUT_MULTIPLE,
@@ -344,8 +367,8 @@ class DistillConfig:
     def __post_init__(self) -> None:
         _check(0 <= self.weight <= 1, "distill.weight must be between 0 and 1")
         _check(0 <= self.threshold < 1, "distill.threshold must be in [0, 1)")
-        valid_size = self.size is None or all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size)
-        _check(valid_size, f"distill.input_size must be 0, a positive multiple of {INPUT_MULTIPLE}, or two of them")
+        allowed = f"0, a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
+        _check(self.size is None or _is_input_size(self.size), f"distill.input_size must be {allowed}")
 
     @property
     def size(self) -> tuple[int, int] | None:
@@ -383,7 +406,7 @@ class AverageConfig:
 
     def __post_init__(self) -> None:
         _check(0 < self.decay < 1, "average.decay must be between 0 and 1")
-        _check(self.cycle_epochs >= 0, "average.cycle_epochs must not be negative")
+        _check_integer("average.cycle_epochs", self.cycle_epochs, 0)
         _check(min(self.cycle_lr) > 0, "average.cycle_lr must be positive")
         _check(
             self.kind != "swa" or self.cycle_epochs > 0,
@@ -402,7 +425,7 @@ class GuardConfig:
 
     def __post_init__(self) -> None:
         _check(self.threshold > 0, "guard.threshold must be positive")
-        _check(self.max_skips >= 1, "guard.max_skips must be at least 1")
+        _check_integer("guard.max_skips", self.max_skips, 1)
 
 
 @dataclass(frozen=True)
@@ -419,8 +442,9 @@ class CheckpointConfig:
     """Number of newest checkpoints to keep; the best one is kept as well."""
 
     def __post_init__(self) -> None:
-        _check(min(self.every_steps, self.every_minutes) >= 0, "checkpoint.every_* must not be negative")
-        _check(self.keep >= 1, "checkpoint.keep must be at least 1")
+        _check_integer("checkpoint.every_steps", self.every_steps, 0)
+        _check(self.every_minutes >= 0, "checkpoint.every_minutes must not be negative")
+        _check_integer("checkpoint.keep", self.keep, 1)
 
 
 @dataclass(frozen=True)
@@ -437,8 +461,8 @@ class LogConfig:
     """Validation images to draw at each evaluation, with the annotated people beside the predicted ones."""
 
     def __post_init__(self) -> None:
-        _check(self.every_steps >= 1, "log.every_steps must be at least 1")
-        _check(self.pictures >= 0, "log.pictures must not be negative")
+        _check_integer("log.every_steps", self.every_steps, 1)
+        _check_integer("log.pictures", self.pictures, 0)
 
 
 @dataclass(frozen=True)
@@ -463,11 +487,10 @@ class InferenceConfig:
     """A limb needs a higher response than this on its body-part map."""
 
     def __post_init__(self) -> None:
-        _check(self.height >= INPUT_MULTIPLE, f"inference.height must be at least {INPUT_MULTIPLE}")
+        for name in ("height", "max_height", "max_width"):
+            _check_integer(f"inference.{name}", getattr(self, name), INPUT_MULTIPLE, MAX_SIDE)
         _check(bool(self.scales) and all(s > 0 for s in self.scales), "inference.scales must be positive")
-        smallest_limit = min(self.max_height, self.max_width)
-        _check(smallest_limit >= INPUT_MULTIPLE, f"inference.max_* must be at least {INPUT_MULTIPLE}")
-        _check(self.batch_size >= 1, "inference.batch_size must be at least 1")
+        _check_integer("inference.batch_size", self.batch_size, 1, MAX_BATCH)
         for name in ("keypoint_threshold", "part_threshold"):
             _check(0 < getattr(self, name) < 1, f"inference.{name} must be in (0, 1)")
 
@@ -492,7 +515,7 @@ class TrackingConfig:
 
     def __post_init__(self) -> None:
         _check(0 < self.min_agreement < 1, "tracking.min_agreement must lie in (0, 1)")
-        _check(self.confirm_frames >= 1, "tracking.confirm_frames must be at least 1")
+        _check_integer("tracking.confirm_frames", self.confirm_frames, 1)
         _check(self.smooth_cutoff > 0, "tracking.smooth_cutoff must be positive")
         for name in ("keep_seconds", "smooth_speed"):
             _check(getattr(self, name) >= 0, f"tracking.{name} must not be negative")

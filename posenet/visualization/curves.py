@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from posenet.errors import ConfigError, DataError
-from posenet.files import write_atomically
+from posenet.files import read_input, write_atomically
 from posenet.messages import pluralize
 from posenet.settings import MAP_STRIDE
 
@@ -87,7 +87,7 @@ def read_log(path: Path) -> RunHistory:
     history = RunHistory()
     kinds = {"train": history.train, "epoch": history.epochs, "skip": history.skips}
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = read_input(path).decode(errors="replace")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}; give the folder of a run") from error
     for line in text.splitlines():

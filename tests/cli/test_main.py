@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
+import os
 import pydoc
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +20,7 @@ import pytest
 import posenet
 from posenet import __version__
 from posenet.cli import main as cli
+from posenet.cli.logging_setup import print_message
 from posenet.errors import (
     CheckpointError,
     ConfigError,
@@ -26,6 +30,7 @@ from posenet.errors import (
     PosenetError,
     TrainingError,
 )
+from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 
 WITHOUT_DEFAULT = {
@@ -127,7 +132,23 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
             for kind in (PosenetError, ConfigError, DataError, CheckpointError, TrainingError)
         ),
         (FileNotFoundError(2, "No such file or directory", "a.h5"), 2, "error: No such file or directory: a.h5"),
-        (OSError(28, "No space left on device"), 2, "error: No space left on device"),
+        (
+            OSError(28, "No space left on device", "a.json"),
+            2,
+            "error: No space left on device: a.json; free disk space, or choose another folder",
+        ),
+        (MemoryError(), 2, f"error: too little memory; {cli.NO_MEMORY_REMEDY}"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat 0x7f"),
+            2,
+            "error: too little memory (DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes); "
+            + cli.NO_MEMORY_REMEDY,
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            2,
+            f"error: too little memory (can't start new thread); {cli.NO_MEMORY_REMEDY}",
+        ),
         (OSError("unable to open file"), 2, "error: unable to open file"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (ConnectError("no contact"), 75, "error: no contact"),
@@ -141,6 +162,112 @@ def test_an_error_is_one_line_with_a_status(
     tool(raising(error))
     assert cli.main(["fake"]) == status
     assert capsys.readouterr() == ("", f"posenet fake: {message}\n")
+
+
+def test_printed_text_errors_and_warnings_cannot_control_a_terminal(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "\x1b[31m\x9b1m\u202egpj.\udce9\x7f\r"
+
+    def run(_: argparse.Namespace) -> None:
+        print_message(f"wrote {name}")
+        logging.getLogger("posenet").warning("cannot read %s", name)
+        warnings.warn(name, stacklevel=1)
+        next(iter(progress_bar([0], name)))
+        raise DataError(name)
+
+    logging.root.handlers[:] = []
+    tool(run)
+    assert cli.main(["fake"]) == 2
+    with pytest.raises(SystemExit):
+        cli.main(["fake", f"--{name}"])
+    output, errors = capsys.readouterr()
+    assert output == "wrote ?[31m?1m?gpj.???\n"
+    assert errors.count("?[31m?1m?gpj.??") == 4 and "WARNING: cannot read ?[31m" in errors
+    assert (output + errors).replace("\n", "").isprintable()
+
+
+def test_text_is_printed_also_where_the_encoding_lacks_its_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii", "strict")
+    monkeypatch.setattr("sys.stdout", stream)
+    print_message("wrote", Path("é.json"))
+    stream.flush()
+    assert stream.buffer.getvalue() == b"wrote ?.json\n"
+
+
+def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(lambda _: print_message("text"))
+    monkeypatch.setattr("sys.stdout", None)
+    assert cli.main(["fake"]) == 0
+    full = io.StringIO()
+    monkeypatch.setattr(full, "write", lambda _: raising(OSError(28, "No space left on device"))(argparse.Namespace()))
+    monkeypatch.setattr("sys.stdout", full)
+    assert cli.main(["fake"]) == 2
+    assert "No space left on device: standard output; free disk space" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: Path, closed: str) -> None:
+    """Without a replacement, the first file that the program opens gets the number of standard error."""
+    code = (
+        "import os, sys\n"
+        "from posenet.cli.main import run_tool\n"
+        "status = run_tool('annotations', ['lint', 'missing.json'])\n"
+        "file = open(sys.argv[1], 'wb')\n"
+        "os.write(2, b'text of a library')\n"
+        "sys.exit(status if file.fileno() > 2 else 1)"
+    )
+    command = f'"{sys.executable}" -c "{code}" "{tmp_path / "file"}" {closed}'
+    assert subprocess.run(["bash", "-c", command]).returncode == 2
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.slow
+def test_libraries_write_no_lines_about_images_of_their_own(tmp_path: Path) -> None:
+    code = (
+        "import posenet.cli.main\n"
+        "assert posenet.cli.main.run_tool('weights', ['list']) == 0\n"
+        "import cv2, numpy as np\n"
+        "from posenet.images import parse_header\n"
+        "for suffix in ('.bmp', '.tif', '.ppm'):\n"
+        "    data = cv2.imencode(suffix, np.arange(30_000, dtype=np.uint8).reshape(100, 100, 3))[1]\n"
+        "    assert cv2.imdecode(data[: len(data) // 2], cv2.IMREAD_COLOR) is None or suffix == '.tif'\n"
+        "exif = np.frombuffer(b'\\xff\\xd8\\xff\\xe1\\0\\x12Exif\\0\\0II*\\0\\x08\\0\\0\\0\\1\\0', np.uint8)\n"
+        "jpeg = cv2.imencode('.jpg', np.zeros((8, 8, 3), np.uint8))[1]\n"
+        "assert parse_header(np.concatenate([exif, jpeg[2:]])).orientation == 1\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["annotations", "lint", "INPUT"],
+        ["build-hdf5", "--images", ".", "--annotations", "INPUT", "--output", "a.h5"],
+        ["build-hdf5", "--verify", "--output", "INPUT"],
+        ["train", "--config", "INPUT"],
+        ["train", "--set", "data.train=INPUT"],
+        ["predict", "INPUT", "--json", "a.json", "--checkpoint", "a.pth"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
+def test_an_input_that_may_never_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], kind: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if kind == "a FIFO":
+        os.mkfifo("INPUT")
+    else:
+        os.symlink("/dev/zero", "INPUT")
+    if words[0] == "predict" and kind == "a device":  # it is opened as a camera
+        return
+    assert cli.main(words) == 2
+    assert f"INPUT: it is {kind}, not a regular file" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_of_several_processes_the_one_that_fails_reports_it_with_its_rank(

@@ -453,3 +453,27 @@ def test_tracking_photographs_is_a_warning(predict: Predict, photos: Path, caplo
     assert "have no effect on images" in caplog.text
     people = read_json("p.json")
     assert len(people) == 3 and all("id" not in person for person in people)
+
+
+def test_special_files_and_loops_in_a_list_are_skipped_and_named(
+    predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("fifo.png", "fifo.gif", "fifo.mp4"):
+        os.mkfifo(name)
+    os.symlink("loop.png", "loop.png")
+    os.symlink("/dev/zero", "zero.png")
+    listed = ["fifo.png", "fifo.gif", "fifo.mp4", "loop.png", "zero.png", "photos/a.png"]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(listed).encode())))
+    assert predict("-", "--json", "a.json") == 2
+    errors = capsys.readouterr().err
+    assert "cannot read fifo.gif: it is a FIFO, not a regular file" in errors
+    assert "cannot read loop.png: Too many levels of symbolic links" in errors
+    assert "cannot read zero.png: it is a device, not a regular file" in errors
+    assert "5 of 6 inputs could not be read" in errors
+    assert {entry["file_name"] for entry in read_json("a.json")} == {"photos/a.png"}
+
+
+def test_a_resumed_prediction_removes_the_temporary_file_of_a_killed_one(predict: Predict, photos: Path) -> None:
+    Path(".a.json.7.tmp").touch()
+    assert predict(photos, "--json", "a.json", "--resume") == 0
+    assert not Path(".a.json.7.tmp").exists() and read_json("a.json")

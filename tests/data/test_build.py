@@ -412,3 +412,30 @@ def test_builds_killed_at_any_moment_leave_nothing_or_the_old_one(tmp_path: Path
         assert output.read_bytes() == whole
         if not overwrite:
             output.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1000, 20_000, 100_000])
+def test_a_write_that_fails_ends_the_program_with_an_error_and_no_crash(tmp_path: Path, limit: int) -> None:
+    """HDF5 crashes at the end of a program that has closed a file with writes that cannot succeed."""
+    code = (
+        "import resource, sys\n"
+        "import numpy as np\n"
+        "from posenet.data.build import open_store_writer\n"
+        "from posenet.errors import DataError\n"
+        "from tests.helpers.drawn_data import make_record\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)\n"
+        "try:\n"
+        "    with open_store_writer(sys.argv[1], 10**7) as writer:\n"
+        "        for number in range(100):\n"
+        "            writer.add(make_record(number)._replace(image_bytes=np.ones(50_000, np.uint8)), [0])\n"
+        "except DataError as error:\n"
+        "    sys.exit(str(error))\n"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "a.h5"), str(limit)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"cannot write {tmp_path / 'a.h5'}: File too large; free disk space, or choose another folder\n",
+    )
+    assert os.listdir(tmp_path) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import tomllib
 from pathlib import Path
@@ -268,12 +267,25 @@ def test_the_error_of_a_value_out_of_range_names_the_key(pair: str) -> None:
     assert any(re.fullmatch(name.replace("*", ".*"), key) for name in named)
 
 
-def test_every_number_must_be_finite() -> None:
+@pytest.mark.parametrize("number", ["nan", "-nan", "inf", "-inf", "1e400"])
+def test_every_number_must_be_finite(number: str) -> None:
     for name, table in config_to_dict(Config()).items():
         for key, value in table.items():
-            if type(value) is float:
-                assert math.isfinite(value)
-                assert "finite" in error_of(f"{name}.{key}=nan")
+            if type(value) in (int, float):
+                message = error_of(f"{name}.{key}={number}")
+                assert f"{name}.{key} must be " in message
+                assert "finite" in message or isinstance(value, int)
+            elif isinstance(value, tuple) and value and type(value[0]) is float:
+                numbers = ", ".join([number] * len(value))
+                assert f"{name}.{key} must be finite" in error_of(f"{name}.{key}=[{numbers}]")
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30, -(2**63) - 1, -1])
+def test_every_integer_has_limits(number: int) -> None:
+    for name, table in config_to_dict(Config()).items():
+        for key, value in table.items():
+            if type(value) is int:
+                assert f"{name}.{key} must be " in error_of(f"{name}.{key}={number}")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, to_coco
 from posenet.annotations.left_right import pair_left_right
 from posenet.errors import ConfigError, DataError
+from posenet.files import read_input
 from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
@@ -75,7 +76,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except ImportError as error:
         raise ConfigError("PyYAML is not installed; pip install 'simplepose[yolo]'") from error
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_input(path).decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -157,7 +158,7 @@ def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
 
 def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:
     """The images that a text file names, relative to its folder or to that of the data set."""
-    lines = path.read_text(encoding="utf-8").split("\n")
+    lines = read_input(path).decode("utf-8-sig").split("\n")
     return [_find_place(line.strip(), [path.parent, *roots], path) for line in lines if line.strip()]
 
 
@@ -176,7 +177,7 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson]:
         return []
     columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
     people = []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+    for number, line in enumerate(read_input(path).decode(errors="replace").splitlines(), start=1):
         words = line.split()
         if not words:
             continue

@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from posenet.errors import DataError
+from posenet.files import require_regular_file
 from posenet.images import read_image, to_bgr
 from posenet.inference.media.sources import Frame, Source, numbered_files
 
@@ -152,6 +153,7 @@ class Animation(VideoReader):
     def open(cls, source: Source, path: Path) -> Animation | None:
         """Open a file; None if it has one image, or none; ``DataError`` if only the list of further ones is damaged."""
         try:
+            require_regular_file(path)
             image = Image.open(path)
         except _PILLOW_ERRORS:
             return None

@@ -127,7 +127,7 @@ def find_sources(
     sources: dict[object, Source] = {}
     for item in inputs:
         for source in listed if item == "-" else _expand_input(str(item), recursive):
-            key = source.path.resolve() if source.path is not None else source
+            key = os.path.realpath(source.path) if source.path is not None else source
             sources.setdefault(key, source)
     return list(sources.values())
 
