@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from posenet.checkpoints.named import cached_path, fetch_weights, read_named_weights
 from posenet.cli.options import (
@@ -11,9 +10,10 @@ from posenet.cli.options import (
     add_config_options,
     add_quiet_option,
     add_weights_output,
-    check_output_file,
+    input_files,
 )
 from posenet.errors import ConfigError
+from posenet.files import check_outputs
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 
@@ -84,9 +84,9 @@ def _convert(args: argparse.Namespace) -> None:
     # The conversions import PyTorch, which the other actions do not need.
     from posenet.checkpoints.weights import export_weights, import_weights, stored_config
 
-    check_output_file(args.output, Path(args.weights), args.overwrite)
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     if args.action == "export":
-        export_weights(args.weights, args.output)
+        export_weights(args.weights, args.output, overwrite=args.overwrite)
         print(f"wrote {args.output}")
         return
     config = None
@@ -94,6 +94,6 @@ def _convert(args: argparse.Namespace) -> None:
         config = load_config(args.config, args.overrides)
     elif args.overrides:
         config = load_config(None, args.overrides, base=stored_config(args.weights))
-    model = import_weights(args.weights, args.output, config).model
+    model = import_weights(args.weights, args.output, config, overwrite=args.overwrite).model
     stacks = pluralize(model.stacks, "stack")
     print(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

@@ -26,7 +26,7 @@ from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import flush_to_disk, is_standard_output, resolve_link
+from posenet.files import begins_like, check_outputs, flush_to_disk, is_standard_output, resolve_link
 from posenet.images import AnnotatedFrame, check_image, count_frames, find_annotated_frame, find_images, oriented_size
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
@@ -38,6 +38,8 @@ MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""
 MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
+_OWN_STORE = re.compile(rb"\x89HDF\r\n\x1a\n|\Z")
+"""How an unfinished store begins, which may also be empty."""
 SPARE_BYTES = 8 * 2**20
 """Free disk space required for the structures that HDF5 writes in addition to the arrays."""
 
@@ -266,6 +268,7 @@ def open_store_writer(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_files(path)
+        check_outputs([], side_files={unfinished: _OWN_STORE})
         _require_disk_space(path, num_image_bytes)
         # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
         file = h5py.File(unfinished, "w", libver=("v110", "v110"))
@@ -368,10 +371,13 @@ def _require_disk_space(path: Path, size: int) -> None:
 
 
 def _remove_stale_files(store: Path) -> None:
-    """Remove unfinished files of killed builds of a store. The file of a running build is locked by HDF5."""
+    """Remove unfinished files of killed builds of a store. The file of a running build is locked by HDF5.
+
+    Files of another format have such a name by chance and are kept.
+    """
     pattern = re.compile(rf"{re.escape(store.name)}\.\d+\.partial")
     for path in store.parent.iterdir():
-        if not pattern.fullmatch(path.name):
+        if not pattern.fullmatch(path.name) or not begins_like(path, _OWN_STORE):
             continue
         try:
             h5py.File(path, "r+").close()
@@ -388,9 +394,6 @@ def _check_output(path: Path, overwrite: bool) -> None:
         raise DataError("a store cannot be written to standard output; give the name of a file")
     if path.is_dir():
         raise DataError(f"{path} is a folder; give a file in it, such as {path / 'train.h5'}")
-    if not path.exists():
-        return
-    if not overwrite:
-        raise DataError(f"{path} exists; choose another output, or replace it with --overwrite")
-    if not h5py.is_hdf5(path):
+    check_outputs([path], overwrite=overwrite)
+    if path.exists() and not h5py.is_hdf5(path):
         raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")

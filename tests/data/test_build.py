@@ -318,7 +318,7 @@ class TestOutput:
             write_store(Path("-"), records)
         with pytest.raises(DataError, match="is a folder"):
             write_store(tmp_path, records)
-        with pytest.raises(DataError, match=f"cannot write {tmp_path}/notes.txt/a.h5: "):
+        with pytest.raises(DataError, match="notes.txt cannot be a folder"):
             write_store(tmp_path / "notes.txt" / "a.h5", records)
 
     def test_what_stops_a_build_is_named_and_leaves_nothing(
@@ -338,7 +338,8 @@ class TestOutput:
 
     @pytest.mark.skipif(sys.platform == "win32", reason="locks forbid removal there")
     def test_files_of_killed_builds_are_removed_and_others_kept(self, tmp_path: Path, records: list[Record]) -> None:
-        (tmp_path / "a.h5.123.partial").write_bytes(b"killed before anything was written")
+        (tmp_path / "a.h5.123.partial").touch()  # killed before anything was written
+        (tmp_path / "a.h5.127.partial").write_text("notes of somebody")
         write_store(tmp_path / "a.h5.124.partial", records)
         (tmp_path / "other.h5.125.partial").write_bytes(b"another store's")
         code = "import h5py, sys; f = h5py.File(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
@@ -348,7 +349,13 @@ class TestOutput:
             running.stdout.readline()
             write_store(tmp_path / "a.h5", records)
             running.communicate()
-        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", "a.h5.126.partial", "other.h5.125.partial"}
+        kept = {"a.h5.126.partial", "a.h5.127.partial", "other.h5.125.partial"}
+        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
+        own = tmp_path / f"a.h5.{os.getpid()}.partial"
+        own.write_text("notes of somebody")
+        with pytest.raises(DataError, match="partial was not written by posenet"):
+            write_store(tmp_path / "a.h5", records, overwrite=True)
+        assert own.read_text() == "notes of somebody"
         assert Store(tmp_path / "a.h5").num_images == 2
 
 
