@@ -78,7 +78,7 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict an
 	@echo "== Evaluating on all $(DEMO_VAL) held-out images"
 	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/coco/val2017 \
 		--annotations $(DEMO)/coco/annotations/person_keypoints_val2017.json \
-		--output $(DEMO_RUN)/results.json --report $(DEMO_RUN)/report > $(DEMO_RUN)/scores.txt
+		--output $(DEMO_RUN)/results.json --report $(DEMO_RUN)/report --overwrite > $(DEMO_RUN)/scores.txt
 	@cat $(DEMO_RUN)/scores.txt
 	@echo
 	@echo "Done: AP $$(awk 'found {print $$1; exit} $$1 == "AP" {found = 1}' $(DEMO_RUN)/scores.txt) on $(DEMO_VAL)" \
@@ -91,7 +91,8 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict an
 
 $(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
 	@echo "== Drawing $(DEMO_TRAIN) images to train on and $(DEMO_VAL) to evaluate on"
-	$(RUN) tools/make_synthetic.py --output $(DEMO)/coco --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1
+	$(RUN) tools/make_synthetic.py --output $(DEMO)/coco --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1 \
+		--overwrite
 
 $(DEMO)/%.h5: $(DEMO)/coco/annotations/person_keypoints_val2017.json
 	@echo "== Building the store $@"

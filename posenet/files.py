@@ -10,13 +10,16 @@ import contextlib
 import errno
 import hashlib
 import io
+import itertools
 import os
 import re
 import stat
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO
 
 from posenet.errors import ConfigError, DataError
@@ -36,6 +39,19 @@ _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 
 class SpecialFileError(OSError):
     """An input is a FIFO, a socket or a device."""
+
+
+MAX_NAME_BYTES = 255
+"""Longest name of a file that common file systems allow."""
+OWN_LOCK = re.compile(rb"\d+\n|\Z")
+"""How a lock begins: it is empty, or names a process where the file system has no locks."""
+_HEAD_BYTES = 4096
+"""How much of a side file is read to recognise it."""
+_RESERVED_BYTES = 64
+"""What a temporary name has in addition to the name of its file, or less."""
+
+_FileId = tuple[int, int]
+"""Device and inode, which all names of a file share."""
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -61,26 +77,142 @@ def resolve_link(path: Path) -> Path:
     return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
-def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Check the paths of all files that will be written, and make their folders, before any work is done.
+def check_outputs(
+    outputs: Iterable[str | Path],
+    inputs: Iterable[str | Path | int] = (),
+    *,
+    overwrite: bool = False,
+    folders: Iterable[Path] = (),
+    side_files: Mapping[Path, re.Pattern[bytes]] = MappingProxyType({}),
+) -> None:
+    """Check all files that will be written, before any work is done, and make the folders of ``outputs``.
 
-    ``DataError`` if an output is an input, appears twice, or is an existing folder; or if its folder is a file.
+    This is the only rule for what may be replaced:
+
+    - A file that exists is refused, unless ``overwrite`` is set.
+    - An input is never replaced, under no name: not through a symbolic link and not as a hard link.
+    - A side file, such as a log or a journal, is kept beside an output under a name that nobody has chosen. One that
+      exists is refused, also with ``overwrite``, unless its content shows that this program has written it. A folder
+      of that name is not refused: nothing in it can be replaced.
+
+    Standard output, FIFOs and devices are written and not replaced, so they may exist.
+
+    Args:
+        inputs: everything that is read: paths, and descriptors of open files. They are only looked at if something
+            exists that would be replaced, so that the iterable may be expensive.
+        folders: folders in which files of any name will be written. Their files count as outputs that exist.
+        side_files: each with the pattern that the beginning of the program's own files matches.
+
+    Raises:
+        DataError: an output is refused, appears twice, is a folder, or cannot be written.
     """
-    protected = {os.path.realpath(path) for path in inputs}
-    checked: set[str] = set()
-    for path in outputs:
-        resolved = os.path.realpath(path)
-        if resolved in protected:
-            raise DataError(f"writing {path} would replace an input; choose another name or folder")
-        if resolved in checked:
+    existing: dict[_FileId, Path] = {}
+    folders_of_outputs: dict[str, str] = {}
+    missing_folders: set[str] = set()
+    folders_to_make: set[str] = set()
+    names: set[str] = set()
+    for path in map(Path, [*outputs, *side_files]):
+        folder, name = os.path.split(path)
+        if folder not in folders_of_outputs:
+            folders_of_outputs[folder] = os.path.realpath(folder)
+            if not os.path.isdir(folder or "."):
+                missing_folders.add(folder)
+        is_new = folder in missing_folders
+        is_link = not is_new and os.path.islink(path)
+        name = os.path.realpath(path) if is_link else os.path.join(folders_of_outputs[folder], name)
+        if name in names:
             raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
-        checked.add(resolved)
-        if path.is_dir():
+        names.add(name)
+        if path not in side_files:
+            folders_to_make.add(folder)
+        status = None if is_new or path in side_files or str(path) == "-" else _status_of_output(path)
+        if status is None or is_standard_output(path):
+            continue
+        if stat.S_ISDIR(status.st_mode):
             raise DataError(f"{path} is a folder; give the name of a file")
+        if stat.S_ISREG(status.st_mode):
+            existing[status.st_dev, status.st_ino] = path
+    for path in _files_in(folders):
+        if status := _status_of_output(path):
+            existing[status.st_dev, status.st_ino] = path
+    beside: dict[_FileId, Path] = {}
+    for path in side_files:
+        is_new = os.path.dirname(path) in missing_folders
+        status = None if is_new else _status_of_output(path)
+        if status and stat.S_ISREG(status.st_mode):
+            beside[status.st_dev, status.st_ino] = path
+    if existing or beside:
+        _refuse_inputs(inputs, existing | beside)
+    if existing and not overwrite:
+        first = next(iter(existing.values()))
+        raise DataError(f"{first} exists; choose another name or folder, or replace it with --overwrite")
+    for path in beside.values():
+        if not begins_like(path, side_files[path]):
+            raise DataError(
+                f"{path} was not written by posenet and is not replaced; move it, or choose another name or folder"
+            )
+    for folder in folders_to_make:
+        _make_folder(Path(folder))
+
+
+def begins_like(path: Path, own: re.Pattern[bytes]) -> bool:
+    """Whether a path is a regular file whose beginning matches the pattern of this program's own files."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return own.match(file.read(_HEAD_BYTES)) is not None
+
+
+def _status_of_output(path: Path) -> os.stat_result | None:
+    """The status of what would be replaced; None if there is nothing. ``DataError`` if the path cannot be used."""
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+    # A ValueError is a name that the system cannot express.
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot write {path}: {_reason(error)}; choose another name or folder") from error
+
+
+def _files_in(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{folder} cannot be a folder: a file has that name; choose another")
+        if folder.is_dir():
+            yield from (path for path in folder.iterdir() if not path.is_dir())
+
+
+def _refuse_inputs(inputs: Iterable[str | Path | int], replaced: Mapping[_FileId, Path]) -> None:
+    """Raise ``DataError`` if one of the files that would be ``replaced`` is an input."""
+    for path in inputs:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise DataError(f"{path.parent} cannot be a folder: a file has that name; choose another") from error
+            status = os.stat(path)
+        except (OSError, ValueError):  # what reads it will report that
+            continue
+        output = replaced.get((status.st_dev, status.st_ino))
+        if output is not None:
+            name = "" if str(path) == str(output) else f", {path}"
+            raise DataError(f"writing {output} would replace an input{name}; choose another name or folder")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise DataError(f"{folder} cannot be a folder: a file has that name; choose another") from error
+    except OSError as error:
+        raise DataError(f"cannot make the folder {folder}: {_reason(error)}; choose another") from error
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def shorten_name(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
+    """The beginning of a file name that has at most so many bytes."""
+    while len(os.fsencode(name)) > max_bytes:
+        name = name[:-1]
+    return name
 
 
 @contextlib.contextmanager
@@ -94,10 +226,7 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
     if path.exists() and not path.is_file():
         yield path
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp{temporary_suffix}")
-    # A killed process with the same id may have left this file. It may be a hard link to a file that matters, so it is
-    # removed, not overwritten.
-    temporary.unlink(missing_ok=True)
+    temporary = _temporary_path(path, temporary_suffix)
     try:
         yield temporary
         flush_to_disk(temporary)
@@ -117,6 +246,16 @@ def remove_leftovers(path: Path) -> None:
     for other in path.parent.iterdir():
         if pattern.fullmatch(other.name):
             other.unlink(missing_ok=True)
+
+
+def _temporary_path(path: Path, suffix: str) -> Path:
+    """A name beside ``path`` that no file has: a killed process with the same id may have left one, or someone else."""
+    name = shorten_name(path.name, MAX_NAME_BYTES - _RESERVED_BYTES)
+    if name != path.name:  # another name may have the same beginning
+        name += f"-{zlib.crc32(os.fsencode(path.name)):08x}"
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    candidates = (path.with_name(f".{name}.{os.getpid()}{number}.tmp{suffix}") for number in numbers)
+    return next(candidate for candidate in candidates if not os.path.lexists(candidate))
 
 
 @contextlib.contextmanager

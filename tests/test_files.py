@@ -1,6 +1,7 @@
 """Files are written completely or not at all."""
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import pytest
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import (
+    MAX_NAME_BYTES,
     MAX_TOML_BYTES,
     SpecialFileError,
     atomic_replacement,
+    check_outputs,
     is_standard_output,
     open_input,
     open_text_output,
@@ -21,6 +24,7 @@ from posenet.files import (
     read_input,
     read_toml,
     remove_leftovers,
+    shorten_name,
     write_atomically,
 )
 from tests.helpers.videos import full_disk
@@ -51,13 +55,14 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     assert error.value.filename == str(tmp_path / "file") and os.listdir(tmp_path) == []
 
 
-def test_a_leftover_link_is_removed_and_not_written_through(tmp_path):
+def test_a_temporary_name_that_exists_is_left_alone(tmp_path):
     """A killed process with the same id may leave a temporary name that is a hard link to another file."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"precious")
     os.link(precious, tmp_path / f".file.{os.getpid()}.tmp")
     write_atomically(tmp_path / "file", b"new")
     assert precious.read_bytes() == b"precious" and (tmp_path / "file").read_bytes() == b"new"
+    assert precious.stat().st_nlink == 2
 
 
 def write_text(path, data):
@@ -208,3 +213,130 @@ def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path)
         (tmp_path / name).touch()
     remove_leftovers(tmp_path / "a.json")
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
+
+
+OWN = re.compile(rb"ours|\Z")
+
+
+def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp_path):
+    names = ("output", "input", "foreign")
+    output, source, foreign = paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.write_text(path.name)
+    (tmp_path / "link").symlink_to(source)
+    os.link(source, tmp_path / "hard")
+    check_outputs([tmp_path / "new" / "file"], [source])
+    assert (tmp_path / "new").is_dir()
+    with pytest.raises(DataError, match=r"output exists; .* --overwrite"):
+        check_outputs([output], [source])
+    check_outputs([output], [source], overwrite=True)
+    for name in ("input", "link", "hard"):
+        with pytest.raises(DataError, match=f"{name} would replace an input"):
+            check_outputs([output, tmp_path / name], [tmp_path / "missing", source], overwrite=True)
+    with pytest.raises(DataError, match=r"output would replace an input, .*other"):
+        os.link(output, tmp_path / "other")
+        check_outputs([output], [tmp_path / "other"], overwrite=True)
+    assert [path.read_text() for path in paths] == list(names)
+
+
+def test_an_open_file_is_an_input(tmp_path):
+    path = write_file(tmp_path / "list.txt")
+    with open(path) as file, pytest.raises(DataError, match="list.txt would replace an input"):
+        check_outputs([path], [file.fileno()], overwrite=True)
+
+
+def test_the_folder_of_side_files_is_not_made(tmp_path):
+    write_file(tmp_path / "file")
+    check_outputs([], side_files={tmp_path / "run" / "log": OWN, tmp_path / "file" / "log": OWN})
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_side_file_cannot_be_an_output_too(tmp_path):
+    with pytest.raises(DataError, match="p.progress would be written twice"):
+        check_outputs([tmp_path / "p.progress"], side_files={tmp_path / "p.progress": OWN})
+
+
+def test_inputs_are_looked_at_only_if_something_would_be_replaced(tmp_path):
+    def inputs():
+        raise AssertionError("listing the inputs may be expensive")
+        yield
+
+    check_outputs([tmp_path / "new", "-"], inputs(), side_files={tmp_path / "log": OWN})
+    (tmp_path / "new").touch()
+    with pytest.raises(AssertionError):
+        check_outputs([tmp_path / "new"], inputs())
+
+
+def test_a_side_file_is_replaced_only_if_it_is_our_own(tmp_path):
+    log = tmp_path / "log"
+    for content in ("ours, and more", ""):
+        log.write_text(content)
+        check_outputs([], side_files={log: OWN})
+        with pytest.raises(DataError, match="log would replace an input"):
+            check_outputs([], [log], side_files={log: OWN})
+    log.write_text("notes of somebody")
+    with pytest.raises(DataError, match="log was not written by posenet and is not replaced"):
+        check_outputs([], overwrite=True, side_files={log: OWN})
+    assert log.read_text() == "notes of somebody"
+
+
+def test_files_in_a_folder_of_outputs_count_as_outputs(tmp_path):
+    folder = tmp_path / "sheets"
+    check_outputs([], folders=[folder])
+    folder.mkdir()
+    check_outputs([], folders=[folder])
+    os.link(write_file(tmp_path / "image"), folder / "000001.jpg")
+    with pytest.raises(DataError, match="000001.jpg exists"):
+        check_outputs([], folders=[folder])
+    check_outputs([], overwrite=True, folders=[folder])
+    with pytest.raises(DataError, match="would replace an input"):
+        check_outputs([], [tmp_path / "image"], overwrite=True, folders=[folder])
+    with pytest.raises(DataError, match="image cannot be a folder"):
+        check_outputs([], folders=[tmp_path / "image"])
+
+
+def test_outputs_that_cannot_be_written_are_refused_in_one_line(tmp_path):
+    file = write_file(tmp_path / "file")
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for outputs, message in (
+        ([tmp_path], "is a folder"),
+        ([file / "a"], "file cannot be a folder: a file has that name"),
+        ([loop], "cannot write .*loop: .*symbolic links"),
+        ([tmp_path / ("a" * 300)], "cannot write .*: File name too long"),
+        ([tmp_path / "a\0b"], "cannot write .*null"),
+        ([tmp_path / "new" / "a", tmp_path / "new" / ".." / "new" / "a"], "written twice"),
+        (["-", "-"], "- would be written twice"),
+    ):
+        with pytest.raises(DataError, match=message) as error:
+            check_outputs(outputs, overwrite=True)
+        assert "\n" not in str(error.value)
+    assert sorted(os.listdir(tmp_path)) == ["file", "loop"], "no folder is made for outputs that are refused"
+
+
+def test_fifos_devices_and_standard_output_may_exist(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "null").symlink_to(os.devnull)
+    check_outputs([tmp_path / "fifo", tmp_path / "null", "-", "/dev/stdout"], [tmp_path / "fifo"])
+
+
+def test_a_name_of_the_longest_kind_can_be_written(tmp_path):
+    names = [letter * MAX_NAME_BYTES for letter in ("a", "b")] + ["ä" * (MAX_NAME_BYTES // 2)]
+    for name in names:
+        write_atomically(tmp_path / name, name[0].encode())
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+    with atomic_replacement(tmp_path / (names[0])) as first, atomic_replacement(tmp_path / (names[0][:-1])) as second:
+        assert first != second
+        first.touch()
+        second.touch()
+
+
+def test_names_are_shortened_between_characters():
+    assert shorten_name("photo", 5) == "photo"
+    assert shorten_name("photo", 3) == "pho"
+    assert shorten_name("äöü", 5) == "äö"
+
+
+def write_file(path):
+    path.write_text("text")
+    return path

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -363,6 +363,19 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
             raise DataError(f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file")
         sections[key] = entries
     return sections
+
+
+def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Path]:
+    """The image files in ``folder`` that a COCO file lists, read when the first is asked for; none without a folder.
+
+    ``DataError`` if the file cannot be read or is not a COCO file.
+    """
+    if folder is None:
+        return
+    for image in select_sections(read_document(path), path, ["images"])["images"]:
+        name = image.get("file_name")
+        if isinstance(name, str):
+            yield Path(folder, name)
 
 
 def parse_outline(outline: Any, height: int, width: int) -> tuple[Outline, bool]:

@@ -6,6 +6,7 @@ Every rule finds its problem in the columns of an ``AnnotationFile``.
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections import Counter
@@ -24,13 +25,14 @@ from posenet.annotations.coco import (
     Problem,
     is_file,
     is_flat_outline,
+    list_image_files,
     read_document,
     select_sections,
     write_output,
 )
 from posenet.annotations.people import MIN_AREA, SHARE_OF_BOX
 from posenet.errors import DataError
-from posenet.files import is_standard_output
+from posenet.files import check_outputs, is_standard_output
 from posenet.images import AnnotatedFrame
 from posenet.messages import to_single_line
 from posenet.settings import DataConfig, ExifFrame
@@ -178,22 +180,25 @@ def fix_annotations(
     output: str | Path,
     images: str | Path | None = None,
     exif_frame: ExifFrame = DataConfig.exif_frame,
+    *,
+    overwrite: bool = False,
 ) -> dict[str, int]:
     """Write a repaired copy of a COCO keypoint file, completely or not at all; return the number of repairs by kind.
 
     Args:
         images: folder of the image files, which determine sizes and file names; None leaves both as they are.
         exif_frame: frame of missing sizes of images with an EXIF orientation.
+        overwrite: replace ``output`` if it exists. Neither the file nor an image that it lists is ever replaced.
 
     Raises:
-        DataError: ``path`` cannot be read or is not a COCO file, or ``output`` is the same file or cannot be written.
+        DataError: ``path`` cannot be read or is not a COCO file, or ``output`` is an input, exists or cannot be
+            written.
     """
     path = Path(path)
     output = Path(output)
     if is_standard_output(output):
         raise DataError("the repaired file cannot be written to standard output, because it is checked; name a file")
-    if output.exists() and output.resolve() == path.resolve():
-        raise DataError(f"{output} is the file to repair, which is never changed; choose another output")
+    check_outputs([output], itertools.chain([path], list_image_files(path, images)), overwrite=overwrite)
     document = read_document(path)
     sections = select_sections(document, path)
     fixes: Counter[str] = Counter()

@@ -18,13 +18,15 @@ from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import atomic_replacement, write_atomically
+from posenet.files import OWN_LOCK, atomic_replacement, begins_like, write_atomically
 from posenet.settings import CheckpointConfig
 
 LOCK_FILE = "run.lock"
 LOCK_SECONDS = 15.0
 """How long to wait for the lock. Data workers inherit it and end some seconds after a trainer that was killed."""
 STATUS_FILE = "run.status"
+_OWN_STATUS = re.compile(rb"(running|stopped|finished|failed)\n\Z")
+_OWN_CHECKPOINT = re.compile(rb"PK\x03\x04|\Z")
 
 RunStatus = Literal["running", "stopped", "finished", "failed"]
 """running: it has started; if no process of it is left, it was killed. stopped: a signal has stopped it, and --resume
@@ -64,10 +66,11 @@ class CheckpointFolder:
         if self._created and not self.path.is_dir():
             _log.warning("%s was removed during the run; creating it again for new checkpoints", self.path)
         self._created = True
-        # A killed process may have left temporary files; those with other names may belong to another program.
+        # A killed process may have left temporary files; others may belong to another program.
         for name in ("step-*", "last", "best"):
             for temporary in self.path.glob(f".{name}.pth.*.tmp"):
-                temporary.unlink(missing_ok=True)
+                if begins_like(temporary, _OWN_CHECKPOINT):
+                    temporary.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
         write_checkpoint(numbered, state)
         if best:
@@ -180,6 +183,11 @@ def copy_to_host(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(copy_to_host(item) for item in value)
     return value
+
+
+def own_run_files(folder: Path) -> dict[Path, re.Pattern[bytes]]:
+    """The lock and the status of a run, and how those of this program begin; see ``files.check_outputs``."""
+    return {folder / LOCK_FILE: OWN_LOCK, folder / STATUS_FILE: _OWN_STATUS}
 
 
 @contextlib.contextmanager

@@ -15,14 +15,20 @@ from typing import TextIO
 
 from posenet.annotations.coco import write_output
 from posenet.annotations.importing.label_studio import import_label_studio
-from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
 from posenet.annotations.people import SHARE_OF_BOX
 from posenet.annotations.rules import RULES, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.logging_setup import print_message
-from posenet.cli.options import SWITCH, add_config_options, check_output_file, message_stream
+from posenet.cli.options import (
+    SWITCH,
+    add_config_options,
+    add_overwrite_option,
+    input_files,
+    message_stream,
+)
 from posenet.errors import DataError
-from posenet.files import is_standard_output, write_atomically
+from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import Skeleton, load_skeleton
@@ -85,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument(
             "--output", type=Path, required=action is not skeleton, metavar="FILE", help=f"{text} to write"
         )
-        action.add_argument("--overwrite", **SWITCH, help="replace an existing file")
+        add_overwrite_option(action)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -98,9 +104,9 @@ def _lint(args: argparse.Namespace) -> None:
 
 
 def _fix(args: argparse.Namespace) -> None:
-    check_output_file(args.output, args.annotations, args.overwrite)
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     exif_frame = load_config(args.config, args.overrides).data.exif_frame
-    fixes = fix_annotations(args.annotations, args.output, args.images, exif_frame)
+    fixes = fix_annotations(args.annotations, args.output, args.images, exif_frame, overwrite=args.overwrite)
     messages = sys.stderr if args.json else sys.stdout
     for kind, count in fixes.items():
         print_message(f"fixed {kind}: {count}", file=messages)
@@ -135,7 +141,7 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
 
 
 def _import(args: argparse.Namespace) -> None:
-    check_output_file(args.output, args.source, args.overwrite)
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     suffix = args.source.suffix.lower()
     if suffix in (".yaml", ".yml"):
         imported = import_yolo_pose(args.source, args.split, args.keypoints)
@@ -147,6 +153,8 @@ def _import(args: argparse.Namespace) -> None:
         raise DataError("name the folder of the images with --images")
     else:
         imported = import_label_studio(args.source, args.images, args.keypoints)
+    images = [imported.folder / image["file_name"] for image in imported.document["images"]]
+    check_outputs([args.output], [*images, *map(label_path, images)], overwrite=args.overwrite)
     write_output(args.output, json.dumps(imported.document))
     messages = message_stream(args.output)
     document = imported.document
@@ -165,6 +173,8 @@ def _import(args: argparse.Namespace) -> None:
 
 
 def _skeleton(args: argparse.Namespace) -> None:
+    if args.output is not None:
+        check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     messages = message_stream(args.output)
     comments = {}
     if args.source == BUILT_IN or args.source.lower().endswith(".toml"):
@@ -177,7 +187,6 @@ def _skeleton(args: argparse.Namespace) -> None:
     _print_skeleton(skeleton, messages)
     if args.output is None:
         return
-    check_output_file(args.output, Path(args.source), args.overwrite)
     write_output(args.output, skeleton_to_toml(skeleton, comments))
     if is_standard_output(args.output):
         return

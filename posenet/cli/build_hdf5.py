@@ -9,13 +9,24 @@ the data sets of data.train in --config or --set.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from posenet.annotations.coco import list_image_files
 from posenet.cli.logging_setup import print_message
-from posenet.cli.options import SWITCH, add_config_options, fraction, positive_int, read_image_ids
+from posenet.cli.options import (
+    SWITCH,
+    add_config_options,
+    add_overwrite_option,
+    fraction,
+    input_files,
+    positive_int,
+    read_image_ids,
+)
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, find_shared_images, verify_store
@@ -23,10 +34,12 @@ from posenet.data.store import Store, open_data_sets
 from posenet.data.targets import TargetRenderer
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
+from posenet.files import check_outputs
+from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
-from posenet.visualization.sheets import write_previews
+from posenet.visualization.sheets import preview_paths, write_previews
 
 IDS_SHOWN = 5
 """Number of image ids to print of a longer list."""
@@ -82,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
-    add("--overwrite", **SWITCH, help="replace an existing store when the new one is complete")
+    add_overwrite_option(parser)
     add_config_options(parser)
 
 
@@ -105,6 +118,9 @@ def run(args: argparse.Namespace) -> None:
             "give both --images and --annotations, or --images and --unlabelled, or none of them and --verify, --stats "
             "or --preview"
         )
+    if args.preview:
+        inputs = chain(input_files(args), _images(args))
+        check_outputs(preview_paths(args.preview, args.preview_count), inputs, overwrite=args.overwrite)
     if is_built:
         report = build_store(
             args.images,
@@ -121,6 +137,14 @@ def run(args: argparse.Namespace) -> None:
         _print_report(report)
     if is_inspected:
         _inspect(args, config, is_built)
+
+
+def _images(args: argparse.Namespace) -> Iterator[Path]:
+    """The images that are stored."""
+    if args.annotations is not None:
+        yield from list_image_files(args.annotations, args.images)
+    elif args.images is not None:
+        yield from find_images([args.images])
 
 
 def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:

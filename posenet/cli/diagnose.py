@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
+from posenet.annotations.coco import list_image_files
 from posenet.annotations.reading import read_split
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
+from posenet.cli.options import add_overwrite_option, input_files
 from posenet.diagnosis.diagnose import diagnose_results, require_people
 from posenet.diagnosis.results_file import read_results
 from posenet.errors import DataError
@@ -32,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="COCO results files, of any network; the others are compared with the first",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the report")
+    add_overwrite_option(parser)
     parser.add_argument(
         "--images", type=Path, metavar="DIR", help="folder of the images for the report (default: none are shown)"
     )
@@ -44,7 +48,8 @@ def run(args: argparse.Namespace) -> None:
     """Read and check all results, diagnose each, and write the files."""
     if args.images is not None and not args.images.is_dir():
         raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
-    check_outputs(diagnosis_paths(args.output), [args.annotations, *args.results])
+    images = list_image_files(args.annotations, args.images)
+    check_outputs(diagnosis_paths(args.output), chain(input_files(args), images), overwrite=args.overwrite)
     skeleton = load_skeleton(args.skeleton)
     split = read_split(args.annotations, None, skeleton)
     require_people(split, args.annotations)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from itertools import chain
 from pathlib import Path
 
+from posenet.annotations.coco import list_image_files
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.logging_setup import print_message
-from posenet.cli.options import message_stream, read_image_ids
+from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
@@ -48,13 +50,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write the report of posenet diagnose into this folder: what costs the AP (default: none)",
     )
+    add_overwrite_option(parser)
     add_network_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
     add_process_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict the split in one process or several, print the metrics, and write what the flags ask for."""
-    return run_on_ranks(args, lambda ranks: _evaluate(args, ranks))
+    return run_on_ranks(args, lambda ranks: _evaluate(args, ranks), lambda: _check_flags(args))
 
 
 def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
@@ -67,6 +70,7 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
         args.images,
         args.annotations,
         output=args.output if ranks.is_main else None,
+        overwrite=args.overwrite,
         image_ids=image_ids,
         progress=ranks.is_main and not args.quiet,
         ranks=ranks,
@@ -82,7 +86,8 @@ def _check_flags(args: argparse.Namespace) -> None:
     outputs = evaluation_paths(Path(args.plots)) if args.plots else []
     outputs += [Path(args.output)] if args.output else []
     outputs += diagnosis_paths(args.report) if args.report else []
-    check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
+    inputs = chain(input_files(args), list_image_files(args.annotations, args.images))
+    check_outputs(outputs, inputs, overwrite=args.overwrite)
 
 
 def _report(

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from posenet.checkpoints.weights import load_model
 from posenet.cli.logging_setup import print_message
-from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_switch, message_stream
+from posenet.cli.options import (
+    CHECKPOINT_HELP,
+    add_config_options,
+    add_overwrite_option,
+    add_switch,
+    input_files,
+    message_stream,
+)
 from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, write_atomically
@@ -21,9 +27,8 @@ from posenet.inference.predictor import Predictor
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``export-onnx``."""
     parser.add_argument("--checkpoint", "--weights", required=True, metavar="FILE", help=CHECKPOINT_HELP)
-    parser.add_argument(
-        "--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced"
-    )
+    parser.add_argument("--output", required=True, metavar="FILE.onnx", help="file to write")
+    add_overwrite_option(parser)
     add_switch(
         parser,
         "--int8",
@@ -45,9 +50,9 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError(f"{args.checkpoint} is an exported file already; give the checkpoint that it comes from")
     if args.int8 != bool(args.calibrate):
         raise ConfigError("--int8 and --calibrate IMAGES need each other: images like those that the network will see")
-    check_outputs([Path(args.output)], [Path(args.checkpoint)])
     require_packages("onnx", *(["onnxruntime"] if args.int8 else []))
     files = find_images(args.calibrate) if args.int8 else []
+    check_outputs([args.output], [*input_files(args), *files], overwrite=args.overwrite)
     network, config = load_model(args.checkpoint, requested_config(args))
     model = build_onnx(network, config)
     if args.int8:

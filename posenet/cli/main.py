@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
-from posenet.cli.options import add_quiet_option, describe_default
+from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -87,6 +87,18 @@ class ToolParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": _HelpFormatter} | options)
 
+    takes_inputs = False
+    """Whether there are arguments without a flag."""
+
+    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        action = super().add_argument(*names, **options)
+        self.takes_inputs |= not action.option_strings
+        return action
+
+    def add_subparsers(self, **options: Any) -> Any:
+        self.takes_inputs = True
+        return super().add_subparsers(**options)
+
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
         if unknown:
@@ -141,7 +153,8 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
         def parse_and_run() -> int | None:
             # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
-            args = make_parser(name, program).parse_args(arguments)
+            parser = make_parser(name, program)
+            args = parser.parse_args(give_back_inputs(arguments) if parser.takes_inputs else arguments)
             args.command = [name, *arguments]
             args.prog = program
             # Logging must stay active until an error has been reported.
@@ -157,7 +170,7 @@ def load_tool(name: str) -> ModuleType:
     return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
 
 
-def make_parser(name: str, prog: str) -> argparse.ArgumentParser:
+def make_parser(name: str, prog: str) -> ToolParser:
     """Build the parser of a tool."""
     parser = ToolParser(prog=prog, description=TOOLS[name])
     load_tool(name).add_arguments(parser)

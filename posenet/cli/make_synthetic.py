@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.logging_setup import print_message
+from posenet.cli.options import add_overwrite_option
 from posenet.messages import pluralize
 from posenet.synthetic.dataset import DEFAULT_SEED, DEFAULT_SIZE, Size, write_dataset
 from posenet.synthetic.video import DEFAULT_SECONDS
@@ -25,8 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="DIR",
-        help="folder to write; an earlier data set of this tool is replaced, a folder with other files is refused",
+        help="folder to write; one with files of other programs is refused",
     )
+    add_overwrite_option(parser)
     parser.add_argument(
         "--train", type=int, metavar="N", help=f"training images (default: {DEFAULT_TRAIN}; with --video 0)"
     )
@@ -56,7 +58,17 @@ def run(args: argparse.Namespace) -> None:
     """Write the data set and print where it is."""
     train = args.train if args.train is not None else 0 if args.video else DEFAULT_TRAIN
     val = args.val if args.val is not None else 0 if args.video else DEFAULT_VAL
-    write_dataset(args.output, train, val, args.seed, args.workers, args.size, args.video, args.seconds)
+    write_dataset(
+        args.output,
+        train,
+        val,
+        args.seed,
+        args.workers,
+        args.size,
+        args.video,
+        args.seconds,
+        overwrite=args.overwrite,
+    )
     videos = f", {pluralize(args.video, 'video')}" if args.video else ""
     print_message(f"{train} training and {val} validation images{videos} in {args.output}")
 

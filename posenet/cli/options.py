@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +20,10 @@ MAX_MINUTES = 100_000.0
 
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
+
+
+_NOT_INPUTS = frozenset("output json coco csv heatmaps plots report preview command prog".split())
+"""Names of arguments that name outputs, and of those that no flag sets."""
 
 
 def add_switch(
@@ -81,7 +86,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 def add_weights_output(parser: argparse.ArgumentParser) -> None:
     """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="file to write")
-    add_switch(parser, "--overwrite", help="replace an existing file")
+    add_overwrite_option(parser)
+
+
+def add_overwrite_option(container: ArgumentContainer) -> None:
+    """Declare ``--overwrite``; see ``posenet.files.check_outputs``."""
+    add_switch(container, "--overwrite", help="replace existing outputs; an input is never replaced")
 
 
 def message_stream(*outputs: str | Path | None) -> TextIO:
@@ -89,14 +99,58 @@ def message_stream(*outputs: str | Path | None) -> TextIO:
     return sys.stderr if any(output is not None and is_standard_output(output) for output in outputs) else sys.stdout
 
 
-def check_output_file(output: Path, source: Path, overwrite: bool) -> None:
-    """Raise ``DataError`` if ``output`` is a folder, the input or, without ``overwrite``, any other existing file."""
-    if output.exists() and output.resolve() == source.resolve():
-        raise DataError(f"writing {output} would replace the input; choose another name")
-    if output.is_dir():
-        raise DataError(f"{output} is a folder; give the name of a file")
-    if output.is_file() and not overwrite:
-        raise DataError(f"{output} exists; choose another name, or replace it with --overwrite")
+def input_files(args: argparse.Namespace) -> Iterator[Path | int]:
+    """Every file that a flag may name as an input, those in ``--set`` included; also names that are no files.
+
+    ``-`` is standard input, descriptor 0.
+
+    Whatever a tool reads is protected from its outputs in this way, also by flags that will be added to it.
+    """
+    for name, value in vars(args).items():
+        if name in _NOT_INPUTS:
+            continue
+        for word in value if isinstance(value, list) else [value]:
+            if isinstance(word, (str, Path)):
+                yield 0 if word == "-" else Path(word)
+        if name == "overrides":
+            yield from (Path(pair.partition("=")[2].strip(" '\"")) for pair in value)
+
+
+def give_back_inputs(words: Sequence[str]) -> list[str]:
+    """Move inputs that follow the values of a flag before the flag: ``--scales 0.5 1 photo.jpg``.
+
+    argparse would take all of them for values. What follows a lone ``--`` stays.
+    """
+    moved = list(words)
+    end = moved.index("--") if "--" in moved else len(moved)
+    for flag in reversed(range(end)):
+        is_value = _VALUES.get(moved[flag])
+        if is_value is None:
+            continue
+        first = flag + 1
+        while first < end and is_value(moved[first]):
+            first += 1
+        last = first
+        while last < end and (moved[last] == "-" or not moved[last].startswith("-")):
+            last += 1
+        moved[flag:last] = moved[first:last] + moved[flag:first]
+    return moved
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+_VALUES: dict[str, Callable[[str], bool]] = {
+    "--scales": _is_number,
+    "--set": lambda word: "=" in word,
+    "--keypoints": lambda word: not word.lower().endswith((".yaml", ".yml", ".json")),
+}
+"""Flags with several values of tools that also take inputs, and what their values are."""
 
 
 def positive_int(text: str) -> int:

@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from posenet.cli.logging_setup import print_message
-from posenet.cli.options import add_switch, fraction, message_stream, positive_int, seconds
+from posenet.cli.options import add_overwrite_option, add_switch, fraction, message_stream, positive_int, seconds
 from posenet.cli.prediction_outputs import (
     ImagePaths,
     PredictionSummary,
+    check_paths,
     choose_outputs,
     draw_frame,
     is_lines_file,
+    journaled_file,
     open_drawing_outputs,
     open_people_files,
     people_files,
@@ -33,7 +35,7 @@ from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
-from posenet.files import is_standard_output, name_file_in_errors, remove_leftovers, resolve_link
+from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.inference.media.frames import predict_frames, read_frames, require_pyav, track_people
 from posenet.inference.media.journal import (
     Journal,
@@ -94,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1"
     )
-    add_switch(group, "--overwrite", help="replace existing files")
+    add_overwrite_option(group)
     add_switch(
         group,
         "--resume",
@@ -143,7 +145,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict all frames that can be read, in one process or several; return the exit status."""
-    return run_on_ranks(args, lambda ranks: _predict(args, ranks))
+    return run_on_ranks(args, lambda ranks: _predict(args, ranks), lambda: _check_before_start(args))
+
+
+def _check_before_start(args: argparse.Namespace) -> None:
+    """Check the flags, inputs and outputs before processes start. Only one of them can read standard input."""
+    sources = [] if "-" in args.inputs else _find_inputs(args, args.nproc)
+    check_paths(args, sources, choose_outputs(args, sources), args.nproc)
 
 
 @dataclass(frozen=True)
@@ -208,6 +216,7 @@ def _prepare(args: argparse.Namespace, ranks: Ranks) -> _Job:
     shard, num_shards = _parse_shard(args.shard)
     sources: list[Source] = ranks.broadcast_object(ranks.run_on_main(lambda: _find_inputs(args, ranks.world_size)))
     image_paths = ranks.run_on_all(lambda: choose_outputs(args, sources))
+    ranks.run_on_main(lambda: check_paths(args, sources, image_paths, ranks.world_size))
     if args.show:
         require_display()
     tracking = None
@@ -268,15 +277,14 @@ def _choose_journaled_file(
     Raises:
         ConfigError: no flag names a file of people that can have journals.
     """
-    files = [resolve_link(Path(path)) for path in people_files(args) if not is_standard_output(path)]
-    files = [path for path in files if path.is_file() or not path.exists()]  # no devices
+    file = journaled_file(args)
     if args.resume or (world_size > 1 and people_files(args)):
-        if not files:
+        if file is None:
             flag = "--resume" if args.resume else "a prediction by several processes"
             raise ConfigError(f"{flag} needs a file of people: give --json, --coco or --csv a name")
-        return files[0]
-    can_continue = files and is_lines_file(files[0]) and not any(source.may_be_live for source in sources)
-    return files[0] if can_continue and num_blocks > 1 else None
+        return file
+    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
+    return file if can_continue and num_blocks > 1 else None
 
 
 def _describe(job: _Job) -> dict[str, Any]:
@@ -336,7 +344,7 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
         stack.enter_context(name_file_in_errors(", ".join(people_files(args)) or args.output or args.heatmaps or ""))
         journal = job.journal_of(ranks.rank)
         if journal:
-            stack.enter_context(journal.open(job.description, resume=args.resume))
+            stack.enter_context(journal.open(job.description, people_files(args), resume=args.resume))
         if args.resume and ranks.is_main:
             for path in people_files(args):
                 remove_leftovers(resolve_link(Path(path)))
@@ -376,6 +384,7 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
             if journal:
                 journal.finish()
         summary.is_interrupted = stop_requested()
+        summary.is_closed = closed.is_set()
         error = summary.unreadable_error()
         if error and not summary.is_interrupted and not summary.has_frames and is_alone:
             raise error  # inside the context, so that no files of people replace earlier ones
@@ -392,6 +401,9 @@ def _complete(job: _Job, summary: PredictionSummary) -> None:
     """Join the journals of several processes to the files of people, and leave a note for ``--resume``."""
     if summary.is_interrupted or job.journaled is None:
         return
+    if summary.is_closed:
+        _log.info("The window was closed before the end of the inputs; --resume continues %s", job.journaled)
+        return
     note = completion_note_path(job.journaled)
     journals = [path for path in journal_paths(job.journaled, job.ranks.world_size) if path != note]
     if journals:
@@ -404,7 +416,7 @@ def _complete(job: _Job, summary: PredictionSummary) -> None:
             for rank in range(job.ranks.world_size):
                 journal = job.journal_of(rank)
                 assert journal is not None
-                with journal.open(job.description, resume=True):
+                with journal.open(job.description, people_files(job.args), resume=True):
                     for frame, people in journal.replay():
                         _write(files, frame, people)
     if job.args.resume:

@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from posenet.cli.options import input_files
 from posenet.errors import ConfigError, DataError
-from posenet.files import check_outputs, is_standard_output
+from posenet.files import check_outputs, is_standard_output, resolve_link
 from posenet.images import IMAGE_SUFFIXES, write_image
+from posenet.inference.media.journal import find_journals, require_journal, side_files, unrecorded_outputs
 from posenet.inference.media.outputs import Show, Write, drawing_suffixes, output_paths, show_in_window, write_drawings
 from posenet.inference.media.people_files import write_coco, write_csv, write_json, write_json_lines
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source, files_of_source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
@@ -46,12 +48,7 @@ def people_files(args: argparse.Namespace) -> list[str]:
 
 
 def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> ImagePaths:
-    """Choose the names of drawings and sheets, and check all paths that will be written.
-
-    Raises:
-        ConfigError: no flag asks for an output, or two of them do not go together.
-        DataError: an output is an input or exists, or two outputs have the same path.
-    """
+    """Choose the names of drawings and sheets; ``ConfigError`` if the flags ask for no output or contradict."""
     if not (args.output or people_files(args) or args.heatmaps or args.show):
         raise ConfigError(
             "nothing to write: give --output DIR, --json FILE, --coco FILE, --csv FILE, --heatmaps DIR or --show"
@@ -66,16 +63,41 @@ def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> Image
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
     drawings = output_paths(sources, Path(args.output), drawing_suffixes) if args.output else {}
     sheets = output_paths(sources, Path(args.heatmaps), sheet_suffixes) if args.heatmaps else {}
-    sheets_of_images = [paths[0] for source, paths in sheets.items() if source.kind == "image"]
-    files = [*chain(*drawings.values()), *sheets_of_images, *map(Path, people_files(args))]
-    originals = [source.path for source in sources if source.path is not None]
-    check_outputs(files, [*originals, Path(args.checkpoint)])
-    if not (args.overwrite or args.resume):
-        for path in chain(files, *sheets.values()):
-            is_taken = any(path.iterdir()) if path.is_dir() else path.is_file()
-            if is_taken and not is_standard_output(path):
-                raise DataError(f"{path} exists; choose another name or folder, or replace it with --overwrite")
     return ImagePaths(drawings, sheets)
+
+
+def check_paths(args: argparse.Namespace, sources: Sequence[Source], paths: ImagePaths, world_size: int) -> None:
+    """Check all files that will be written (see ``check_outputs``); ``DataError`` if one of them cannot be."""
+    people = people_files(args)
+    journaled = journaled_file(args)
+    has_journals = journaled is not None and (args.resume or world_size > 1 or is_lines_file(journaled))
+    beside = side_files(journaled, world_size) if journaled is not None and has_journals else {}
+    new = people
+    is_continued = False
+    if args.resume and journaled is not None and not args.overwrite:
+        require_journal(journaled)
+        is_continued = bool(find_journals(journaled))
+        new = unrecorded_outputs(journaled, people)
+    drawings = [*chain(*paths.drawings.values())]
+    folders: list[Path] = []
+    for source, paths_of_source in paths.sheets.items():
+        for path, suffix in zip(paths_of_source, sheet_suffixes(source)):
+            (drawings if suffix else folders).append(path)
+    check_outputs(
+        [*people, *drawings],
+        chain(input_files(args), *map(files_of_source, sources)),
+        # The shards of a job that can be resumed write their drawings into the same folder.
+        overwrite=args.overwrite or is_continued or (args.resume and args.shard is not None),
+        folders=folders,
+        side_files=beside,
+    )
+    check_outputs(new, overwrite=args.overwrite)
+
+
+def journaled_file(args: argparse.Namespace) -> Path | None:
+    """The first file of people, which can have journals; None if all are devices or standard output."""
+    files = [resolve_link(Path(path)) for path in people_files(args) if not is_standard_output(path)]
+    return next((path for path in files if path.is_file() or not path.exists()), None)
 
 
 def open_people_files(
@@ -159,6 +181,8 @@ class PredictionSummary:
     unreadable: dict[Source, DataError] = field(default_factory=dict)
     """The first error of every source."""
     is_interrupted: bool = False
+    is_closed: bool = False
+    """Whether the user has closed the window of ``--show`` before the end."""
 
     def add(self, frame: Frame, people: Sequence[Person]) -> None:
         """Count a frame; log the first error of each source."""
@@ -180,6 +204,7 @@ class PredictionSummary:
             total.tracks |= other.tracks
             total.unreadable |= other.unreadable
             total.is_interrupted |= other.is_interrupted
+            total.is_closed |= other.is_closed
         return total
 
     @property

@@ -46,12 +46,16 @@ def join_ranks() -> Ranks:
 
 
 def run_on_ranks(
-    args: argparse.Namespace, task: Callable[[Ranks], int | None], join: Callable[[], Ranks] = join_ranks
+    args: argparse.Namespace,
+    task: Callable[[Ranks], int | None],
+    check: Callable[[], object] = lambda: None,
+    join: Callable[[], Ranks] = join_ranks,
 ) -> int:
     """Run a tool as one of several processes, or start the ``--nproc`` processes that do.
 
     Args:
         task: does the part of one process, and returns its exit status.
+        check: refuses bad input before this process starts others, of which each would first import PyTorch.
         join: joins the processes that a launcher has started with this one.
 
     Returns:
@@ -61,6 +65,7 @@ def run_on_ranks(
     if args.nproc > 1 and not started_by_us:
         if launched_processes(os.environ) > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
+        check()
         return run_processes(args.nproc, args.command)
     launched_processes(os.environ)  # sets the variables of torchrun for a task of srun
     ranks = join()

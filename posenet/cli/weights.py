@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 from posenet.checkpoints.named import cached_path, fetch_weights, read_named_weights
 from posenet.cli.logging_setup import print_message
@@ -13,10 +12,10 @@ from posenet.cli.options import (
     add_config_options,
     add_quiet_option,
     add_weights_output,
-    check_output_file,
+    input_files,
 )
 from posenet.errors import ConfigError
-from posenet.files import write_atomically
+from posenet.files import check_outputs, write_atomically
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 
@@ -90,9 +89,9 @@ def _convert(args: argparse.Namespace) -> None:
     # The conversions import PyTorch, which the other actions do not need.
     from posenet.checkpoints.weights import export_weights, import_weights, stored_config
 
-    check_output_file(args.output, Path(args.weights), args.overwrite)
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     if args.action == "export":
-        export_weights(args.weights, args.output)
+        export_weights(args.weights, args.output, overwrite=args.overwrite)
         print_message(f"wrote {args.output}")
         return
     config = None
@@ -100,6 +99,6 @@ def _convert(args: argparse.Namespace) -> None:
         config = load_config(args.config, args.overrides)
     elif args.overrides:
         config = load_config(None, args.overrides, base=stored_config(args.weights))
-    model = import_weights(args.weights, args.output, config).model
+    model = import_weights(args.weights, args.output, config, overwrite=args.overwrite).model
     stacks = pluralize(model.stacks, "stack")
     print_message(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

@@ -28,7 +28,7 @@ from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import flush_to_disk, is_standard_output, resolve_link
+from posenet.files import check_outputs, flush_to_disk, is_standard_output, resolve_link
 from posenet.images import (
     AnnotatedFrame,
     check_image,
@@ -467,10 +467,9 @@ def _check_output(path: Path, overwrite: bool) -> None:
         raise DataError("a store cannot be written to standard output; give the name of a file")
     if path.is_dir():
         raise DataError(f"{path} is a folder; give a file in it, such as {path / 'train.h5'}")
+    check_outputs([path], overwrite=overwrite)
     if not path.exists():
         return
-    if not overwrite:
-        raise DataError(f"{path} exists; choose another output, or replace it with --overwrite")
     try:
         is_hdf5 = path.is_file() and _first_bytes(path) == _HDF5_SIGNATURE
     except OSError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from posenet.annotations.coco import CocoImage
+from posenet.annotations.coco import CocoImage, list_image_files
 from posenet.annotations.reading import Split, read_split
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
@@ -92,6 +92,7 @@ def evaluate(
     annotations: str | Path,
     *,
     output: str | Path | None = None,
+    overwrite: bool = False,
     image_ids: Collection[int] | None = None,
     exif_frame: ExifFrame | None = None,
     progress: bool = True,
@@ -106,6 +107,7 @@ def evaluate(
             annotated size, and a log message counts these images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         output: where to write the predictions, as a COCO results file.
+        overwrite: replace ``output`` if it exists. An input is never replaced.
         image_ids: evaluate only these images, each once.
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for that in
             which the network was trained.
@@ -120,11 +122,13 @@ def evaluate(
         The metrics and the predictions; ``metrics["AP"]`` is the AP. None if the file contains no annotations.
 
     Raises:
-        PosenetError: the checkpoint, the annotations, an image, the device or a setting cannot be used.
+        PosenetError: the checkpoint, the annotations, an image, the device or a setting cannot be used; or ``output``
+            exists.
     """
     if output is not None:
-        inputs = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
-        check_outputs([Path(output)], map(Path, inputs))
+        files = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
+        inputs = itertools.chain(files, list_image_files(annotations, images))
+        check_outputs([output], inputs, overwrite=overwrite)
     if isinstance(checkpoint, Predictor):
         predictor = checkpoint
         if options:

@@ -7,6 +7,7 @@ writes the same bytes.
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -67,16 +68,19 @@ def write_dataset(
     size: Size = DEFAULT_SIZE,
     videos: int = 0,
     seconds: float = DEFAULT_SECONDS,
+    *,
+    overwrite: bool = False,
 ) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
     With videos, also ``videos/000001.mp4`` and so on, and for each a JSON file (see ``video.write_video``). The
-    annotations are written last. An earlier data set of this tool is replaced. The ``workers`` are processes; None
-    starts one per core.
+    annotations are written last. With ``overwrite`` an earlier data set of this tool is replaced. The ``workers`` are
+    processes; None starts one per core.
 
     Raises:
         ConfigError: there are videos, but PyAV is missing.
-        DataError: a number is out of range, or the folder contains files that this tool did not write; they are kept.
+        DataError: a number is out of range, or the folder contains files that this tool did not write, or a data set
+            without ``overwrite``; they are kept.
     """
     counts = {"train": train, "val": val, _VIDEOS: videos}
     for what, count in {"train images": train, "val images": val, "videos": videos}.items():
@@ -90,7 +94,7 @@ def write_dataset(
         raise DataError(f"images cannot have the size {size}: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
     if not 0 < seconds <= MAX_SECONDS:
         raise DataError(f"cannot write videos of {seconds} seconds: give a number above 0, up to {MAX_SECONDS}")
-    _remove_earlier(output)
+    _remove_earlier(output, overwrite)
     for folder in ("annotations", "train2017", "val2017", *([_VIDEOS] if videos else [])):
         (output / folder).mkdir(parents=True, exist_ok=True)
     _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
@@ -126,17 +130,19 @@ def _annotation_file(split: str) -> str:
     return f"annotations/person_keypoints_{split}2017.json"
 
 
-def _remove_earlier(output: Path) -> None:
-    """Remove the files of an earlier data set, except for the marker."""
+def _remove_earlier(output: Path, overwrite: bool) -> None:
+    """Remove the files of an earlier data set, except for the marker; see ``write_dataset``."""
     paths = {path.relative_to(output).as_posix(): path for path in output.rglob("*")}
     links = {name for name, path in paths.items() if path.is_symlink()}  # writing to a link would write to its target
     files = {name for name, path in paths.items() if not path.is_dir()} - links
     earlier = _read_marker(output / MARKER)
     ours = set() if earlier is None else _file_names(earlier)
     # A run that is killed while it writes a JSON file leaves a temporary one.
-    left_over = {name for name in files if paths[name].name.startswith(".") and paths[name].suffix == ".tmp"}
-    if foreign := sorted(links | (files - ours - (left_over if ours else set()))):
+    left_over = {name for name in files if re.sub(r"\.([^/]+)\.[\d-]+\.tmp$", r"\1", name) in ours}
+    if foreign := sorted(links | (files - ours - left_over)):
         raise DataError(f"{output} contains {foreign[0]}, which {_TOOL} did not write: choose another folder")
+    if earlier is not None and not overwrite:
+        raise DataError(f"{output} contains a data set; choose another folder, or replace it with --overwrite")
     for name in sorted(files - {MARKER}):
         paths[name].unlink()
 

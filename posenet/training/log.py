@@ -7,6 +7,7 @@ import json
 import logging
 import logging.handlers
 import math
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,14 @@ from posenet.errors import PosenetError
 from posenet.files import write_atomically
 from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig
-from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
+from posenet.visualization.curves import (
+    CURVES_FILE,
+    LOG_FILE,
+    MATPLOTLIB_MISSING,
+    OWN_CURVES,
+    has_matplotlib,
+    write_curves,
+)
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
@@ -107,6 +115,15 @@ class CallbackList:
         elif callback not in self._warned:
             self._warned.append(callback)
             _log.warning("%s cannot write (%s); training continues", name, error.strerror or error)
+
+
+def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
+    """The logs in the folder of a run, and how those of this program begin; see ``files.check_outputs``."""
+    return {
+        folder / TEXT_LOG: re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  |\Z"),
+        folder / LOG_FILE: re.compile(rb'\{"kind": |\Z'),
+        folder / CURVES_FILE: OWN_CURVES,
+    }
 
 
 def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:

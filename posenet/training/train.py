@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from tqdm import tqdm
 
-from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
+from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, own_run_files, run_lock
 from posenet.checkpoints.weights import load_weights
 from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags
@@ -27,6 +27,7 @@ from posenet.devices.precision import describe_training_mode, make_grad_scaler, 
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
 from posenet.errors import CheckpointError, ConfigError, DataError, OtherRankError, TrainingError
+from posenet.files import check_outputs
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
 from posenet.progress_bar import progress_bar
@@ -43,7 +44,7 @@ from posenet.training.input import (
     make_validation_loader,
     too_many_unreadable,
 )
-from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run
+from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.meters import DataSetLosses, format_losses
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer, set_lr
@@ -163,7 +164,7 @@ def train(
 
 
 def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
-    """Raise ``CheckpointError`` if the folder contains a run that this one does not continue.
+    """Raise an error if the folder contains a run that this one does not continue, or files of another program.
 
     ``saved_at`` is ``folder.saved_at()`` when the checkpoint to continue was read; None if it is not of this folder.
     """
@@ -177,6 +178,7 @@ def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
             f"another process has saved the run in {folder.path} after this one had read it; when it has ended, start "
             "again with --resume"
         )
+    check_outputs([], side_files=own_run_files(folder.path) | own_logs(folder.path))
 
 
 class Trainer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
+OWN_CURVES = re.compile(rb"\x89PNG.*Software\0Matplotlib", re.DOTALL)
+"""How curves of a run begin. Matplotlib writes its name into its files."""
 PRECISION_RECALL_FILE = "precision_recall.png"
 KEYPOINTS_FILE = "keypoints.png"
 MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'simplepose[plot]'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,19 +128,24 @@ def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
     return _blend(background, _apply_colours(values), np.minimum(2 * values, 1)).round().astype(np.uint8)
 
 
+def preview_paths(folder: Path, count: int) -> list[Path]:
+    """Paths of the first ``count`` files that ``write_previews`` writes."""
+    return [folder / f"sample_{number:03d}.jpg" for number in range(1, count + 1)]
+
+
 def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
     """Draw the first ``count`` training samples, at most one epoch; ``DataError`` if one cannot be read."""
     from posenet.data.sampler import TrainSampler
 
-    paths = []
+    paths = preview_paths(folder, count)
+    written = []
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
-    for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
+    for path, [(epoch, index)] in zip(paths, sampler):
         record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
-        path = folder / f"sample_{number:03d}.jpg"
         write_image(path, draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title))
-        paths.append(path)
-    return paths
+        written.append(path)
+    return written
 
 
 def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:

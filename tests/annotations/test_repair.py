@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +33,7 @@ def fix(folder: Path, content: Document, **options: Any) -> tuple[Document, dict
     """The repaired document and the counts."""
     path = write_annotations(folder / "in.json", content)
     before = path.read_bytes()
-    fixes = fix_annotations(path, folder / "out.json", **options)
+    fixes = fix_annotations(path, folder / "out.json", overwrite=True, **options)
     assert path.read_bytes() == before
     return json.loads((folder / "out.json").read_text()), fixes
 
@@ -319,13 +320,27 @@ def test_the_file_itself_is_never_the_output(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(path)
     before = path.read_bytes()
     for output in (path, tmp_path / "link.json"):
-        with pytest.raises(DataError, match="never changed"):
+        with pytest.raises(DataError, match="would replace an input"):
             fix_annotations(path, output)
     assert run_tool("annotations", ["fix", str(path), "--output", str(path), "--overwrite"]) == 2
     assert run_tool("annotations", ["fix", str(path), "--output", "-"]) == 2
-    with pytest.raises(DataError, match="cannot write"):
+    with pytest.raises(DataError, match="a.json cannot be a folder"):
         fix_annotations(path, path / "b.json")
     assert path.read_bytes() == before
+
+
+def test_an_image_is_never_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = changed(text_ids)
+    path = write_annotations(tmp_path / "a.json", content)
+    image = tmp_path / "images" / content["images"][0]["file_name"]
+    image.parent.mkdir(parents=True)
+    image.write_bytes(b"an image")
+    os.link(image, tmp_path / "hard.json")
+    for output in (image, tmp_path / "hard.json"):
+        words = ["fix", str(path), "--images", str(tmp_path / "images"), "--output", str(output), "--overwrite"]
+        assert run_tool("annotations", words) == 2
+        assert "would replace an input" in capsys.readouterr().err
+    assert image.read_bytes() == b"an image"
 
 
 def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -357,14 +372,15 @@ def test_any_damage_is_survived_and_a_second_repair_changes_nothing(tmp_path: Pa
         path = write_annotations(tmp_path / "in.json", content)
         folder = tmp_path if seed % 2 else None
         try:
-            fixes = fix_annotations(path, tmp_path / "out.json", folder)
+            fixes = fix_annotations(path, tmp_path / "out.json", folder, overwrite=True)
         except DataError:
             outcomes["refused"] += 1
             continue
         before, after = (json.loads(file.read_text()) for file in (path, tmp_path / "out.json"))
         assert (json.dumps(before) != json.dumps(after)) == bool(fixes), seed
         outcomes["repaired" if fixes else "left"] += 1
-        assert fix_annotations(tmp_path / "out.json", tmp_path / "again.json", folder) == {}, seed
+        fixes = fix_annotations(tmp_path / "out.json", tmp_path / "again.json", folder, overwrite=True)
+        assert fixes == {}, seed
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "out.json").read_bytes()
         check_that_no_keypoint_is_invented(before, after)
         (tmp_path / "again.json").unlink()

@@ -79,7 +79,7 @@ def test_files_are_replaced_only_on_request_and_the_input_never(
 ) -> None:
     before = published.read_bytes()
     assert convert("import-weights", published, "--output", published, "--overwrite") == 2
-    assert "would replace the input" in capsys.readouterr().err
+    assert "would replace an input" in capsys.readouterr().err
     assert published.read_bytes() == before
     output = tmp_path / "ours.pth"
     output.write_bytes(b"mine")

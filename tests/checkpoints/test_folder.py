@@ -111,11 +111,13 @@ def test_temporary_files_of_a_killed_process_are_deleted_and_never_written_to(tm
     folder.save({"step": 1}, 1, best=True)
     for name in ("last", "step-00000009"):
         os.link(folder.best, tmp_path / f".{name}.pth.{os.getpid()}.tmp")
-    (tmp_path / ".last.pth.1.tmp").write_bytes(b"half")
-    other_program = tmp_path / ".weights.pth.1.tmp"  # of a program that exports into the folder
-    other_program.write_bytes(b"half")
+    (tmp_path / ".last.pth.1.tmp").write_bytes(b"PK\x03\x04 half")
+    (tmp_path / ".best.pth.1.tmp").touch()
+    others = {tmp_path / ".weights.pth.1.tmp", tmp_path / ".best.pth.2.tmp"}  # of programs that use the folder, too
+    for path in others:
+        path.write_bytes(b"half")
     save_steps(folder, 2)
-    assert list(tmp_path.glob(".*.tmp")) == [other_program]
+    assert set(tmp_path.glob(".*.tmp")) == others
     assert read_checkpoint(folder.best)["step"] == 1
     assert read_checkpoint(folder.last)["step"] == 2
 

@@ -64,6 +64,11 @@ def test_statistics_are_printed_and_previews_drawn(capsys: pytest.CaptureFixture
     assert "main persons (training samples)      3" in capsys.readouterr().out
     assert tool("--output a.h5 --stats --preview previews --preview-count 2 --set train.input_size=64") == 0
     assert "2 samples" in capsys.readouterr().out and len(list(Path("previews").iterdir())) == 2
+    Path("previews/sample_002.jpg").write_text("mine")
+    assert tool("--output a.h5 --preview previews --preview-count 2") == 2
+    assert "previews/sample_001.jpg exists" in capsys.readouterr().err
+    assert Path("previews/sample_002.jpg").read_text() == "mine"
+    assert tool("--output a.h5 --preview previews --preview-count 2 --set train.input_size=64 --overwrite") == 0
 
 
 def test_stores_that_share_images_give_status_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +125,7 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
         (f"--output a.h5 {INPUTS} --unlabelled", "leave out --unlabelled or --annotations"),
         (f"--output images {INPUTS}", "is a folder"),
         (f"--output annotations.json {INPUTS} --overwrite", "is not an HDF5 file and is not overwritten"),
-        (f"--output annotations.json/a.h5 {INPUTS}", "cannot write annotations.json/a.h5: "),
+        (f"--output annotations.json/a.h5 {INPUTS}", "annotations.json cannot be a folder: a file has that name"),
         (f"--output a.h5 {INPUTS} --image-ids 9", "has no image 9"),
         (f"--output a.h5 {INPUTS} --image-ids ids.txt", "cannot read image ids from ids.txt"),
         (f"--output a.h5 {INPUTS} --image-ids 1 two", "image ids are whole numbers"),

@@ -140,6 +140,13 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     results = results.rename(tmp_path / "diagnosis.json")
     line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
     assert "would replace an input" in line
+    page = tmp_path / "report.html"
+    page.write_text("mine")
+    results = results.rename(tmp_path / "r.json")
+    line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
+    assert "report.html exists" in line and page.read_text() == "mine"
+    assert run("--annotations", annotations, "--results", results, "--output", tmp_path, "--overwrite") == 0
+    assert page.read_text() != "mine"
 
 
 def test_files_of_the_same_name_are_told_apart() -> None:

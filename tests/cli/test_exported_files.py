@@ -97,6 +97,9 @@ def test_wrong_flags_of_the_exporter_are_one_line(
     checkpoint: Path, spot_file: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "a.onnx"
+    existing = tmp_path / "mine.onnx"
+    existing.write_text("mine")
+    photo = next(photos.iterdir())
     for network, path, words, message in (
         (spot_file, output, [], "is an exported file already"),
         (checkpoint, output, ["--int8"], "--calibrate IMAGES"),
@@ -104,6 +107,8 @@ def test_wrong_flags_of_the_exporter_are_one_line(
         (checkpoint, output, ["--int8", "--calibrate", tmp_path / "no"], "no such file"),
         (checkpoint, checkpoint, [], "would replace an input"),
         (checkpoint, tmp_path, [], "is a folder"),
+        (checkpoint, existing, [], "mine.onnx exists"),
+        (checkpoint, photo, ["--int8", "--calibrate", photos, "--overwrite"], "would replace an input"),
     ):
         argv = ["--checkpoint", network, "--output", path, *words]
         assert run_tool("export-onnx", list(map(str, argv))) == 2

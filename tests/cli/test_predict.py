@@ -149,6 +149,106 @@ def test_files_that_the_tool_did_not_write_are_kept_without_overwrite(
         assert "would replace an input" in capsys.readouterr().err
 
 
+def test_an_input_of_any_kind_is_never_replaced(
+    predict: Predict, photos: Path, spot_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("mine.toml").write_text("[inference]\nheight = 64\n")
+    Path("list.txt").write_text("photos/a.png\n")
+    os.link("photos/a.png", "a.jsonl")
+    Path("b.csv").symlink_to("photos/b.png")
+    for number in range(2):
+        shutil.copy("photos/a.png", f"frame_{number}.png")
+    os.link("frame_1.png", "frame.csv")
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    for words in (
+        ["photos", "--config", "mine.toml", "--csv", "mine.toml"],
+        ["photos", "--set", "model.skeleton='mine.toml'", "--csv", "mine.toml"],
+        ["photos", "--json", "a.jsonl"],
+        ["photos", "--csv", "b.csv"],
+        ["frame_%d.png", "--csv", "frame.csv"],
+        ["photos", "--csv", spot_file],
+    ):
+        assert predict(*words, "--overwrite") == 2
+        error = capsys.readouterr().err
+        assert "would replace an input" in error and error.count("\n") == 1
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_side_files_of_others_are_refused_and_our_own_are_replaced(
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("p.jsonl.progress", "p.jsonl.progress.lock"):
+        foreign = Path(name)
+        foreign.write_text("mine")
+        for words in ([], ["--overwrite"], ["--resume"]):
+            assert predict("photos", "--json", "p.jsonl", *words) == 2
+            error = capsys.readouterr().err
+            assert f"{name} was not written by posenet" in error and error.count("\n") == 1
+        assert foreign.read_text() == "mine" and not Path("p.jsonl").exists()
+        foreign.unlink()
+    Path("p.jsonl.progress").write_text('{"run": {"inputs": "of a run that was killed"}}\n')
+    Path("p.jsonl.progress.lock").touch()
+    assert predict("photos", "--json", "p.jsonl") == 0
+    assert {path.name for path in Path().iterdir()} == {"photos", "p.jsonl"}
+
+
+def test_the_lines_of_an_earlier_run_under_another_name_stay(predict: Predict, photos: Path) -> None:
+    Path("earlier").write_text("lines of an earlier run")
+    os.link("earlier", "p.jsonl")
+    assert predict("photos", "--json", "p.jsonl", "--overwrite") == 0
+    assert Path("earlier").read_text() == "lines of an earlier run"
+    assert len(Path("p.jsonl").read_text().splitlines()) == 3
+
+
+def test_outputs_of_others_are_kept_when_a_prediction_starts_with_resume(
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("p.csv").write_text("mine")
+    words = ["photos", "--json", "p.json", "--csv", "p.csv", "--resume"]
+    assert predict(*words) == 2
+    assert "p.csv exists" in capsys.readouterr().err and Path("p.csv").read_text() == "mine"
+    Path("p.csv").unlink()
+    for _ in range(2):
+        assert predict(*words) == 0
+    # As after a kill: a journal that names its outputs, and not the file of a flag that was added.
+    journal = Path("p.json.progress")
+    header = json.loads(journal.read_text().partition("\n")[0])
+    journal.write_text(json.dumps({"run": header["run"], "outputs": ["p.json", "p.csv"]}) + "\n")
+    Path("p2.csv").write_text("mine")
+    assert predict(*words[:3], "--csv", "p2.csv", "--resume") == 2
+    assert "p2.csv exists" in capsys.readouterr().err and Path("p2.csv").read_text() == "mine"
+    Path("p.csv").write_text("written until the kill")
+    assert predict(*words) == 0 and Path("p.csv").read_text().startswith("file_name")
+
+
+def test_a_long_name_does_not_end_the_prediction_of_a_folder(predict: Predict, photos: Path) -> None:
+    name = "x" * 241 + ".png"
+    (photos / "a.png").rename(photos / name)
+    assert predict("photos", "--output", "out", "--json", "p.json", "--heatmaps", "maps") == 0
+    assert {path.name for path in Path("out").iterdir()} == {path.name for path in photos.iterdir()}
+    assert len(list(Path("maps").iterdir())) == 4 and len(read_json("p.json")) == 3
+
+
+@pytest.mark.parametrize("flag", [["--scales", "0.5", "1"], ["--set", "inference.flip=false", "inference.height=96"]])
+def test_inputs_may_follow_a_flag_with_several_values(predict: Predict, photos: Path, flag: list[str]) -> None:
+    assert predict("--json", "p.json", *flag, "photos/a.png", "photos/b.png") == 0
+    assert {person["file_name"] for person in read_json("p.json")} == {"photos/a.png", "photos/b.png"}
+
+
+def test_the_parent_checks_outputs_before_it_starts_processes(
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object) -> int:
+        raise AssertionError("processes were started")
+
+    monkeypatch.setattr("posenet.cli.processes.run_processes", start)
+    Path("p.json").write_text("mine")
+    assert predict("photos", "--json", "p.json", "--nproc", "2") == 2
+    assert "p.json exists" in capsys.readouterr().err
+    assert predict("-", "--json", "p.json", "--nproc", "2") == 2
+    assert "p.json exists" in capsys.readouterr().err
+
+
 def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
     predict: Predict, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -298,6 +398,23 @@ def test_a_list_or_an_image_on_standard_input(
     monkeypatch.setattr("sys.stdin", None)
     assert predict("-", "--json", "-") == 2
     assert "standard input is closed" in capsys.readouterr().err
+
+
+def test_a_window_that_is_closed_leaves_the_prediction_to_be_resumed(
+    predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(4):
+        shutil.copy("photos/a.png", f"photos/c{number}.png")
+    shown: list[np.ndarray]
+    shown = install_window(monkeypatch, lambda: ord("q") if len(shown) == 2 else ord(" "))
+    monkeypatch.setattr("posenet.cli.predict.require_display", lambda: None)
+    words = ["photos", "--json", "p.json", "--resume", "--batch-size", "1"]
+    assert predict(*words, "--show") == 0
+    assert len(shown) == 2 and len(read_json("p.json")) == 2
+    assert predict(*words) == 0
+    assert len(read_json("p.json")) == 7
+    before = Path("p.json").read_bytes()
+    assert predict(*words) == 0 and Path("p.json").read_bytes() == before
 
 
 def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:

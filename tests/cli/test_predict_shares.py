@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import re
@@ -263,6 +264,20 @@ def test_two_processes_cannot_write_the_same_file(
         assert "p.jsonl is being written by another process" in capfd.readouterr().err
         assert not path.exists()
     assert predict(inputs / "001.png", "--json", path, "--resume") == 0
+
+
+def test_a_file_system_without_locks_is_a_warning(
+    predict: Predict, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    words = [inputs / "001.png", inputs / "002.png", "--batch-size", "1", "--json"]
+    assert predict(*words, tmp_path / "p.jsonl") == 0
+    assert "has no locks" in capfd.readouterr().err
+    assert predict(*words, tmp_path / "q.jsonl", "--resume") == 0
+    assert (tmp_path / "p.jsonl").read_bytes() == (tmp_path / "q.jsonl").read_bytes() != b""
 
 
 @pytest.mark.slow

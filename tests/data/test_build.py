@@ -318,7 +318,7 @@ class TestOutput:
             write_store(Path("-"), records)
         with pytest.raises(DataError, match="is a folder"):
             write_store(tmp_path, records)
-        with pytest.raises(DataError, match=f"cannot write {tmp_path}/notes.txt/a.h5: "):
+        with pytest.raises(DataError, match="notes.txt cannot be a folder"):
             write_store(tmp_path / "notes.txt" / "a.h5", records)
 
     def test_what_stops_a_build_is_named_and_leaves_nothing(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,36 @@ def test_errors_are_exceptions(checkpoint: Path, split: tuple[Path, Path], tmp_p
     with pytest.raises(ConfigError, match=unknown_frame):
         posenet.build_store(*split, tmp_path / "a.h5", exif_frame="shown")  # type: ignore[arg-type]
     assert not list(tmp_path.glob("*.h5"))
+
+
+def test_existing_outputs_are_kept_and_inputs_always(
+    checkpoint: Path, split: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, annotations = split
+    results, charts, report = (tmp_path / name for name in ("r.json", "charts", "report"))
+    image = next(images.glob("*.jpg"))
+    os.link(image, tmp_path / "image.json")
+    argv = ["--checkpoint", str(checkpoint), "--images", str(images), "--annotations", str(annotations)]
+    outputs = [results, charts / "keypoints.png", report / "report.html"]
+    for path in outputs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    words = [["--output", str(results)], ["--plots", str(charts)], ["--report", str(report)]]
+    for flags, path in zip(words, outputs):
+        assert run_tool("evaluate", [*argv, *flags]) == 2
+        assert f"{path} exists" in capsys.readouterr().err and path.read_text() == "mine"
+    with pytest.raises(DataError, match="r.json exists"):
+        posenet.evaluate(checkpoint, *split, output=results)
+    posenet.evaluate(checkpoint, *split, output=results, overwrite=True)
+    before = image.read_bytes()
+    for path in (image, tmp_path / "image.json"):
+        assert run_tool("evaluate", [*argv, "--output", str(path), "--overwrite"]) == 2
+        assert "would replace an input" in capsys.readouterr().err
+        with pytest.raises(DataError, match="would replace an input"):
+            posenet.evaluate(checkpoint, *split, output=path, overwrite=True)
+    assert image.read_bytes() == before
+    assert run_tool("evaluate", [*argv, *itertools.chain(*words), "--overwrite"]) == 0
+    assert all(path.read_bytes() != b"mine" for path in outputs)
 
 
 def test_the_results_file_is_one_that_pycocotools_reads(

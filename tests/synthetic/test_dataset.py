@@ -67,7 +67,7 @@ def annotate_alone(canvas: Canvas, figure: Figure, painted: int = 1) -> dict:
 def test_an_earlier_data_set_is_replaced_by_the_same_bytes_with_any_number_of_workers(tmp_path: Path) -> None:
     write_dataset(tmp_path / "two", train=12, val=2, seed=0, workers=1, size=64)
     for name, seed, workers in (("one", 5, 1), ("two", 5, 2), ("other", 6, 1)):
-        write_dataset(tmp_path / name, train=10, val=3, seed=seed, workers=workers, size=96)
+        write_dataset(tmp_path / name, train=10, val=3, seed=seed, workers=workers, size=96, overwrite=True)
     one, two, other = (file_contents(tmp_path / name) for name in ("one", "two", "other"))
     assert one == two
     assert one.keys() == other.keys()
@@ -264,10 +264,14 @@ def test_an_interrupted_run_does_not_look_complete(tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr("posenet.synthetic.dataset._write_image", interrupted)
-        write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
+        write_dataset(tmp_path, train=3, val=1, workers=1, size=64, overwrite=True)
     assert not list(tmp_path.glob("annotations/*"))
-    write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
+    write_dataset(tmp_path, train=3, val=1, workers=1, size=64, overwrite=True)
     assert len(list(tmp_path.glob("annotations/*.json"))) == 2
+    before = file_contents(tmp_path)
+    with pytest.raises(DataError, match="contains a data set; .*--overwrite"):
+        write_dataset(tmp_path, train=2, val=1, workers=1, size=64)
+    assert file_contents(tmp_path) == before
 
 
 @pytest.mark.parametrize(

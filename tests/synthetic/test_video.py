@@ -90,7 +90,7 @@ def test_a_data_set_of_videos_is_reproducible_and_replaced(tmp_path: Path) -> No
     person = truth["frames"][0]["people"][0]
     assert set(person) == {"id", "bbox", "keypoints", "visible"}
     assert len(person["keypoints"]) == 3 * len(truth["keypoints"]) == 51
-    write_dataset(tmp_path / "a", train=1, val=0, workers=1, size=64)
+    write_dataset(tmp_path / "a", train=1, val=0, workers=1, size=64, overwrite=True)
     assert not list((tmp_path / "a").rglob("0*.mp4")) and not list((tmp_path / "a").rglob("0*.json"))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from posenet import TrainingCallback
+from posenet.errors import DataError
 from posenet.settings import Config
 from posenet.training.log import JsonLines, TextLog
 from tests.helpers.run_logs import read_log
@@ -162,6 +163,24 @@ def test_without_tensorboard_and_matplotlib_one_line_each_names_the_package_to_i
     assert text.count("pip install 'simplepose[tensorboard]'") == 1
     assert text.count("pip install 'simplepose[plot]'") == 1
     assert not (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png"])
+def test_files_of_other_programs_in_the_folder_of_a_run_are_refused(stores: Stores, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(DataError, match=f"{name} was not written by posenet"):
+        train_tiny(stores, tmp_path, max_steps=1)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {name: b"mine"}
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_is_started_again(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+    for checkpoint in tmp_path.glob("*.pth"):
+        checkpoint.unlink()
+    (tmp_path / "run.status").write_text("running\n")
+    log = (tmp_path / "log.txt").read_text()
+    train_tiny(stores, tmp_path, max_steps=1)
+    assert (tmp_path / "log.txt").read_text().startswith(log) and (tmp_path / "last.pth").is_file()
 
 
 def test_curves_are_drawn_also_without_a_validation_and_their_failure_ends_no_run(

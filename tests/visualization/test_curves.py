@@ -16,6 +16,7 @@ from posenet.errors import DataError
 from posenet.images import read_image
 from posenet.inference.evaluation import METRICS, Evaluation
 from posenet.visualization.curves import (
+    CURVES_FILE,
     LOG_FILE,
     MAX_POINTS,
     evaluation_paths,
@@ -155,6 +156,23 @@ def test_the_tool_writes_a_file_or_refuses_bad_input(
     folder = run(*full_run())
     assert run_tool("plot", [str(folder / LOG_FILE), "--output", str(tmp_path / "new" / "c.svg")]) == 0
     assert "<svg" in (tmp_path / "new" / "c.svg").read_text()
+    capsys.readouterr()
+    log = (folder / LOG_FILE).read_bytes()
+    for _ in range(2):
+        assert run_tool("plot", [str(folder)]) == 0, "curves of the run are drawn again"
+    (folder / CURVES_FILE).write_bytes(b"mine")
+    (tmp_path / "c.svg").write_bytes(b"mine")
+    for words, message in (
+        ([str(folder)], "curves.png was not written by posenet"),
+        ([str(folder), "--overwrite"], "curves.png was not written by posenet"),
+        ([str(folder), "--output", str(tmp_path / "c.svg")], "c.svg exists"),
+        ([str(folder), "--output", str(folder / LOG_FILE), "--overwrite"], "would replace an input"),
+    ):
+        assert run_tool("plot", words) == 2
+        assert message in capsys.readouterr().err
+    assert (folder / CURVES_FILE).read_bytes() == (tmp_path / "c.svg").read_bytes() == b"mine"
+    assert (folder / LOG_FILE).read_bytes() == log
+    assert run_tool("plot", [str(folder), "--output", str(tmp_path / "c.svg"), "--overwrite"]) == 0
     capsys.readouterr()
     for words, message in (
         ([str(tmp_path)], "give the folder of a run"),

@@ -51,11 +51,11 @@ def import_yolo_pose(
     content = _read_yaml(data_file)
     layout = _parse_format(content, data_file, keypoints)
     paths = _find_images(content, data_file, split)
-    label_paths = [_label_path(path) for path in paths]
+    label_paths = [label_path(path) for path in paths]
     num_without = sum(not path.is_file() for path in label_paths)
     if num_without == len(paths):
         raise DataError(f"no image of {data_file} has labels, for example {label_paths[0]}; restore the label files")
-    people_of = {path: _read_labels(label_path, layout) for path, label_path in zip(paths, label_paths)}
+    people_of = {path: _read_labels(label, layout) for path, label in zip(paths, label_paths)}
     notes = []
     if num_without:
         notes.append(f"{pluralize(num_without, 'image')} without a label file: kept, with nobody in it")
@@ -162,7 +162,7 @@ def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:
     return [_find_place(line.strip(), [path.parent, *roots], path) for line in lines if line.strip()]
 
 
-def _label_path(image: Path) -> Path:
+def label_path(image: Path) -> Path:
     """The file with the labels of an image: the last folder ``images`` of its path becomes ``labels``."""
     parts = list(image.parts)
     folders = [index for index, part in enumerate(parts[:-1]) if part == "images"]

@@ -6,9 +6,11 @@ Of several processes, each writes the people it finds to a journal; rank 0 reads
 from __future__ import annotations
 
 import contextlib
-import glob
+import errno
 import json
+import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +19,21 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from posenet.errors import DataError
-from posenet.files import name_file_in_errors, write_atomically
+from posenet.files import OWN_LOCK, name_file_in_errors, write_atomically
 from posenet.inference.media.frames import FramePeople
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 
 SUFFIX = ".progress"
+LOCK_SUFFIX = ".lock"
+OWN_JOURNAL = re.compile(rb'\{"run": \{')
+"""How every journal and every note of completion begins."""
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 END = "end"
 """Key of the last line."""
+
+_log = logging.getLogger(__name__)
 
 
 def journal_paths(file: Path, world_size: int) -> list[Path]:
@@ -39,24 +47,80 @@ def completion_note_path(file: Path) -> Path:
     return journal_paths(file, 1)[0]
 
 
-def check_resumable(file: Path, world_size: int) -> None:
-    """Check that a file of people was begun by as many processes, if it exists.
+def side_files(file: Path, world_size: int) -> dict[Path, re.Pattern[bytes]]:
+    """All files that may be written beside a file of people, and how those of this program begin."""
+    journals = journal_paths(file, world_size)
+    locks = dict.fromkeys(map(_lock_path, journals), OWN_LOCK)
+    return dict.fromkeys([*journals, completion_note_path(file)], OWN_JOURNAL) | locks
 
-    Raises:
-        DataError: it was begun by another number of processes, is complete, or was not written by this tool.
-    """
-    journals = set(file.parent.glob(f"{glob.escape(file.name + SUFFIX)}*"))
-    journals = {path for path in journals if path.suffix != ".lock"}
-    if journals and not journals & set(journal_paths(file, world_size)):
-        raise DataError(
-            f"{file} was begun by another number of processes ({sorted(journals)[0].name}); continue it with as "
-            "many, or start again without --resume"
-        )
-    if file.exists() and not journals:
+
+def find_journals(file: Path) -> list[Path]:
+    """The journals of any number of processes that exist for a file of people."""
+    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
+    found = file.parent.iterdir() if file.parent.is_dir() else ()
+    return sorted(path for path in found if pattern.fullmatch(path.name))
+
+
+def unrecorded_outputs(file: Path, outputs: Sequence[str]) -> list[str]:
+    """Those of ``outputs`` that no journal of a file of people names as its own; see ``Journal.open``."""
+    recorded: set[str] = set()
+    for path in find_journals(file):
+        with open(path, "rb") as journal, contextlib.suppress(ValueError, AttributeError):
+            # Journals of version 0.5, and notes of completion, after which nothing is written, do not name them.
+            recorded.update(json.loads(journal.readline()).get("outputs", _relative(outputs, path)))
+    return [output for output, name in zip(outputs, _relative(outputs, file)) if name not in recorded]
+
+
+def _relative(outputs: Sequence[str], file: Path) -> list[str]:
+    """Paths as seen from the folder of a file."""
+    return [os.path.relpath(output, file.parent) for output in outputs]
+
+
+def require_journal(file: Path) -> None:
+    """Raise ``DataError`` if a file of people exists without a journal from which it can be continued."""
+    if file.exists() and not find_journals(file):
         raise DataError(
             f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
-            "written by this tool; delete it to start again"
+            "written by this tool; choose another name, or start again with --overwrite"
         )
+
+
+def check_resumable(file: Path, world_size: int) -> None:
+    """Raise ``DataError`` if a file of people was begun by another number of processes."""
+    journals = find_journals(file)
+    if journals and not set(journals) & set(journal_paths(file, world_size)):
+        raise DataError(
+            f"{file} was begun by another number of processes ({journals[0].name}); continue it with as "
+            "many, or start again without --resume"
+        )
+
+
+def _lock_path(journal: Path) -> Path:
+    return journal.with_name(journal.name + LOCK_SUFFIX)
+
+
+@contextlib.contextmanager
+def _lock(journal: Path) -> Iterator[None]:
+    """Within this context no other process writes the journal; ``DataError`` if one does."""
+    lock = FileLock(_lock_path(journal))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DataError(
+            f"{journal.with_suffix('')} is being written by another process; wait until it has ended, or choose "
+            "another file"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _log.warning(
+            "%s has no locks (%s); let no other process write %s", journal.parent, error.strerror, journal.stem
+        )
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is locked
+        lock.release()
 
 
 class Journal:
@@ -77,33 +141,23 @@ class Journal:
         self._skeleton = skeleton
 
     @contextlib.contextmanager
-    def open(self, run: Mapping[str, Any], *, resume: bool) -> Iterator[None]:
+    def open(self, run: Mapping[str, Any], outputs: Sequence[str], *, resume: bool) -> Iterator[None]:
         """Start the journal, or ``resume`` an earlier one, if there is one. Others cannot write it in this context.
 
         Args:
             run: everything that the people depend on.
+            outputs: the files of people, which a later run with ``resume`` may replace.
 
         Raises:
             DataError: another process writes it, or it is of a run with other inputs or flags.
         """
-        lock = FileLock(self.path.with_name(self.path.name + ".lock"))
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise DataError(
-                f"{self.path.with_suffix('')} is being written by another process; wait until it has ended, or choose "
-                "another file"
-            ) from error
-        try:
+        with _lock(self.path):
             if resume and self.path.exists():
                 _read_header(self.path, run)
             else:
-                write_atomically(self.path, _line({"run": dict(run)}))
+                write_atomically(self.path, _line({"run": dict(run), "outputs": _relative(outputs, self.path)}))
             with open(self.path, "ab", buffering=0) as self._file:
                 yield
-        finally:
-            Path(lock.lock_file).unlink(missing_ok=True)  # while it is locked
-            lock.release()
 
     def replay(self) -> Iterator[FramePeople]:
         """Yield the frames of the blocks that are complete; cut off what follows. The images have no pixels."""

@@ -21,7 +21,7 @@ import cv2
 import numpy as np
 
 from posenet.errors import ConfigError
-from posenet.files import atomic_replacement, name_file_in_errors, resolve_link
+from posenet.files import MAX_NAME_BYTES, atomic_replacement, name_file_in_errors, resolve_link, shorten_name
 from posenet.images import WRITABLE_SUFFIXES, write_image
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
 from posenet.inference.person import Person
@@ -48,13 +48,17 @@ def output_paths(
 ) -> dict[Source, list[Path]]:
     """Choose the paths in ``folder`` that the output of each source may have: one for each of its suffixes.
 
-    An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name.
+    An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name, and
+    shortened if it would be longer than file systems allow.
     """
     paths: dict[Source, list[Path]] = {}
     taken: set[str] = set()
     for source in sources:
-        for name in itertools.chain([source.stem], (f"{source.stem}-{number}" for number in itertools.count(2))):
-            paths[source] = [folder / source.subfolder / (name + suffix) for suffix in suffixes_of(source)]
+        suffixes = suffixes_of(source)
+        length = MAX_NAME_BYTES - max(map(len, suffixes))
+        for number in itertools.chain([""], (f"-{number}" for number in itertools.count(2))):
+            name = shorten_name(source.stem, length - len(number)) + number
+            paths[source] = [folder / source.subfolder / (name + suffix) for suffix in suffixes]
             # Photo.jpg and photo.jpg are the same file on some file systems.
             files = {str(path).lower() for path in paths[source]}
             if not files & taken:

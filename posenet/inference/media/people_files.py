@@ -19,7 +19,7 @@ import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
-from posenet.files import open_text_output
+from posenet.files import is_standard_output, open_text_output, resolve_link
 from posenet.images import oriented_size, read_header
 from posenet.inference.evaluation import to_coco_result
 from posenet.inference.media.outputs import Write
@@ -74,7 +74,10 @@ def write_json_lines(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
 
         @functools.cache
         def open_file() -> TextIO:
-            return stack.enter_context(path.open("w", encoding="utf-8"))
+            file = resolve_link(path)
+            if file.is_file() and not is_standard_output(file):
+                file.unlink()  # a hard link to it keeps its content
+            return stack.enter_context(file.open("w", encoding="utf-8"))
 
         def write(frame: Frame, people: Sequence[Person]) -> None:
             lines = [json.dumps(people_entry(frame, person, ids.id_of(frame))) + "\n" for person in people]

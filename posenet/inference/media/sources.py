@@ -208,6 +208,13 @@ def numbered_files(pattern: Path) -> list[Path]:
     return [path for _, path in sorted(files.items())]
 
 
+def files_of_source(source: Source) -> list[Path]:
+    """The files that a source is read from."""
+    if source.path is None:
+        return []
+    return numbered_files(source.path) if source.kind == "numbered" else [source.path]
+
+
 def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
     """Split sources into numbered blocks that are predicted together: up to ``batch_size`` images, or one video.
 

@@ -43,6 +43,19 @@ def test_drawings_of_subfolders_go_into_subfolders(tmp_path: Path) -> None:
     assert [str(path.relative_to(tmp_path)) for [path] in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
 
 
+def test_long_names_are_shortened_and_stay_unique(tmp_path: Path) -> None:
+    stem = "x" * 252
+    sources = [Source("image", Path("in", name)) for name in (stem + ".jp", "x" * 251 + ".jpg")]
+    sources += [Source("video", Path("in", stem + ".ts")), Source("image", Path("in", "y" * 241 + ".jpg"))]
+    names = [path.name for [path] in output_paths(sources, tmp_path, drawing_suffixes).values()]
+    assert names == ["x" * 251 + ".png", "x" * 251 + ".jpg", "x" * 251 + ".mp4", "y" * 241 + ".jpg"]
+    with write_drawings(output_paths(sources, tmp_path, drawing_suffixes)) as write:
+        for source in sources:
+            if source.kind == "image":
+                write(Frame(source, GREY), GREY)
+    assert {path.name for path in tmp_path.iterdir()} == {name for name in names if not name.endswith(".mp4")}
+
+
 def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -> None:
     video = Source("video", tmp_path / "in" / "clip.mp4")
     write_video(tmp_path / "in" / "clip.mp4")

@@ -1,0 +1,63 @@
+"""Flags that several tools share: inputs after a flag with several values, and what counts as an input."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from posenet.cli.main import TOOLS, run_tool
+from posenet.cli.options import give_back_inputs, input_files
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("--scales 0.5 1 photo.jpg", "photo.jpg --scales 0.5 1"),
+        ("--set a.b=c d.e=f photo.jpg - --flip", "photo.jpg - --set a.b=c d.e=f --flip"),
+        ("--set a.b=c --scales 2 x y --set d.e=f z", "x y z --set a.b=c --scales 2 --set d.e=f"),
+        ("--json p.json --scales 1 x", "--json p.json x --scales 1"),
+        ("import --keypoints nose tail data.yaml --output o", "import data.yaml --keypoints nose tail --output o"),
+        ("x --scales 0.5 1 --set a.b=c", "x --scales 0.5 1 --set a.b=c"),
+        ("--scales 1 -- --set x", "--scales 1 -- --set x"),
+        ("--scales=1 x", "--scales=1 x"),
+    ],
+)
+def test_inputs_after_a_flag_with_several_values_move_before_it(words: str, expected: str) -> None:
+    assert give_back_inputs(words.split()) == expected.split()
+
+
+def test_tools_without_inputs_still_name_the_word_that_is_no_override(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool("train", ["--set", "model.stacks", "2"]) == 2
+    error = capsys.readouterr().err
+    assert "model.stacks" in error and "unrecognized" not in error
+
+
+def test_every_file_that_a_flag_names_is_an_input_except_the_outputs() -> None:
+    args = argparse.Namespace(
+        checkpoint="a.pth",
+        results=[Path("b.json"), Path("c.json")],
+        inputs=["-", "d.jpg"],
+        overrides=["model.skeleton='e.toml'", "data.train = f.h5"],
+        config=None,
+        height=512,
+        output="out.json",
+        csv="out.csv",
+        command=["predict", "g"],
+    )
+    names = {str(path) for path in input_files(args)}
+    assert names >= {"a.pth", "b.json", "c.json", "0", "d.jpg", "e.toml", "f.h5"}
+    assert not names & {"out.json", "out.csv", "g", "512"}
+
+
+def test_every_tool_that_writes_has_the_same_flag_to_replace_files(capsys: pytest.CaptureFixture[str]) -> None:
+    actions = {"annotations": ["fix", "import", "skeleton"], "weights": ["import", "export"]}
+    for tool in TOOLS:
+        if tool.startswith("train"):
+            continue
+        for words in [[action] for action in actions.get(tool, [])] or [[]]:
+            with pytest.raises(SystemExit):
+                run_tool(tool, [*words, "--help"])
+            shown = " ".join(capsys.readouterr().out.split())
+            assert "--overwrite replace existing outputs; an input is never replaced" in shown, (tool, words)
