@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import math
 import signal
 import warnings
@@ -21,7 +22,7 @@ from posenet.data.sampler import SampleKey
 from posenet.settings import MAP_STRIDE
 
 PEOPLE_MULTIPLE = 4
-"""Batches are padded to a multiple of this number of people, so that a recorded or compiled step sees few shapes."""
+"""Batches are padded to a multiple of this number of people, so that a compiled step sees few shapes."""
 PREFETCH_FACTOR = 2
 """Batches that a worker may be ahead of the main process."""
 KEPT_BLOCKS = 64
@@ -184,6 +185,9 @@ def _keep_batch(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
+    # A forked worker must not collect objects of the main process, whose ends could wait for threads that the fork has
+    # not copied. Visiting them would also copy the memory that both processes share.
+    gc.freeze()
     keep_freed_memory()
     # One thread per worker: OpenCV's thread pool would compete with the other workers for the same cores.
     cv2.setNumThreads(0)
