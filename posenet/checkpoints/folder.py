@@ -76,13 +76,21 @@ class CheckpointFolder:
         if best:
             _link(self.best, numbered)
         _link(self.last, numbered)  # last of all: a run that is killed before this repeats the step with its best.pth
-        for old in self.history()[self.keep :]:
+        for old in self.history(step)[self.keep :]:
             old.unlink(missing_ok=True)
 
-    def history(self) -> list[Path]:
-        """The numbered checkpoints, newest first by time: after a return to an older one, lower numbers are newer."""
-        numbered = [path for path in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", path.name)]
-        return sorted(numbered, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    def history(self, last_step: int | None = None) -> list[Path]:
+        """The numbered checkpoints, newest first.
+
+        After a return to an older checkpoint, the steps beyond ``last_step``, that of ``last.pth``, are the oldest.
+        Times do not count, because copies of files have others. None looks for the step of ``last.pth``.
+        """
+        names = (re.fullmatch(r"step-(\d+)\.pth", path.name) for path in self.path.glob("step-*.pth"))
+        paths = {int(name[1]): self.path / name[0] for name in names if name}
+        if last_step is None:
+            same = [step for step, path in paths.items() if self.last.exists() and path.samefile(self.last)]
+            last_step = max(same or paths, default=0)
+        return [paths[step] for step in sorted(paths, key=lambda step: (step <= last_step, step), reverse=True)]
 
     def newest_intact(
         self, accept: Callable[[dict[str, Any]], bool] = lambda state: True

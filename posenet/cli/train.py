@@ -154,13 +154,18 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     if args.opt_level:
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, OPT_LEVELS[args.opt_level])
+    restarted = is_restarted(os.environ)
+    if restarted:
+        _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
     result = train(
         args.config,
         args.overrides + flag_overrides(args),
-        resume=_resume(args),
+        # None without the flag, and empty without its value, which is the newest checkpoint of the run's folder.
+        resume=False if args.resume is None else args.resume or True,
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
         runtime=runtime,
+        restarted=restarted,
     )
     return STOPPED_STATUS if result.stopped else 0
 
@@ -184,21 +189,6 @@ def flag_overrides(args: argparse.Namespace) -> list[str]:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
     return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
-
-
-def _resume(args: argparse.Namespace) -> bool | str:
-    """What to resume: True is the newest checkpoint of the run's folder.
-
-    ``--resume`` is None without the flag, and empty without its value. A run that its launcher has started again
-    continues from its newest checkpoint.
-    """
-    resume: str | None = args.resume
-    if is_restarted(os.environ):
-        _log.info("The launcher has started the run again: resuming from its newest checkpoint")
-        if not resume or getattr(args, "checkpoint.path"):
-            return True
-        return os.path.dirname(resume) if os.path.isfile(resume) else resume
-    return False if resume is None else resume or True
 
 
 def _loss_scale(text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import gc
 import math
 import multiprocessing
 import os
@@ -26,7 +27,7 @@ from posenet.data.sampler import SampleKey
 from posenet.settings import MAP_STRIDE
 
 PEOPLE_MULTIPLE = 4
-"""Batches are padded to a multiple of this number of people, so that a recorded or compiled step sees few shapes."""
+"""Batches are padded to a multiple of this number of people, so that a compiled step sees few shapes."""
 PREFETCH_FACTOR = 2
 """Batches that a worker may be ahead of the main process."""
 KEPT_BLOCKS = 64
@@ -222,6 +223,9 @@ def _keep_batch(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
+    # A forked worker must not collect objects of the main process, whose ends could wait for threads that the fork has
+    # not copied. Visiting them would also copy the memory that both processes share.
+    gc.freeze()
     keep_freed_memory()
     # One thread per worker: OpenCV's thread pool would compete with the other workers for the same cores.
     cv2.setNumThreads(0)

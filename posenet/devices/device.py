@@ -141,13 +141,26 @@ def cudnn_flags(*, benchmark: bool, tf32: bool | None = None) -> Iterator[None]:
         tf32: let convolutions round float32 to TF32; None changes nothing.
     """
     flags = torch.backends.cudnn
-    previous_benchmark = flags.benchmark
-    previous_tf32 = flags.allow_tf32
-    flags.benchmark = benchmark and not (flags.deterministic or torch.are_deterministic_algorithms_enabled())
-    if tf32 is not None:
-        flags.allow_tf32 = tf32
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, flags, "benchmark", flags.benchmark)
+        flags.benchmark = benchmark and not (flags.deterministic or torch.are_deterministic_algorithms_enabled())
+        if tf32 is not None:
+            stack.enter_context(_tf32_of_cudnn(tf32))
         yield
-    finally:
-        flags.benchmark = previous_benchmark
-        flags.allow_tf32 = previous_tf32
+
+
+@contextlib.contextmanager
+def _tf32_of_cudnn(allowed: bool) -> Iterator[None]:
+    """Within this context, cuDNN may or may not round float32 to TF32."""
+    flags = torch.backends.cudnn
+    with contextlib.ExitStack() as stack:
+        # Since PyTorch 2.9, a program can set precisions, which ``allow_tf32`` may then refuse to describe.
+        operations = [flags.conv, flags.rnn] if hasattr(flags, "conv") else []
+        for operation in operations:
+            stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
+        with contextlib.suppress(RuntimeError):
+            stack.callback(setattr, flags, "allow_tf32", flags.allow_tf32)
+        flags.allow_tf32 = allowed
+        for operation in operations:
+            operation.fp32_precision = "tf32" if allowed else "ieee"
+        yield

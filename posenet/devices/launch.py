@@ -16,6 +16,15 @@ STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
 """Environment variable with the file into which rank 0 writes its exit status."""
 SHUTDOWN_SECONDS = 120
 """Time in which processes can finish their step and save after a stop signal, or end after another one has failed."""
+CAUSES = {
+    "SIGKILL": "a system that runs out of memory does this, and so does a scheduler: lower data.workers or "
+    "train.batch_size, or ask for more memory",
+    "SIGABRT": "the lines above name the cause; with NCCL it is most often that a rank has lost or has waited too "
+    "long for another one, which ends the process after --timeout minutes",
+    "SIGSEGV": "this is a fault of a library, whose lines may be above; update PyTorch and its drivers",
+    "SIGBUS": "shared memory was probably full; lower data.workers or provide more (docker run --shm-size=8g)",
+}
+"""What is known about a process that a signal has ended, and the remedy."""
 STEP_PORT_DISTANCE = 7919
 """Distance of the ports of two successive steps of one job. A prime, so that steps of nearby jobs do not meet."""
 
@@ -124,8 +133,8 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
             if failure.exitcode < 0:
                 name = signal.Signals(-failure.exitcode).name
                 raise PosenetError(
-                    f"rank {rank} of {count} was killed by {name}, and the other ranks were ended; find the cause, "
-                    "such as too little memory"
+                    f"rank {rank} of {count} was ended by {name}, and with it the other ranks; "
+                    f"{CAUSES.get(name, 'find out what has sent this signal')}"
                 ) from error
             return failure.exitcode
         finally:

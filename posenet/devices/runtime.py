@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import pickle
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -133,10 +135,10 @@ class DataParallelRuntime(Runtime):
 class DistributedRuntime(Runtime):
     """One of several processes, each with one device, that train one network.
 
-    Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device. A collective
-    call raises an error after it has waited ``timeout_minutes`` for the other ranks. The ranks are those of the
-    environment variables of torchrun; without them, this process is the only one. ``ConnectError`` if the processes did
-    not reach each other.
+    Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device. Such a call
+    raises an error after it has waited ``timeout_minutes`` for the other ranks; an exchange of tensors on an
+    accelerator may end the process instead, as NCCL does. The ranks are those of the environment variables of torchrun;
+    without them, this process is the only one. ``ConnectError`` if the processes did not reach each other.
     """
 
     def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> None:
@@ -201,9 +203,14 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        tensors: list[Tensor] = []
+        message = [_pickle_without_tensors(value, tensors) if self.is_main else b""]
+        dist.broadcast_object_list(message, src=0)
+        if not self.is_main:
+            return _TensorReceiver(io.BytesIO(message[0])).load()
+        for tensor in tensors:
+            _broadcast_bytes(tensor.contiguous())
+        return value
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -221,6 +228,46 @@ class DistributedRuntime(Runtime):
     def close(self) -> None:
         """Leave the process group. After an error this is not called: it could wait for a process that hangs."""
         dist.destroy_process_group()
+
+
+def _pickle_without_tensors(value: Any, tensors: list[Tensor]) -> bytes:
+    """Pickle ``value`` with the shapes and dtypes of its tensors alone; append these to ``tensors`` in this order.
+
+    In a pickle a tensor would be in memory several times, and checkpoints have gigabytes of them.
+    """
+    file = io.BytesIO()
+    _TensorSender(file, tensors).dump(value)
+    return file.getvalue()
+
+
+class _TensorSender(pickle.Pickler):
+    """Pickles an object, and appends its plain tensors in host memory to a list."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
+        super().__init__(file)
+        self.tensors = tensors
+
+    def persistent_id(self, value: Any) -> tuple[torch.Size, torch.dtype] | None:
+        if not isinstance(value, Tensor) or value.layout != torch.strided or value.device.type != "cpu":
+            return None
+        self.tensors.append(value.detach())
+        return value.shape, value.dtype
+
+
+class _TensorReceiver(pickle.Unpickler):
+    """Unpickles an object, and receives its tensors from rank 0 while it does."""
+
+    def persistent_load(self, kind: tuple[torch.Size, torch.dtype]) -> Tensor:
+        shape, dtype = kind
+        tensor = torch.empty(shape, dtype=dtype)
+        _broadcast_bytes(tensor)
+        return tensor
+
+
+def _broadcast_bytes(tensor: Tensor) -> None:
+    """Overwrite a contiguous tensor in host memory, of any dtype, with that of rank 0."""
+    if tensor.numel():
+        dist.broadcast(tensor.view(-1).view(torch.uint8), src=0)
 
 
 def _meet(timeout: timedelta) -> tuple[Any, int, int]:

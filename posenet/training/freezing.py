@@ -18,6 +18,15 @@ ALL_BUT_HEADS = "all-but-heads"
 def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
     """Freeze the parameters whose names match a pattern, and return the names; ``ConfigError`` if one matches none."""
     parameters = dict(network.named_parameters())
+    frozen = names_to_freeze(network, patterns)
+    for name in frozen:
+        parameters[name].requires_grad_(False)
+    return sorted(frozen)
+
+
+def names_to_freeze(network: PoseNet, patterns: Iterable[str]) -> set[str]:
+    """The names of the parameters that match a pattern; ``ConfigError`` if a pattern matches none."""
+    parameters = dict(network.named_parameters())
     frozen: set[str] = set()
     for pattern in patterns:
         if pattern == ALL_BUT_HEADS:
@@ -28,9 +37,7 @@ def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
             example = next(iter(parameters))
             raise ConfigError(f"train.freeze: {pattern!r} matches no parameter; names look like {example!r}")
         frozen |= matched
-    for name in frozen:
-        parameters[name].requires_grad_(False)
-    return sorted(frozen)
+    return frozen
 
 
 def set_train_mode(model: nn.Module) -> None:

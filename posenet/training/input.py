@@ -17,17 +17,18 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
+import torch
 from torch.utils.data import DataLoader
 
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import Batch, make_loader
+from posenet.data.loader import PEOPLE_MULTIPLE, Batch, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.messages import without_worker_traceback
-from posenet.settings import Config
+from posenet.settings import MAP_STRIDE, Config
 from posenet.training.meters import SpeedMeter
 
 MAX_DEATHS = 3
@@ -231,6 +232,15 @@ def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -
     dataset = PoseDataset(store, config.train.size, config.data.framing)
     sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
     return _restarting_loader(config, dataset, sampler, runtime)
+
+
+def blank_batch(config: Config) -> Batch:
+    """A batch of black images without people, as large as those of training."""
+    count, (height, width) = config.train.batch_size, config.train.size
+    joints = torch.zeros(count, PEOPLE_MULTIPLE, config.model.skeleton.num_keypoints, 3)
+    masks = torch.zeros(2, count, height // MAP_STRIDE, width // MAP_STRIDE, dtype=torch.uint8)
+    images = torch.zeros(count, height, width, 3, dtype=torch.uint8)
+    return Batch(images, joints, masks[0], masks[1], torch.zeros(count, dtype=torch.int64))
 
 
 def _restarting_loader(

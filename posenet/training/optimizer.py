@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -38,19 +39,25 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore the accumulated state, such as momentum; hyperparameters keep their current values.
+    """Restore the accumulated state, such as momentum, in the memory format that the parameters have now.
 
-    ``ValueError`` if the state belongs to another kind of optimizer or to other parameters.
+    Hyperparameters keep their current values. ``ValueError`` if the state belongs to another kind of optimizer or to
+    other parameters.
     """
     current_groups = [dict(group) for group in optimizer.param_groups]
     if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
         raise ValueError("another kind of optimizer")
     optimizer.load_state_dict(state)
     for parameter, parameter_state in optimizer.state.items():
-        for value in parameter_state.values():
+        for key, value in parameter_state.items():
             # Scalars, such as Adam's number of steps, have no shape to compare.
-            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+            if not isinstance(value, Tensor) or not value.ndim:
+                continue
+            if value.shape != parameter.shape:
                 raise ValueError("the optimizer's state has another shape")
+            # Fused kernels pair the numbers of a parameter and of its state by their order in memory.
+            if value.stride() != parameter.stride():
+                parameter_state[key] = torch.empty_like(parameter).copy_(value)
     for group, current in zip(optimizer.param_groups, current_groups):
         group.update(current)
 

@@ -26,6 +26,7 @@ from posenet.messages import pluralize, truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, OptimConfig, config_differences, load_config
 from posenet.training.averaging import WeightAverage, trained_weights
+from posenet.training.freezing import names_to_freeze
 from posenet.training.guard import LossGuard
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
@@ -51,6 +52,7 @@ def configure_run(
     resume: bool | str | Path,
     warmup: bool,
     runtime: Runtime,
+    restarted: bool = False,
 ) -> tuple[Config, FoundCheckpoint | None]:
     """The settings of a run and the checkpoint to resume, None for a new run. The arguments are those of ``train``.
 
@@ -61,7 +63,7 @@ def configure_run(
         ConfigError: the settings are not valid.
         OtherRankError: one of these on another rank.
     """
-    found = runtime.run_on_main(lambda: find_checkpoint(config, overrides, resume))
+    found = runtime.run_on_main(lambda: find_checkpoint(config, overrides, resume, restarted))
     checkpoint: FoundCheckpoint | None = runtime.broadcast_object(found)
     if checkpoint is None:
         return runtime.run_on_all(lambda: settings_of_new_run(config, overrides, warmup)), None
@@ -69,9 +71,11 @@ def configure_run(
 
 
 def find_checkpoint(
-    config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path
+    config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False
 ) -> FoundCheckpoint | None:
-    """The checkpoint to resume; None for a new run. For errors see ``configure_run``."""
+    """The checkpoint to resume; None for a new run. The arguments are those of ``train``; see ``configure_run``."""
+    if restarted and (saved := _saved_before_restart(config, overrides, resume)) is not None:
+        return saved
     if resume is False:
         return None
     if resume is True:
@@ -89,7 +93,42 @@ def find_checkpoint(
         return None
     if found is None:
         raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
-    checkpoint = FoundCheckpoint(*found, folder_saved_at=saved_at)
+    return _require_run(FoundCheckpoint(*found, folder_saved_at=saved_at))
+
+
+def _saved_before_restart(
+    config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path
+) -> FoundCheckpoint | None:
+    """The newest checkpoint that a run has saved before it was started again; None if there is none.
+
+    Where ``resume`` is a checkpoint of the run's own folder, the run has returned to it: other checkpoints of the
+    folder belong to this run only if they say that it has returned there.
+    """
+    folder = CheckpointFolder(_folder_of_run(config, overrides, resume))
+    returned_to = ""
+    if not isinstance(resume, bool) and not Path(resume).is_dir():
+        path = Path(resume).resolve()
+        if path.parent == folder.path.resolve() and path.name != folder.last.name:
+            returned_to = path.name
+    saved_at = folder.saved_at()
+    found = folder.newest_intact(lambda state: not returned_to or state.get("returned_to") == returned_to)
+    return None if found is None else _require_run(FoundCheckpoint(*found, folder_saved_at=saved_at))
+
+
+def _folder_of_run(config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path) -> Path:
+    """The folder of a run before its checkpoint is read: where it is set, else that of the checkpoint to resume."""
+    if isinstance(resume, bool):
+        return Path(settings_of_new_run(config, overrides).checkpoint.path)
+    # Other overrides may be valid only for the settings in the checkpoint.
+    paths = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
+    settings = load_config(None, paths, base=config) if isinstance(config, Config) else load_config(config, paths)
+    if settings.checkpoint.path:
+        return Path(settings.checkpoint.path)
+    return Path(resume) if Path(resume).is_dir() else Path(resume).parent
+
+
+def _require_run(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
+    """The checkpoint, or ``CheckpointError`` if it contains weights alone."""
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
         if key not in checkpoint.state:
             raise CheckpointError(
@@ -198,6 +237,7 @@ class RunState:
     def load_weights(self, checkpoint: FoundCheckpoint) -> None:
         """Restore the weights, their average, the state of the optimizer and the loss scale, or ``CheckpointError``."""
         path, state = checkpoint.path, checkpoint.state
+        self._require_same_frozen_parameters(checkpoint)
         weights = extract_weights({"model": trained_weights(state)}, path)
         require_usable_weights(weights, path)
         self.network.load_state_dict(weights)
@@ -207,13 +247,28 @@ class RunState:
             restore_optimizer(self.optimizer, state["optimizer"])
         except (ValueError, KeyError) as error:
             raise CheckpointError(
-                f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
-                "and train.freeze, or use --weights instead of --resume"
+                f"{path} was saved by another optimizer; keep optim.name, or use --weights instead of --resume"
             ) from error
         # A fixed loss scale is a setting; it has the backoff factor 1.
         is_dynamic = self.scaler.is_enabled() and self.scaler.get_backoff_factor() < 1
         if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
             self.scaler.load_state_dict(state["scaler"])
+
+    def _require_same_frozen_parameters(self, checkpoint: FoundCheckpoint) -> None:
+        """Raise ``CheckpointError`` if the run of a checkpoint has frozen other parameters.
+
+        The state of an optimizer knows its parameters by their numbers among those that are not frozen. So with others
+        it belongs to other parameters, perhaps of equal shapes.
+        """
+        saved = config_of_checkpoint(checkpoint.state, checkpoint.path) or Config()
+        frozen_before = names_to_freeze(self.network, saved.train.freeze)
+        frozen_now = {name for name, parameter in self.network.named_parameters() if not parameter.requires_grad}
+        if changed := sorted(frozen_before ^ frozen_now):
+            verb = "froze" if changed[0] in frozen_before else "did not freeze"
+            raise CheckpointError(
+                f"{checkpoint.path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
+                "start a new run in another folder with --weights instead of --resume"
+            )
 
 
 def get_random_state(device: torch.device) -> dict[str, Any]:
@@ -224,6 +279,13 @@ def get_random_state(device: torch.device) -> dict[str, Any]:
     return state
 
 
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Restore what ``get_random_state`` has returned; on another type of device that of the CPU alone."""
+    torch.set_rng_state(state["cpu"])
+    if device.type != "cpu" and state.get("device_type") == device.type:
+        torch.get_device_module(device).set_rng_state(state["device"], device)
+
+
 def _restore_random_state(states: list[dict[str, Any]], runtime: Runtime) -> None:
     """Restore the random state of this rank from those of all ranks."""
     if states and len(states) != runtime.world_size:
@@ -232,11 +294,6 @@ def _restore_random_state(states: list[dict[str, Any]], runtime: Runtime) -> Non
     if runtime.rank >= len(states):
         return
     state = states[runtime.rank]
-    torch.set_rng_state(state["cpu"])
-    device = runtime.device
-    if device.type == "cpu":
-        return
-    if state.get("device_type") == device.type:
-        torch.get_device_module(device).set_rng_state(state["device"], device)
-    else:
+    set_random_state(state, runtime.device)
+    if runtime.device.type not in ("cpu", state.get("device_type")):
         _log.info("The run was saved on another type of device: only the random state of the CPU is restored")

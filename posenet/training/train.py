@@ -39,6 +39,7 @@ from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.guard import LossGuard
 from posenet.training.input import (
     as_data_error,
+    blank_batch,
     log_unreadable,
     make_input_stream,
     make_validation_loader,
@@ -49,11 +50,11 @@ from posenet.training.meters import DataSetLosses, format_losses
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer, set_lr
 from posenet.training.progress import Progress
-from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state
+from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
 from posenet.training.step import StepResult, TrainStep
 from posenet.training.stores import describe_contents, describe_paths, open_stores, refuse_trained_images
 from posenet.training.teacher import load_teacher, require_same_teacher
-from posenet.training.validation import CocoValidation, validation_loss
+from posenet.training.validation import CocoValidation, rehearse_validation, validation_loss
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
@@ -89,6 +90,7 @@ def train(
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
     runtime: Runtime | None = None,
+    restarted: bool = False,
 ) -> TrainingResult:
     """Train a network, as ``posenet train`` does, and save it in the folder ``checkpoint.path``.
 
@@ -107,10 +109,16 @@ def train(
         callbacks: receive the measurements, in addition to the logs in the run's folder.
         progress: whether to show progress bars.
         runtime: how to use devices and processes; None means one process on the configured device.
+        restarted: a launcher has started the run again. It continues from the newest checkpoint that it has saved, and
+            without one it starts as ``resume`` says.
 
     Raises:
         PosenetError: a setting, a file or the data cannot be used, or the training cannot continue.
     """
+    if max_steps < 0:
+        raise ConfigError(f"max_steps is {max_steps}; give the number of the last step, or 0 for none")
+    if resume is None or resume == "":
+        raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     with runtime.explain_errors(), catch_stop_signals() as stop_requested, contextlib.ExitStack() as stack:
@@ -119,17 +127,19 @@ def train(
             stack.enter_context(text_log)
 
         # The settings, and the checkpoint if the run is resumed.
-        settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime)
+        settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime, restarted)
         folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
-        continues_run = checkpoint is not None and checkpoint.path.parent.resolve() == folder.path.resolve()
+        continues_run, is_last = _compare_folders(checkpoint, folder, runtime)
         saved_at = checkpoint.folder_saved_at if checkpoint is not None and continues_run else None
         runtime.run_on_main(lambda: _refuse_another_run(folder, saved_at))
+
+        # The device, and the state of PyTorch that the caller gets back. All training batches have the same shape.
+        runtime.select_device(settings.train.device)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
         if settings.train.threads:
             torch.set_num_threads(settings.train.threads)
+        stack.callback(set_random_state, get_random_state(runtime.device), runtime.device)
         torch.manual_seed(settings.train.seed)
-
-        # The device. All training batches have the same shape.
-        runtime.select_device(settings.train.device)
         stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         _log.info(describe_training_mode(runtime.device, settings.train))
         # Checkpoints contain the values that "auto" stands for, so that a resumed run keeps them on any device.
@@ -157,10 +167,25 @@ def train(
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(trainer.resume, checkpoint, continues_run))
             checkpoint = None  # free the memory; partial, because a lambda would keep it
+            if not is_last:  # from now on, --resume continues this run, not another one of the folder
+                trainer.save()
         result = trainer.run()
         if status is not None and result.stopped:
             status.final = "stopped"
         return result
+
+
+def _compare_folders(
+    checkpoint: FoundCheckpoint | None, folder: CheckpointFolder, runtime: Runtime
+) -> tuple[bool, bool]:
+    """Whether a checkpoint is in the folder of the run, and whether it is the last one there.
+
+    Rank 0 decides for all, because machines may have the folder at different paths.
+    """
+    is_there = checkpoint is not None and checkpoint.path.parent.resolve() == folder.path.resolve()
+    is_last = checkpoint is not None and is_there and checkpoint.path.name == folder.last.name
+    both: tuple[bool, bool] = runtime.broadcast_object((is_there, is_last))
+    return both
 
 
 def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
@@ -207,6 +232,8 @@ class Trainer:
         self.max_steps = max_steps
         self.stop_requested = stop_requested
         self.shows_progress = shows_progress
+        self.returned_to = ""
+        """Name of the checkpoint of the folder to which the run has returned last; see ``resume.find_checkpoint``."""
         runtime.run_on_all(lambda: self._build(stack, is_new))
         contents = describe_contents(config, self.stores) | {"--max-steps": max_steps}
         if self.teacher is not None:
@@ -239,7 +266,7 @@ class Trainer:
         config, device = self.config, self.runtime.device
         self.stores = open_stores(config, stack)
         network = PoseNet.from_config(config)
-        if config.train.weights and is_new:
+        if config.train.weights and is_new and self.runtime.is_main:  # ``wrap`` sends them to the other ranks
             _log.info("Fine-tuning. %s", load_weights(network, config.train.weights))
         if frozen := freeze(network, config.train.freeze):
             _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
@@ -292,6 +319,9 @@ class Trainer:
         if not same_folder:
             progress.forget_scores()
         self.writer.saved_step = progress.total_steps
+        if same_folder:
+            name = checkpoint.path.name
+            self.returned_to = checkpoint.state.get("returned_to", "") if name == self.folder.last.name else name
         position = f"epoch {progress.epoch + 1}, step {progress.step} of {self.input.steps_per_epoch}"
         _log.info("Resuming from %s: %s", checkpoint.path, position)
 
@@ -310,8 +340,9 @@ class Trainer:
             _log.info("%s has completed its %s already; --epochs adds more", self.folder.path, epochs)
             return self._result(finished=True)
         _log.info(self._describe_lr())
+        self._rehearse_validation()
         while progress.epoch < self.config.train.epochs:
-            if 0 < self.config.train.patience <= progress.stale:
+            if self._is_stale():
                 self.writer.finish()
                 _log.info("Stopped early after %s without a better one", pluralize(progress.stale, "score"))
                 return self._result(finished=False)
@@ -324,6 +355,18 @@ class Trainer:
         self.writer.finish()
         _log.info("Finished %s; the run is in %s", epochs, self.folder.path)
         return self._result(finished=True)
+
+    def _rehearse_validation(self) -> None:
+        """Validate blank images, so that a lack of memory shows now and not hours later, after an epoch."""
+        steps_left = self.input.steps_per_epoch - self.progress.step
+        if self.stop_requested() or 0 < self.max_steps < self.progress.total_steps + steps_left:
+            return
+        self.model.eval()
+        with contextlib.nullcontext() if self.average is None else self.average.applied():
+            if self.validation_loader is not None:
+                rehearse_validation(self.wrapped_model, blank_batch(self.config), self.runtime)
+            if self.evaluate is not None:
+                self.evaluate.rehearse()
 
     def train_one_epoch(self) -> bool:
         """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
@@ -466,8 +509,17 @@ class Trainer:
         score_name = "val_loss" if self.evaluate is None else "AP"
         is_best = progress.record_score(score_name, values.get(score_name))
         progress.start_next_epoch()
-        self.save(is_best)
+        # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
+        if is_best or self._is_over() or not self.guard.bad_in_a_row:
+            self.save(is_best)
         return True
+
+    def _is_over(self) -> bool:
+        """Whether the run has done all epochs, or has to stop early."""
+        return self.progress.epoch >= self.config.train.epochs or self._is_stale()
+
+    def _is_stale(self) -> bool:
+        return 0 < self.config.train.patience <= self.progress.stale
 
     def _validate(self, epoch: int) -> dict[str, Any]:
         """The validation loss, None without validation samples, and every few epochs COCO's scores."""
@@ -519,6 +571,8 @@ class Trainer:
         state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
         if self.teacher is not None:
             state["teacher"] = self.teacher.digest
+        if self.returned_to:
+            state["returned_to"] = self.returned_to
         self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
 
     def _result(self, finished: bool, stopped: bool = False) -> TrainingResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from posenet.annotations.reading import read_split
+from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
@@ -41,6 +43,19 @@ TILE_SIZE = 320, 426
 
 
 @torch.no_grad()
+def rehearse_validation(model: nn.Module, batch: Batch, runtime: Runtime) -> None:
+    """Compute the loss of a batch as ``validation_loss`` does, so that a lack of memory shows; change nothing."""
+    _image_losses(model, batch, runtime)
+
+
+def _image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
+    """(N,) float64 in host memory. On return, no tensor of the batch is on the device."""
+    batch = runtime.to_device(batch)
+    terms: torch.Tensor = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+    return terms.sum((1, 2)).cpu().double()
+
+
+@torch.no_grad()
 def validation_loss(
     model: nn.Module,
     loader: RestartingLoader,
@@ -63,9 +78,7 @@ def validation_loss(
         for batch in bar:
             if stop_requested():
                 break
-            batch = runtime.to_device(batch)
-            terms = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
-            losses = terms.sum((1, 2)).cpu().double()  # (N,)
+            losses = _image_losses(model, batch, runtime)
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             replaced += log_unreadable([batch])
     except (DataError, OSError) as caught:
@@ -109,6 +122,13 @@ class CocoValidation:
         num_drawn = config.log.pictures if runtime.is_main else 0
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
         self.has_logged_frames = False
+
+    @cudnn_flags(benchmark=False)
+    def rehearse(self) -> None:
+        """Predict a blank image of the largest size of this rank's network inputs, so that a lack of memory shows."""
+        sizes = {self.predictor.letterbox((image.height, image.width)).resized for image in self.share}
+        if sizes:
+            self.predictor(np.zeros((*max(sizes, key=math.prod), 3), np.uint8))
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:

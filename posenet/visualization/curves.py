@@ -159,7 +159,7 @@ def _title(history: RunHistory, run_name: str) -> str:
 def _plot_loss(axes: Axes, history: RunHistory) -> None:
     _style_axes(axes, "Loss")
     logged = [entry for entry in history.train if entry.get("terms") or entry.get("loss") is not None]
-    # The terms are means since the previous entry; the loss is that of one step.
+    # The terms are means since the previous entry. Entries without them have only the mean loss of their epoch so far.
     losses = [np.asarray(entry["terms"], np.float64).sum() if entry.get("terms") else entry["loss"] for entry in logged]
     _plot_curve(axes, history.positions(logged), losses, "training, between log lines", COLOURS[5], linewidth=1)
     for key, label, colour in (

@@ -90,12 +90,26 @@ def test_an_older_checkpoint_is_not_taken_because_the_newest_is_of_a_newer_progr
         folder.newest_intact()
 
 
-def test_checkpoints_are_ordered_by_time_after_a_return_to_an_older_step(tmp_path: Path) -> None:
+def test_checkpoints_are_ordered_by_step_whatever_their_times(tmp_path: Path) -> None:
+    """A copied folder has other times, and may have no links."""
     folder = CheckpointFolder(tmp_path, keep=3)
-    for second, step in enumerate((200, 300, 400, 210)):
-        save_steps(folder, step)
-        os.utime(folder.path / f"step-{step:08d}.pth", (second, second))
-    assert [path.name for path in folder.history()] == [f"step-{step:08d}.pth" for step in (210, 400, 300)]
+    save_steps(folder, 90, 100, 110)
+    for second, path in enumerate(folder.history()):
+        os.utime(path, (second, second))
+    copy = CheckpointFolder(shutil.copytree(tmp_path, tmp_path / "copy"), keep=3)
+    for found in (folder, copy):
+        assert [path.name for path in found.history()] == [f"step-{step:08d}.pth" for step in (110, 100, 90)]
+        save_steps(found, 120)
+        assert [path.name for path in found.history()] == [f"step-{step:08d}.pth" for step in (120, 110, 100)]
+        assert read_checkpoint(found.last)["step"] == 120
+
+
+def test_checkpoints_beyond_a_step_to_which_the_run_has_returned_are_the_oldest(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=3)
+    save_steps(folder, 200, 300, 400, 210)
+    assert [path.name for path in folder.history()] == [f"step-{step:08d}.pth" for step in (210, 200, 400)]
+    save_steps(folder, 220, 230)
+    assert [path.name for path in folder.history()] == [f"step-{step:08d}.pth" for step in (230, 220, 210)]
 
 
 def test_a_run_that_is_killed_before_its_last_checkpoint_has_its_name_has_the_best_one(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from posenet.skeleton import COCO
 from tests.helpers.batches import same_batch, same_batches
 from tests.helpers.drawn_data import make_record, write_store
 from tests.helpers.faceless_people import write_faceless_store
+from tests.helpers.process_runs import fork_process, wait_for_exit
 
 
 @pytest.fixture
@@ -178,3 +179,15 @@ def test_a_loader_that_is_deleted_leaves_no_shared_memory(dataset: PoseDataset) 
     del loader
     gc.collect()
     assert mapped() == 0
+
+
+def test_a_worker_does_not_collect_objects_of_the_main_process(dataset: PoseDataset) -> None:
+    start_worker = make_loader(dataset, [[(0, 0)]], workers=1).worker_init_fn
+    assert start_worker is not None
+
+    def check() -> None:
+        gc.unfreeze()  # what the tests freeze in every forked process
+        start_worker(0)
+        assert gc.get_freeze_count() > 10_000
+
+    assert wait_for_exit(fork_process(check)) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,21 @@ def test_flags_of_cudnn_hold_within_the_context_and_are_restored_after_an_error(
         assert current_flags() == (True, False)
         raise KeyError
     assert current_flags() == before
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="this PyTorch has no fp32_precision")
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_a_precision_that_the_program_has_set_is_restored(precision: str) -> None:
+    """PyTorch refuses to tell ``allow_tf32`` where only convolutions have another precision."""
+    conv, rnn = torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, torch.backends.cudnn, "allow_tf32", torch.backends.cudnn.allow_tf32)
+        torch.backends.cudnn.allow_tf32 = True
+        conv.fp32_precision = precision
+        for tf32, inside in ((True, "tf32"), (False, "ieee"), (None, precision)):
+            with cudnn_flags(benchmark=True, tf32=tf32):
+                assert conv.fp32_precision == inside
+            assert (conv.fp32_precision, rnn.fp32_precision) == (precision, "tf32")
 
 
 def test_deterministic_algorithms_are_not_chosen_by_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from posenet.devices.runtime import DistributedRuntime, device_of_rank
 from posenet.errors import ConfigError, ConnectError, OtherRankError, TrainingError
 from tests.helpers.process_groups import fork_ranks, run_in_processes, single_process_group
-from tests.helpers.process_runs import wait_for_exit
+from tests.helpers.process_runs import find_differences, wait_for_exit
 
 
 def test_collective_calls_and_gradients_of_two_ranks(tmp_path: Path) -> None:
@@ -51,6 +51,41 @@ def test_collective_calls_and_gradients_of_two_ranks(tmp_path: Path) -> None:
             "running_mean": float(rank),
             "error": "ConfigError: bad" if rank == 1 else "OtherRankError: rank 1 has failed and reports why",
         }
+
+
+def test_an_object_arrives_with_tensors_of_every_kind(tmp_path: Path) -> None:
+    def make() -> dict[str, Any]:
+        image = torch.arange(24.0).view(1, 2, 3, 4)
+        return {
+            "numbers": [image, image.to(torch.bfloat16), image.long(), image > 3, torch.complex(image, image)],
+            "channels last": image.contiguous(memory_format=torch.channels_last),
+            "views": [image[0, 0], image[..., ::2], torch.tensor(2.5), torch.empty(0, 3)],
+            "text": ["a", 1, None, {"nested": torch.ones(1)}],
+        }
+
+    def send(runtime: DistributedRuntime) -> Any:
+        return runtime.broadcast_object(make() if runtime.is_main else None)
+
+    for received in run_in_processes(2, tmp_path, send):
+        assert find_differences(received, make()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from Linux")
+def test_the_other_ranks_hold_what_they_receive_once(tmp_path: Path) -> None:
+    size = 1 << 25
+
+    def memory(name: str) -> int:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+        return 1024 * int(line.split()[1])
+
+    def receive(runtime: DistributedRuntime) -> float:
+        state = {name: torch.ones(size // 4) for name in "ab"} if runtime.is_main else None
+        before = memory("VmRSS")
+        received = runtime.broadcast_object(state)
+        assert sum(tensor.sum() for tensor in received.values()) == size / 2
+        return (memory("VmHWM") - before) / (2 * size)
+
+    assert 0.9 < run_in_processes(2, tmp_path, receive)[1] < 1.5
 
 
 def gradients(runtime: DistributedRuntime) -> tuple[float, float]:

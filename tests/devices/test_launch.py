@@ -176,11 +176,16 @@ def test_processes_that_torchrun_starts_get_the_arguments_and_their_status_is_re
     assert wait_for_exit(run_with_start_code(tmp_path, "pass", "--version")) == 0
 
 
-def test_a_process_that_is_killed_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
-    code = "import signal, time; os.kill(os.getpid(), 9) if os.environ['RANK'] == '1' else time.sleep(60)"
+@pytest.mark.parametrize(
+    "number, cause",
+    [("SIGKILL", "a system that runs out of memory"), pytest.param("SIGABRT", "with NCCL", marks=pytest.mark.slow)],
+)
+def test_a_process_that_is_killed_is_named_and_the_others_are_ended(tmp_path: Path, number: str, cause: str) -> None:
+    code = f"import signal, time; signal.raise_signal(signal.{number}) if os.environ['RANK'] == '1' else time.sleep(60)"
     started = time.monotonic()
     assert wait_for_exit(run_with_start_code(tmp_path, code, "--version")) == 2
-    assert (tmp_path / "error").read_text().startswith("rank 1 of 2 was killed by SIGKILL, and the other ranks were")
+    error = (tmp_path / "error").read_text()
+    assert error.startswith(f"rank 1 of 2 was ended by {number}, and with it the other ranks; ") and cause in error
     assert time.monotonic() - started < PATIENCE_SECONDS / 2
 
 

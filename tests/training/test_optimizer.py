@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
-from posenet.training.optimizer import learning_rate, make_optimizer, stepwise_lr
+from posenet.training.optimizer import learning_rate, make_optimizer, restore_optimizer, stepwise_lr
 from tests.helpers.networks import conv_and_batch_norm
 
 STEPS = 10
@@ -31,6 +32,34 @@ def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
         assert {name: group[name] for name in expected} == expected
         assert len(group["params"]) == len(list(model.parameters()))
         assert group["fused"]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+@pytest.mark.parametrize(
+    "before, after",
+    [(torch.contiguous_format, torch.channels_last), (torch.channels_last, torch.contiguous_format)],
+    ids=["to", "from"],
+)
+def test_a_restored_state_belongs_to_the_same_weights_in_another_memory_format(
+    name: str, before: torch.memory_format, after: torch.memory_format
+) -> None:
+    settings = OptimConfig(name, lr=0.1)
+    gradients = torch.randn(2, 4, 3, 3, 3, generator=torch.Generator().manual_seed(1))
+
+    def step(conv: torch.nn.Conv2d, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
+        conv.weight.grad = torch.empty_like(conv.weight).copy_(gradient)
+        optimizer.step()
+
+    uninterrupted = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=before)
+    optimizer = make_optimizer(uninterrupted, settings)
+    step(uninterrupted, optimizer, gradients[0])
+    resumed = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=after)
+    resumed.load_state_dict(uninterrupted.state_dict())
+    resumed_optimizer = make_optimizer(resumed, settings)
+    restore_optimizer(resumed_optimizer, copy.deepcopy(optimizer.state_dict()))
+    step(uninterrupted, optimizer, gradients[1])
+    step(resumed, resumed_optimizer, gradients[1])
+    torch.testing.assert_close(resumed.weight, uninterrupted.weight, rtol=1e-6, atol=1e-7)
 
 
 def rates(optim: OptimConfig, epochs: int, world_size: int = 1, **sections: AverageConfig) -> list[float]:

@@ -270,6 +270,61 @@ def test_a_checkpoint_that_changed_before_the_folder_was_locked_is_not_resumed(s
     assert last(tmp_path)["progress"]["total_steps"] == 4
 
 
+def test_a_run_that_continues_another_checkpoint_is_saved_before_its_first_step(stores: Stores, tmp_path: Path) -> None:
+    """In another folder, and where it returns to an older checkpoint of its own. Then --resume alone continues it."""
+    every = "checkpoint.every_steps=2"
+    train_tiny(stores, tmp_path / "a", every, max_steps=6)
+    for folder, source, step in (("b", "last.pth", 6), ("a", "step-00000004.pth", 4)):
+        kept = read_checkpoint(tmp_path / "a" / source)
+
+        def fail(number: int, terms: torch.Tensor) -> torch.Tensor:
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            train_tiny(stores, tmp_path / folder, resume=tmp_path / "a" / source, runtime=ChangingRuntime(fail))
+        saved = last(tmp_path / folder)
+        assert saved["progress"]["total_steps"] == step
+        assert find_differences(saved["model"], kept["model"]) == []
+        assert find_differences(saved["optimizer"]["state"], kept["optimizer"]["state"]) == []
+
+
+def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path / "a", "checkpoint.every_steps=2", max_steps=6)
+    older = tmp_path / "a" / "step-00000002.pth"
+    newest = tmp_path / "a" / "last.pth"
+    options = {"restarted": True, "progress": False}
+
+    def restart(folder: str, resume: bool | Path, steps: int) -> list[int]:
+        """The steps that were done in each of two starts: to ``steps``, and to one more."""
+        done = []
+        for max_steps in (steps, steps + 1):
+            recorder = Recorder()
+            train_tiny(
+                stores, tmp_path / folder, resume=resume, max_steps=max_steps, callbacks=[recorder], restarted=True
+            )
+            done += [list(recorder.steps)]
+        return done
+
+    assert restart("new", False, 2) == [[1, 2], [3]]
+    assert restart("b", newest, 8) == [[7, 8], [9]]
+    assert restart("a", older, 4) == [[3, 4], [5]]  # and not after step 6, which another run has saved
+    assert restart("a", newest, 6) == [[6], [7]]
+    # Without a folder in the settings, it is that of the checkpoint.
+    assert posenet.train(None, resume=older, max_steps=8, **options).steps == 8
+    assert last(tmp_path / "a")["progress"]["total_steps"] == 8
+
+
+def test_other_frozen_parameters_of_equal_shapes_are_refused(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, "train.freeze=['*.norm.weight']", max_steps=1)
+    message = r"saved by a run that did not freeze \S+\.norm\.bias; keep its train\.freeze, or start a new run"
+    with pytest.raises(CheckpointError, match=message):
+        train_tiny(stores, tmp_path, "train.freeze=['*.norm.bias']", resume=True)
+    assert last(tmp_path)["progress"]["total_steps"] == 1
+    # Other patterns may mean the same.
+    same = "train.freeze=['stem.*.norm.weight', '*.norm.weight']"
+    assert train_tiny(stores, tmp_path, same, resume=True, max_steps=2).steps == 2
+
+
 def test_a_resumed_run_keeps_its_settings_except_new_ones(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,7 +403,10 @@ def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path, caplog: 
     "overrides, message",
     [
         (["model.width=32"], "another architecture"),
-        (["train.freeze=['stem.*']"], r"other frozen parameters; keep optim\.name and train\.freeze"),
+        (
+            ["train.freeze=['stem.*']"],
+            r"a run that did not freeze stem\.\S+; keep its train\.freeze",
+        ),
         (["optim.name=sgd"], "another optimizer"),
         (["model.skeleton=other.toml"], "another skeleton"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import signal
 from pathlib import Path
@@ -15,23 +16,26 @@ from torch import nn
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.runtime import Runtime
+from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.process_groups import run_in_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     LEARNING,
     TINY,
     AfterStep,
+    ChangingRuntime,
     Recorder,
     Stores,
     WatchedRuntime,
     coco_settings,
     data_settings,
     last,
+    multiply,
     train_tiny,
     weights,
 )
@@ -85,6 +89,11 @@ def test_wrong_arguments_are_a_config_error() -> None:
             posenet.train(None, overrides)
     with pytest.raises(ConfigError, match="experiment file"):
         posenet.train(3)
+    with pytest.raises(ConfigError, match="max_steps is -1"):
+        posenet.train(max_steps=-1)
+    for nothing in (None, ""):
+        with pytest.raises(ConfigError, match="resume is .*; give True, False, or the path"):
+            posenet.train(resume=nothing)
 
 
 def test_a_folder_with_a_run_is_neither_overwritten_nor_mixed_with_another(stores: Stores, tmp_path: Path) -> None:
@@ -299,6 +308,48 @@ def test_too_little_memory_is_one_line_that_names_the_batch_size(stores: Stores,
     assert (tmp_path / "run.status").read_text() == "failed\n"
 
 
+def test_too_little_memory_for_the_validation_shows_before_the_first_step(
+    stores: Stores, tiny_coco: Path, tmp_path: Path
+) -> None:
+    """In the validation loss, which computes whole batches, and in the evaluation of single images."""
+
+    def fail_if(size: int) -> Runtime:
+        def fail(module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+            if not module.training and len(inputs[0]) == size:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+        return WatchedRuntime(lambda module: module.network.stem.register_forward_pre_hook(fail))
+
+    for name, size in (("loss", 2), ("AP", 1)):
+        recorder = Recorder()
+        options: dict[str, Any] = {"runtime": fail_if(size), "callbacks": [recorder]}
+        with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size"):
+            train_tiny(stores, tmp_path / name, *coco_settings(tiny_coco), **options)
+        assert recorder.steps == {}
+        # A run that ends before its first validation needs no memory for it.
+        assert train_tiny(stores, tmp_path / f"{name}-short", max_steps=1, **options).steps == 1
+
+
+def test_the_state_of_pytorch_is_given_back(stores: Stores, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    threads: list[int] = []
+    watch = AfterStep(1, lambda: threads.append(torch.get_num_threads()))
+    train_tiny(stores, tmp_path, "train.threads=2", max_steps=1, callbacks=[watch])
+    assert threads == [2] and torch.get_num_threads() == 1
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last(tmp_path: Path, stores: Stores) -> None:
+    """A return to a checkpoint must find weights from before the bad steps."""
+    for epochs, saved in ((1, [STEPS]), (2, [2 * STEPS])):
+        folder = tmp_path / str(epochs)
+        runtime = ChangingRuntime(multiply({STEPS: math.nan}))
+        train_tiny({"train": stores["train"]}, folder, f"train.epochs={epochs}", runtime=runtime)
+        assert [path.name for path in folder.glob("step-*")] == [f"step-{step:08d}.pth" for step in saved]
+        assert last(folder)["progress"]["epoch"] == epochs
+
+
 def test_the_resumed_checkpoint_does_not_stay_in_memory(stores: Stores, tmp_path: Path) -> None:
     """Without it, a resumed run has as many tensors as the run that it continues."""
     counts: list[int] = []
@@ -360,3 +411,17 @@ def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp
             train_tiny(stores, tmp_path / "run", *overrides)
         assert not (tmp_path / "run").exists(), overrides
     assert train_tiny(stores, tmp_path / "run", same, "data.allow_overlap=true", max_steps=1).steps == 1
+
+
+def test_rank_0_alone_reads_the_initial_weights(stores: Stores, tmp_path: Path) -> None:
+    """With a rate of almost 0, the run of two processes keeps the weights that only rank 0 has found."""
+    train_tiny(stores, tmp_path / "first", "train.seed=7", max_steps=1)
+    source = tmp_path / "first" / "last.pth"
+
+    def fine_tune(runtime: DistributedRuntime) -> Any:
+        path = source if runtime.is_main else tmp_path / "missing.pth"
+        train_tiny(stores, tmp_path / "run", f"train.weights={path}", "optim.lr=1e-30", max_steps=1, runtime=runtime)
+
+    run_in_processes(2, tmp_path / "out", fine_tune)
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "run")
+    assert all(torch.equal(before[name], after[name]) for name in before if name.endswith("conv.weight"))
