@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> None:
     files = find_images(args.calibrate) if args.int8 else []
     check_outputs([args.output], [*input_files(args), *files], overwrite=args.overwrite)
     network, config = load_model(args.checkpoint, requested_config(args))
-    model = build_onnx(network, config)
+    model = build_onnx(network, config, for_quantization=args.int8)
     if args.int8:
         letterbox = Predictor(network, config.inference).letterbox
         model = quantize_onnx(model, config, read_calibration_images(files, letterbox))

@@ -39,19 +39,20 @@ FLOAT_CONVOLUTIONS = 2
 class ImagesToMaps(nn.Module):
     """The exported computation."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, upsample_first: bool) -> None:
         super().__init__()
-        self.network = FusedNetwork(network)
+        self.network = FusedNetwork(network, upsample_first=upsample_first)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 BGR, with H and W multiples of 64, to (N, C, H/4, W/4) float32."""
         return self.network.heatmaps(images_to_input(images))
 
 
-def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
+def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = False) -> onnx.ModelProto:
     """An ONNX model of a copy of a network for any batch size, height and width, in float32.
 
-    What prediction needs of the configuration, which is that of the network, is stored in the model.
+    What prediction needs of the configuration, which is that of the network, is stored in the model. A model
+    ``for_quantization`` enlarges maps before it convolves them; its maps are the same.
     """
     require_packages("onnx")
     import onnx
@@ -63,7 +64,7 @@ def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
         # takes a hundred times as long and needs one more package.
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            ImagesToMaps(network).cpu().eval(),
+            ImagesToMaps(network, upsample_first=for_quantization).cpu().eval(),
             (example,),
             file,  # type: ignore[arg-type]  # PyTorch's type hints leave out file objects, which it accepts
             input_names=[INPUT],
@@ -94,12 +95,13 @@ def read_calibration_images(
 
 
 def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:
-    """A model of ``build_onnx`` in which all convolutions but the last ``FLOAT_CONVOLUTIONS`` are in 8-bit integers.
+    """A model in which all convolutions but the last ``FLOAT_CONVOLUTIONS`` are in 8-bit integers.
 
     Weights have a scale for each output channel. Inputs have one scale, from their smallest to their largest value on
     the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
 
     Args:
+        model: from ``build_onnx``, made ``for_quantization``: transposed convolutions would stay in float32.
         images: for calibration, at least one; see ``read_calibration_images``.
     """
     require_packages("onnx", "onnxruntime")

@@ -23,13 +23,12 @@ class Hourglass(nn.Module):
         self.down = Residual(fine, coarse)
         self.inner = Hourglass(channels[1:]) if len(channels) > 2 else Residual(coarse, coarse)
         self.up = Residual(coarse, fine)
-        self.smooth = ConvNorm(fine, fine, 3)
+        self.smooth = ConvNorm(fine, fine, 3, upsample=True)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The features (N, Cj, h >> j, w >> j) of every level j, fine to coarse, from x (N, C0, h, w)."""
         skip = self.skip(x)  # (N, C0, h, w)
         down = self.down(F.max_pool2d(x, 2))  # (N, C1, h/2, w/2)
         coarser = self.inner(down) if isinstance(self.inner, Hourglass) else [self.inner(down)]
-        up = self.up(coarser[0])  # (N, C0, h/2, w/2)
-        up = self.smooth(F.interpolate(up, scale_factor=2, mode="nearest"))  # (N, C0, h, w)
+        up = self.smooth(self.up(coarser[0]))  # (N, C0, h, w) from (N, C0, h/2, w/2)
         return [skip + up, *coarser]

@@ -6,8 +6,11 @@ bias, because the normalization subtracts it again.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 SQUEEZE_REDUCTION = 16
 """Squeeze-and-excitation reduces the channels by this factor."""
@@ -18,15 +21,73 @@ def make_activation() -> nn.LeakyReLU:
     return nn.LeakyReLU(0.01, inplace=True)
 
 
+class UpsampleConv2d(nn.Conv2d):
+    """Enlarge maps by 2 (nearest neighbour) and convolve them with a 3 x 3 kernel: (N, C, h, w) to (N, C', 2h, 2w).
+
+    The enlarged maps are never computed. In one dimension, let w be the kernel, 0 outside its three values, and x the
+    map, 0 outside. Cell u of the enlarged map is x[u // 2], so the output is
+    ``y[o] = sum over k of w[k] x[(o + k - 1) // 2] = sum over i of x[i] (w[2i - o + 1] + w[2i - o + 2])``.
+    This is a transposed convolution of stride 2 and padding 1 with the kernel ``K[t] = w[2 - t] + w[3 - t]``, where
+    t = o - 2i + 1 is 0 to 3. In two dimensions K has 4 x 4 values, each the sum of a 2 x 2 box of the flipped kernel.
+    It takes 4 multiplications for each output cell and pair of channels, where the 3 x 3 kernel takes 9.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv_transpose2d(x, self._transposed_kernel(), self.bias, stride=2, padding=1)
+
+    def to_transposed(self) -> nn.ConvTranspose2d:
+        """A layer for prediction that computes the same and stores the kernel of the transposed convolution."""
+        layer = nn.ConvTranspose2d(self.in_channels, self.out_channels, 4, stride=2, padding=1)
+        layer.weight = nn.Parameter(self._transposed_kernel().detach().contiguous(), requires_grad=False)
+        layer.bias = _copy_bias(self)
+        return layer
+
+    def to_upsample_first(self) -> nn.Sequential:
+        """Two layers for prediction that compute the same: the enlargement, and the 3 x 3 convolution."""
+        conv = nn.Conv2d(self.in_channels, self.out_channels, 3, padding=1)
+        conv.weight = nn.Parameter(self.weight.detach().clone(), requires_grad=False)
+        conv.bias = _copy_bias(self)
+        return nn.Sequential(nn.Upsample(scale_factor=2), conv)
+
+    def _transposed_kernel(self) -> Tensor:
+        """(C, C', 4, 4), in the precision of the weights: autocast reduces only the result."""
+        flipped = F.pad(self.weight.flip(2, 3), (1, 1, 1, 1))  # (C', C, 5, 5)
+        pairs = flipped[:, :, 1:] + flipped[:, :, :-1]  # (C', C, 4, 5)
+        boxes = pairs[:, :, :, 1:] + pairs[:, :, :, :-1]  # (C', C, 4, 4)
+        return boxes.transpose(0, 1)
+
+
+def _copy_bias(layer: nn.Conv2d) -> nn.Parameter | None:
+    return None if layer.bias is None else nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
+
+
 class ConvNorm(nn.Module):
-    """Convolution, batch normalization and, unless ``linear``, activation. At stride 1 it keeps height and width."""
+    """Convolution, batch normalization and, unless ``linear``, activation. At stride 1 it keeps height and width.
+
+    With ``upsample`` it enlarges the maps by 2 before the convolution, whose kernel must be 3 x 3 then.
+    """
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, dilation: int = 1, linear: bool = False
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        *,
+        stride: int = 1,
+        dilation: int = 1,
+        linear: bool = False,
+        upsample: bool = False,
     ) -> None:
         super().__init__()
-        padding = dilation * (kernel // 2)
-        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
+        self.conv: Any  # a convolution; of another class in a FusedNetwork
+        if upsample:
+            self.conv = UpsampleConv2d(inputs, outputs)
+        else:
+            padding = dilation * (kernel // 2)
+            self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
         self.norm: nn.BatchNorm2d | nn.Identity = nn.BatchNorm2d(outputs)  # nn.Identity in a FusedNetwork
         self.activation = nn.Identity() if linear else make_activation()
 

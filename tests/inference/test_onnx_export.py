@@ -328,10 +328,15 @@ def calibration_images() -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def quantized(model: Any) -> Any:
+def quantized(network: nn.Module) -> Any:
     """``model`` in 8 bits."""
     pytest.importorskip("onnxruntime")
-    return quantize_onnx(model, Config(), calibration_images())
+    return quantize_onnx(build_onnx(network, Config(), for_quantization=True), Config(), calibration_images())
+
+
+def test_only_a_float_file_has_transposed_convolutions(model: Any, quantized: Any) -> None:
+    counts = [[node.op_type for node in graph.graph.node].count("ConvTranspose") for graph in (model, quantized)]
+    assert counts == [8, 0]  # four in each of two stacks
 
 
 def test_an_8_bit_file_has_a_scale_for_each_output_channel_of_all_convolutions_but_two(quantized: Any) -> None:
@@ -358,7 +363,7 @@ def model_without_biases() -> Any:
         if isinstance(module, nn.BatchNorm2d):
             nn.init.zeros_(module.bias)
             nn.init.zeros_(module.running_mean)
-    return build_onnx(network, Config())
+    return build_onnx(network, Config(), for_quantization=True)
 
 
 @pytest.fixture(scope="module")

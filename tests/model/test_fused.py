@@ -10,6 +10,7 @@ from torch import nn
 
 from posenet.devices.precision import Amp
 from posenet.model.fused import FusedNetwork
+from posenet.model.layers import UpsampleConv2d
 from tests.helpers.networks import random_network
 
 IMAGES = torch.rand(2, 3, 64, 128, generator=torch.Generator().manual_seed(0))
@@ -25,6 +26,23 @@ def test_the_maps_are_the_same_and_no_batch_norm_is_left() -> None:
     torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
     assert maps.is_contiguous()
     assert not [module for module in fused.modules() if isinstance(module, nn.BatchNorm2d)]
+
+
+def test_kernels_of_transposed_convolutions_are_computed_once_from_float32_sums() -> None:
+    network = random_network().eval()
+    for amp, upsample_first in (("off", False), ("bf16", False), ("off", True)):
+        fused = FusedNetwork(network, amp, upsample_first)  # type: ignore[arg-type]
+        assert not [module for module in fused.modules() if isinstance(module, UpsampleConv2d)]
+        transposed = [module for module in fused.modules() if isinstance(module, nn.ConvTranspose2d)]
+        assert bool(transposed) != upsample_first
+        with torch.inference_mode():
+            maps, expected = fused.heatmaps(IMAGES), network.heatmaps(IMAGES)
+        assert (maps - expected).abs().max() < (0.05 if amp == "bf16" else 1e-4) * expected.abs().max()
+    float_kernel, bf16_kernel = (
+        next(module.weight for module in FusedNetwork(network, amp).modules() if isinstance(module, nn.ConvTranspose2d))
+        for amp in ("off", "bf16")
+    )
+    assert torch.equal(bf16_kernel, float_kernel.bfloat16())
 
 
 def test_the_original_network_is_not_changed() -> None:

@@ -1,0 +1,60 @@
+"""Layers of the network."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from posenet.model.layers import ConvNorm, UpsampleConv2d
+
+
+def enlarge_and_convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
+    """What ``UpsampleConv2d`` computes, step by step."""
+    return F.conv2d(F.interpolate(x, scale_factor=2, mode="nearest"), layer.weight, layer.bias, padding=1)
+
+
+@pytest.mark.parametrize("size", [(5, 6), (1, 1), (1, 7)])
+def test_upsample_conv_equals_enlarging_and_convolving_borders_and_gradients_included(size: tuple[int, int]) -> None:
+    layer = UpsampleConv2d(3, 4).double()
+    results = []
+    for function in (layer, lambda x: enlarge_and_convolve(x, layer)):
+        torch.manual_seed(0)
+        x = torch.randn(2, 3, *size, dtype=torch.float64, requires_grad=True)
+        output = function(x)
+        assert output.shape == (2, 4, 2 * size[0], 2 * size[1])
+        gradients = torch.autograd.grad((output * torch.randn_like(output)).sum(), [x, layer.weight])
+        results.append([output, *gradients])
+    for value, expected in zip(*results):
+        torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_one_lit_cell_lights_the_cells_around_its_four() -> None:
+    layer = UpsampleConv2d(1, 1)
+    nn.init.ones_(layer.weight)
+    x = torch.zeros(1, 1, 4, 4)
+    x[0, 0, 1, 2] = 1
+    expected = torch.zeros(8, 8)
+    expected[1:5, 3:7] = torch.tensor([1.0, 2, 2, 1])[:, None] * torch.tensor([1.0, 2, 2, 1])
+    assert torch.equal(layer(x)[0, 0], expected)
+
+
+def test_under_autocast_the_kernel_is_summed_in_float32() -> None:
+    layer = UpsampleConv2d(8, 8)
+    x = torch.randn(1, 8, 6, 6).bfloat16().float()
+    kernel = layer.to_transposed().weight
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(x)
+        expected = F.conv_transpose2d(x, kernel, stride=2, padding=1)
+    assert output.dtype == torch.bfloat16
+    assert torch.equal(output, expected)
+
+
+def test_an_upsampling_layer_has_the_names_shapes_and_initial_weights_of_a_convolution() -> None:
+    torch.manual_seed(0)
+    upsampling = ConvNorm(6, 8, 3, upsample=True).state_dict()
+    torch.manual_seed(0)
+    plain = ConvNorm(6, 8, 3).state_dict()
+    assert upsampling.keys() == plain.keys()
+    assert all(torch.equal(upsampling[name], value) for name, value in plain.items())
