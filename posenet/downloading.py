@@ -7,34 +7,30 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import http.client
 import io
 import math
 import os
 import re
 import shutil
-import socket
-import ssl
 import threading
-import urllib.error
+import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, BinaryIO, NamedTuple, cast
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
-
-from tqdm import tqdm
+from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from posenet.errors import ConfigError, DataError
 from posenet.messages import to_single_line, truncate_for_message
 from posenet.progress_bar import progress_bar
 
 SIZE_VARIABLE = "POSENET_DOWNLOAD_MAX_MIB"
-"""Environment variable with the size in MiB of the largest file that is downloaded."""
 TIME_VARIABLE = "POSENET_DOWNLOAD_MAX_SECONDS"
-"""Environment variable with the seconds after which a download is stopped."""
+IMAGE_LIMITS = (256, 60)
+"""MiB and seconds for an image, which is kept in memory."""
+FILE_LIMITS = (4096, 3600)
+"""MiB and seconds for a video or for weights, which are written to a file."""
 SERVER_TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
 MIN_FREE_BYTES = 2**26
@@ -46,28 +42,111 @@ MAX_REASON = 200
 
 _MEBIBYTE = 2**20
 _CHUNK_BYTES = 2**16
-_ADDRESS = re.compile(
-    r"[a-z][a-z0-9+.-]+://(?P<login>[^/?#]*@)?(?P<host>[^/?#]*?)(:\d*)?(?=[/?#]|$)(?P<path>[^?#]*)", re.IGNORECASE
-)
-"""An address, also a malformed one, which ``urlsplit`` refuses."""
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_CREDENTIALS = re.compile(rf"({_SCHEME.pattern})([^/?#]*)@", re.IGNORECASE)
+
+Result = TypeVar("Result")
 
 
-class DownloadLimits(NamedTuple):
-    """How large a file may be, and how long its download may take."""
-
-    max_bytes: int
-    max_seconds: float
-
-    def or_from_environment(self) -> DownloadLimits:
-        """These limits, or those in the environment; ``ConfigError`` if one there is not a positive number."""
-        mebibytes = _read_number(SIZE_VARIABLE, self.max_bytes / _MEBIBYTE)
-        return DownloadLimits(int(mebibytes * _MEBIBYTE), _read_number(TIME_VARIABLE, self.max_seconds))
+class DownloadError(Exception):
+    """Why a download has failed; the message does not name the file."""
 
 
-IMAGE_LIMITS = DownloadLimits(2**28, 60.0)
-"""Of an image, which is kept in memory: 256 MiB."""
-FILE_LIMITS = DownloadLimits(2**32, 3600.0)
-"""Of a video or of weights, which are written to a file: 4 GiB."""
+def is_address(text: str) -> bool:
+    """Whether a text is an address, such as https://example.org/a.jpg, and not a path."""
+    return _SCHEME.match(text) is not None
+
+
+def split_address(url: str) -> SplitResult:
+    """The parts of an address; empty parts of a malformed one."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
+
+
+def without_credentials(url: str) -> str:
+    """An address, even a malformed one, without a user name and a password, for messages."""
+    match = _CREDENTIALS.match(url)
+    return match[1] + url[match.end() :] if match else url
+
+
+class Download:
+    """A download into an open file, within limits.
+
+    Args:
+        folder: where the file is; None if it is in memory.
+        limits: MiB and seconds; the environment can replace them. ``ConfigError`` if its values are not positive.
+    """
+
+    def __init__(self, file: BinaryIO, folder: Path | None, limits: tuple[float, float]) -> None:
+        self.file = file
+        self.is_abandoned = threading.Event()
+        self._folder = folder
+        self._max_mebibytes = _read_number(SIZE_VARIABLE, limits[0])
+        self._max_seconds = _read_number(TIME_VARIABLE, limits[1])
+        self._size = 0
+        self._length: int | None = None
+
+    def check(self, size: int, length: int | None) -> None:
+        """Raise ``DownloadError`` if no more may be written, when ``size`` of ``length`` bytes have arrived."""
+        if self.is_abandoned.is_set():
+            raise DownloadError("nobody waits for it")
+        self._size, self._length = size, length
+        final_size = max(size, length or 0)
+        if final_size > self._max_mebibytes * _MEBIBYTE:
+            limit = f"{self._max_mebibytes:g} MiB"
+            raise DownloadError(f"it has more than {limit}; set {SIZE_VARIABLE} to download larger files")
+        needed = final_size - size + MIN_FREE_BYTES
+        if self._folder is not None and (free := shutil.disk_usage(self._folder).free) < needed:
+            raise DownloadError(
+                f"folder {self._folder} has {free // _MEBIBYTE} MiB left, and {needed // _MEBIBYTE} MiB are needed; "
+                "free some space, or choose another folder with TMPDIR (videos) or POSENET_HOME (weights)"
+            )
+
+    def run(
+        self,
+        receive: Callable[[Download], Result],
+        title: str = "",
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> Result:
+        """Call a function that writes the file, in a thread, and return what it returns; see ``download_file``.
+
+        Only waiting for a thread limits the time of all: looking up a name has no limit, and those of a connection
+        begin anew with each byte that arrives.
+        """
+        results: list[Result] = []
+        errors: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                results.append(receive(self))
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                reason = (to_single_line(str(error)) or type(error).__name__)[:MAX_REASON]
+                remedy = "; correct the address" if isinstance(error, ValueError) else ""
+                errors.append(DownloadError(reason + remedy))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        end = time.monotonic() + self._max_seconds
+        try:
+            with progress_bar(title=title, unit="MiB", disable=not title) as bar:
+                thread.start()
+                while thread.is_alive():
+                    if stop_requested():
+                        raise DownloadError("the download was stopped")
+                    if time.monotonic() > end:
+                        limit = f"{self._max_seconds:g} s"
+                        raise DownloadError(f"it takes more than {limit}; set {TIME_VARIABLE} to wait longer")
+                    thread.join(0.1)
+                    bar.total = self._length and self._length // _MEBIBYTE
+                    bar.update(self._size // _MEBIBYTE - bar.n)
+        finally:
+            self.is_abandoned.set()
+        if errors:
+            raise errors[0]
+        return results[0]
 
 
 def _read_number(variable: str, default: float) -> float:
@@ -78,138 +157,46 @@ def _read_number(variable: str, default: float) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    # A thread cannot wait for longer than this.
-    if not 0 < number <= threading.TIMEOUT_MAX:
+    if not 0 < number < math.inf:
         raise ConfigError(f"{variable} is {truncate_for_message(text)}; it must be a positive number")
     return number
 
 
-class DownloadError(Exception):
-    """Why a download has failed; the message does not name the file."""
+def download_bytes(url: str) -> bytes:
+    """Download a small file, such as an image, into memory; ``DataError``, which names the address, if that fails."""
+    file = io.BytesIO()
+    with _named_errors(url):
+        Download(file, None, IMAGE_LIMITS).run(lambda download: receive(url, download))
+    return file.getvalue()
 
 
-def is_address(text: str) -> bool:
-    """Whether a text is an address, such as https://example.org/a.jpg, and not a path."""
-    return _ADDRESS.match(text) is not None
+def download_file(
+    path: Path,
+    receive: Callable[[Download], Result],
+    title: str = "",
+    stop_requested: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Download a large file with a function such as ``receive``, and return what that returns.
 
+    Args:
+        receive: is called in another thread. It calls ``Download.check`` before and while it writes the file. If it
+            takes too long, it is left alone, and ends at its next check.
+        title: of a progress bar; without it there is none.
+        stop_requested: true ends the download, as an error.
 
-def host_of(url: str) -> str:
-    """The host in an address, without its port; also in a malformed one."""
-    match = _ADDRESS.match(url)
-    return match["host"].strip("[]") if match else ""
-
-
-def path_of(url: str) -> str:
-    """The path in an address, without what follows ? or #; also in a malformed one."""
-    match = _ADDRESS.match(url)
-    return match["path"] if match else ""
-
-
-def without_credentials(url: str) -> str:
-    """An address without a user name and a password, for messages."""
-    match = _ADDRESS.match(url)
-    if match is None or not match["login"]:
-        return url
-    return url[: match.start("login")] + url[match.end("login") :]
-
-
-class TimeLimit:
-    """Ends the connections of a download when its time is over, in whatever the download then waits for.
-
-    A limit for each answer of a server would not do: a server that sends one byte now and then keeps to it for ever.
-    Leaving the context raises ``DownloadError`` if the time was over.
+    Raises:
+        DownloadError: the download fails. After this and all other errors there is no file.
     """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.is_over = threading.Event()
-        self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._timer = threading.Timer(seconds, self._end)
-        self._timer.daemon = True
-
-    def add(self, connection: socket.socket) -> None:
-        """End this connection too when the time is over."""
-        # A copy stays valid when a connection is encrypted, for which the original is replaced.
-        copy = connection.dup()
-        with self._lock:
-            self._sockets.append(copy)
-            if self.is_over.is_set():
-                _shut_down(copy)
-
-    def _end(self) -> None:
-        with self._lock:
-            self.is_over.set()
-            for copy in self._sockets:
-                _shut_down(copy)
-
-    def __enter__(self) -> TimeLimit:
-        self._timer.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._timer.cancel()
-        with self._lock:
-            for copy in self._sockets:
-                copy.close()
-            self._sockets.clear()
-        if error is None or isinstance(error, Exception):
-            self.check()
-
-    def check(self) -> None:
-        """Raise ``DownloadError`` if the time is over: a connection that was ended looks like the end of a file."""
-        if self.is_over.is_set():
-            raise DownloadError(f"it takes more than {self.seconds:g} s; set {TIME_VARIABLE} to wait longer")
+    try:
+        # Opened and closed here, so that a thread that is left alone can neither make it again nor write to it.
+        with open(path, "wb") as file:
+            return Download(file, path.parent, FILE_LIMITS).run(receive, title, stop_requested)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
-def _shut_down(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the other side has closed it
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection that a time limit ends."""
-
-    limit: TimeLimit
-
-    def connect(self) -> None:
-        super().connect()
-        self.limit.add(self.sock)
-
-
-class _SecureConnection(http.client.HTTPSConnection, _Connection):
-    """The same, encrypted. The limit also holds while both sides agree on a key: the base class connects before."""
-
-
-@functools.cache
-def _tls_context() -> ssl.SSLContext:
-    """What certificates are trusted; reading them takes a while."""
-    return ssl.create_default_context()
-
-
-class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens http and https addresses within a time limit."""
-
-    def __init__(self, limit: TimeLimit) -> None:
-        super().__init__(context=_tls_context())
-        self._limit = limit
-
-    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(functools.partial(self._connection, _Connection), request)
-
-    def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        connection = functools.partial(self._connection, _SecureConnection)
-        return self.do_open(connection, request, context=_tls_context())
-
-    def _connection(self, kind: type[_Connection], host: str, **options: Any) -> _Connection:
-        connection = kind(host, **options)
-        connection.limit = self._limit
-        return connection
-
-
-class _RedirectHandler(urllib.request.HTTPRedirectHandler):
+class RedirectHandler(urllib.request.HTTPRedirectHandler):
     """Follows redirects to http and https addresses, from encrypted to encrypted ones only."""
 
     def redirect_request(
@@ -217,194 +204,70 @@ class _RedirectHandler(urllib.request.HTTPRedirectHandler):
     ) -> urllib.request.Request | None:
         fp.close()  # else the base class would read all of the answer, of any size
         scheme = urlsplit(newurl).scheme
-        if scheme not in ("http", "https") or (urlsplit(req.full_url).scheme, scheme) == ("https", "http"):
+        if scheme not in ("http", "https") or (req.type == "https" and scheme == "http"):
             raise DownloadError(f"it is redirected to an address of another kind, {scheme}; give the final address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def open_address(url: str, limit: TimeLimit, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
-    """Open an http or https address, which may have a user name and a password, with these request headers.
+def _open(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
+    """Open an address, which may have a user name and a password, with these request headers.
 
     Raises:
-        DownloadError: it is another address, or is redirected to one.
-        OSError, HTTPException, ValueError: the server cannot be reached or refuses, or it is no address.
+        DownloadError: it is no http or https address, or is redirected to another.
+        ValueError: it is malformed.
+        OSError, HTTPException: the server cannot be reached or refuses.
     """
-    parts = urlsplit(url)
+    parts = urlsplit(without_credentials(url))
     if parts.scheme not in ("http", "https"):
         raise DownloadError("only http and https addresses can be downloaded; give a file as its path")
     if not parts.hostname or parts.port == 0:  # ValueError if it is no port
-        raise ValueError("it has no host, or no port that there is")
-    login, _, host = parts.netloc.rpartition("@")
-    if not host.isascii():
-        host = host.encode("idna").decode()
-    # Browsers show letters and spaces that an address must not contain, and so do people copy them.
+        raise ValueError("it has no host or no port")
+    # People copy letters and spaces from browsers that must be encoded in a request.
     path, query = (quote(text, "%/:=&?~+!$,;'@()*[]", errors="surrogateescape") for text in (parts.path, parts.query))
-    address = urlunsplit((parts.scheme, host, path, query, ""))
+    address = urlunsplit((parts.scheme, parts.netloc, path, query, ""))
     request = urllib.request.Request(address, headers={"User-Agent": "posenet", **(headers or {})})
-    credentials = unquote(login)
-    if credentials:
+    if credentials := _CREDENTIALS.match(url):
         # A server to which the answer redirects must not receive them.
-        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(credentials.encode()).decode())
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler(),
-        _Handler(limit),
-        urllib.request.HTTPDefaultErrorHandler(),
-        _RedirectHandler(),
-        urllib.request.HTTPErrorProcessor(),
-    ):
-        opener.add_handler(handler)
-    timeout = min(SERVER_TIMEOUT, limit.seconds)
-    return cast(http.client.HTTPResponse, opener.open(request, timeout=timeout))
+        text = base64.b64encode(unquote(credentials[2]).encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {text}")
+    opener = urllib.request.build_opener(RedirectHandler)
+    return cast(http.client.HTTPResponse, opener.open(request, timeout=SERVER_TIMEOUT))
 
 
-class LimitedWriter(io.RawIOBase):
-    """Writes what is downloaded to a file, up to a size, and not onto a full disk; ``DownloadError`` beyond.
-
-    Args:
-        folder: where the file is; None if it is in memory.
-        bar: counts MiB.
-
-    Attributes:
-        size: bytes that have been written.
-    """
-
-    def __init__(
-        self, file: BinaryIO, max_bytes: int, *, folder: Path | None = None, bar: tqdm[Any] | None = None
-    ) -> None:
-        self.size = 0
-        self._file = file
-        self._max_bytes = max_bytes
-        self._folder = folder
-        self._bar = bar
-
-    def expect(self, size: int) -> None:
-        """Check before a download that a file of this size may be written."""
-        self._check(size - self.size)
-        if self._bar is not None:
-            self._bar.total = size // _MEBIBYTE
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._check(len(data))
-        self._file.write(data)
-        self.size += len(data)
-        if self._bar is not None:
-            self._bar.update(self.size // _MEBIBYTE - self._bar.n)
-        return len(data)
-
-    def _check(self, more: int) -> None:
-        """Raise ``DownloadError`` if so many bytes more are too many."""
-        if self.size + more > self._max_bytes:
-            limit = f"{self._max_bytes / _MEBIBYTE:g} MiB"
-            raise DownloadError(f"it has more than {limit}; set {SIZE_VARIABLE} to download larger files")
-        if self._folder is None:
-            return
-        free = shutil.disk_usage(self._folder).free
-        if free < more + MIN_FREE_BYTES:
-            needed = (self.size + more + MIN_FREE_BYTES) // _MEBIBYTE
-            raise DownloadError(
-                f"folder {self._folder} has {free // _MEBIBYTE} MiB left, and {needed} MiB are needed; free some space,"
-                " or choose another folder with TMPDIR (videos) or POSENET_HOME (weights)"
-            )
+def receive(url: str, download: Download) -> None:
+    """Write what is at an http or https address to the file of a download; the errors are those of ``_open``."""
+    with _open(url) as response:
+        _receive_body(response, download)
 
 
-def download_bytes(url: str) -> bytes:
-    """Download a small file, such as an image, into memory; ``DataError``, which names the address, if that fails."""
-    file = io.BytesIO()
-    limits = IMAGE_LIMITS.or_from_environment()
-    with _named_errors(url), TimeLimit(limits.max_seconds) as limit, open_address(url, limit) as response:
-        _receive(response, LimitedWriter(file, limits.max_bytes), limit)
-    return file.getvalue()
-
-
-@contextlib.contextmanager
-def limited_file(path: Path, max_bytes: int, title: str = "") -> Iterator[LimitedWriter]:
-    """Open a file to write a download to; it is removed if the block ends with an error.
-
-    Args:
-        title: of a progress bar; without it there is none.
-    """
-    try:
-        with progress_bar(title=title, unit="MiB", disable=not title) as bar, open(path, "wb") as file:
-            yield LimitedWriter(file, max_bytes, folder=path.parent, bar=bar)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-
-
-def download_file(url: str, path: Path, title: str = "") -> None:
-    """Download a large file, with a progress bar if it has a title; ``DownloadError`` if that fails."""
-    limits = FILE_LIMITS.or_from_environment()
-    with (
-        _reasons(),
-        TimeLimit(limits.max_seconds) as limit,
-        open_address(url, limit) as response,
-        limited_file(path, limits.max_bytes, title) as file,
-    ):
-        _receive(response, file, limit)
-
-
-def _receive(
-    response: http.client.HTTPResponse,
-    file: LimitedWriter,
-    limit: TimeLimit,
-    stop_requested: Callable[[], bool] = lambda: False,
-) -> None:
-    """Write the body of an answer to a file; ``DownloadError`` if it is incomplete."""
-    length = stated_length(response)
-    if length is not None:
-        file.expect(length)
+def _receive_body(response: http.client.HTTPResponse, download: Download) -> None:
+    length = _stated_length(response)
+    size = 0
+    download.check(size, length)
     while data := response.read1(_CHUNK_BYTES):
-        if stop_requested():
-            raise DownloadError("the download was stopped")
-        file.write(data)
-    limit.check()
-    if length is not None and file.size < length:
-        raise DownloadError(f"it ends early: {file.size} of {length} bytes arrived")
+        size += len(data)
+        download.check(size, length)
+        download.file.write(data)
+    if length is not None and size < length:
+        raise DownloadError(f"it ends early: {size} of {length} bytes arrived")
 
 
-def stated_length(response: http.client.HTTPResponse) -> int | None:
+def _stated_length(response: http.client.HTTPResponse) -> int | None:
     """The length of the body that a server states; None without one. ``DownloadError`` if it is no length."""
-    values = {value.strip() for value in response.headers.get_all("Content-Length", [])}
-    if response.chunked or not values:
+    text = response.headers["Content-Length"]
+    if text is None or "Transfer-Encoding" in response.headers:
         return None
-    stated = ", ".join(sorted(values))
-    if not re.fullmatch("[0-9]{1,18}", stated):
-        raise DownloadError(f"its server states {truncate_for_message(stated)} as its length in bytes")
-    return int(stated)
-
-
-@contextlib.contextmanager
-def _reasons() -> Iterator[None]:
-    """Turn all errors of a download into ``DownloadError``."""
-    try:
-        yield
-    except http.client.IncompleteRead as error:
-        raise DownloadError("it ends early") from error
-    except (ValueError, http.client.InvalidURL) as error:
-        raise DownloadError(f"{_shorten(error)}; correct the address") from error
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the connection
-        raise DownloadError(_shorten(error)) from error
-
-
-def _shorten(error: Exception) -> str:
-    """The text of an error as a short line; of an error that urllib wraps, the inner text."""
-    text = str(error.reason if type(error) is urllib.error.URLError else error)
-    return (to_single_line(text) or type(error).__name__)[:MAX_REASON]
+    if not re.fullmatch("[0-9]{1,18}", text.strip()):
+        raise DownloadError(f"its server states {truncate_for_message(text)} as its length in bytes")
+    return int(text)
 
 
 @contextlib.contextmanager
 def _named_errors(url: str) -> Iterator[None]:
-    """Turn all errors of a download into ``DataError`` with the address."""
+    """Turn the errors of a download, and of its file, into ``DataError`` with the address."""
     try:
-        with _reasons():
-            yield
-    except DownloadError as error:
+        yield
+    except (DownloadError, OSError) as error:
         raise DataError(f"cannot read {without_credentials(url)}: {error}") from error
 
 
@@ -426,23 +289,26 @@ def fetch_video(url: str, folder: Path, stop_requested: Callable[[], bool] = lam
     Raises:
         DataError: the download fails.
     """
-    suffix = Path(path_of(url)).suffix
+    suffix = Path(split_address(url).path).suffix
     if not url.lower().startswith(("http://", "https://")) or suffix.lower() in PLAYLIST_SUFFIXES:
         return WebVideo(is_file=False)
-    limits = FILE_LIMITS.or_from_environment()
-    with _named_errors(url), TimeLimit(limits.max_seconds) as limit:
+    path = folder / f"video{suffix}"
+
+    def receive_video(download: Download) -> WebVideo:
         try:
-            response = open_address(url, limit, {"Range": "bytes=0-"})
-        except http.client.InvalidURL:
-            raise
+            response = _open(url, {"Range": "bytes=0-"})
         except (OSError, http.client.HTTPException):
             return WebVideo(is_file=False)  # FFmpeg tells why
         with response:
-            if "mpegurl" in response.headers.get_content_type() or stated_length(response) is None:
+            if "mpegurl" in response.headers.get_content_type() or _stated_length(response) is None:
                 return WebVideo(is_file=False)
             if response.status == http.HTTPStatus.PARTIAL_CONTENT:
                 return WebVideo(is_file=True)
-            copy = folder / f"video{suffix}"
-            with limited_file(copy, limits.max_bytes) as file:
-                _receive(response, file, limit, stop_requested)
-    return WebVideo(is_file=True, copy=copy)
+            _receive_body(response, download)
+        return WebVideo(is_file=True, copy=path)
+
+    with _named_errors(url):
+        video = download_file(path, receive_video, stop_requested=stop_requested)
+    if video.copy is None:
+        path.unlink()
+    return video

@@ -11,18 +11,11 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from filelock import FileLock
 
-from posenet.downloading import (
-    FILE_LIMITS,
-    SERVER_TIMEOUT,
-    DownloadError,
-    TimeLimit,
-    download_file,
-    limited_file,
-)
+from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, receive
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_toml, sha256_of
 from posenet.messages import to_single_line, truncate_for_message
@@ -151,17 +144,17 @@ def _download(name: str, entry: NamedWeights, path: Path, title: str) -> None:
     temporary = path.with_name(f"{path.name}.download")
     try:
         if entry.google_drive:
-            _download_google_drive(entry, temporary, title)
+            download_file(temporary, lambda download: _receive_from_google_drive(entry, download), title)
         else:
-            download_file(entry.url, temporary, title)
+            download_file(temporary, lambda download: receive(entry.url, download), title)
         _check(name, entry, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _download_google_drive(entry: NamedWeights, target: Path, title: str) -> None:
-    """Download a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
+def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
+    """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
     remedy = f"download {entry.source} with a browser, and give that file"
     try:
         import gdown
@@ -169,18 +162,16 @@ def _download_google_drive(entry: NamedWeights, target: Path, title: str) -> Non
         raise CheckpointError(
             f"downloads from Google Drive need the package gdown: pip install 'simplepose[weights]'; or {remedy}"
         ) from error
-    limits = FILE_LIMITS.or_from_environment()
     try:
-        with TimeLimit(limits.max_seconds) as limit, limited_file(target, limits.max_bytes, title) as file:
-            gdown.download(
-                id=entry.google_drive,
-                output=cast(BinaryIO, file),
-                quiet=True,
-                use_cookies=False,
-                progress=lambda _, total: file.expect(total or 0),
-                timeout=SERVER_TIMEOUT,
-                cancel=limit.is_over,
-            )
+        gdown.download(
+            id=entry.google_drive,
+            output=download.file,
+            quiet=True,
+            use_cookies=False,
+            progress=download.check,
+            timeout=SERVER_TIMEOUT,
+            cancel=download.is_abandoned,
+        )
     except DownloadError:
         raise
     except Exception as error:  # a changed page of Google Drive can raise almost any error

@@ -8,7 +8,6 @@ import http.server
 import itertools
 import socketserver
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,7 +67,11 @@ class RawServer:
 
 @contextlib.contextmanager
 def raw_server(start: bytes, then: Iterable[bytes] = (), pause: float = 0.0) -> Iterator[RawServer]:
-    """Send ``start`` and, each after a pause, the parts in ``then``, whatever is requested; then close."""
+    """Send ``start`` and, each after a pause, the parts in ``then``, whatever is requested; then close.
+
+    Connections that are still open when the context ends are closed then.
+    """
+    closing = threading.Event()
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
@@ -76,7 +79,8 @@ def raw_server(start: bytes, then: Iterable[bytes] = (), pause: float = 0.0) -> 
             try:
                 self.request.sendall(start)
                 for part in then:
-                    time.sleep(pause)
+                    if closing.wait(pause):
+                        return
                     self.request.sendall(part)
             except ConnectionError:
                 host.is_closed.set()
@@ -89,6 +93,7 @@ def raw_server(start: bytes, then: Iterable[bytes] = (), pause: float = 0.0) -> 
         thread.start()
         host = RawServer(f"http://127.0.0.1:{server.server_address[1]}")
         yield host
+        closing.set()
         server.shutdown()
         thread.join()
 

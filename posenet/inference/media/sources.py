@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from posenet.downloading import host_of, is_address, path_of, without_credentials
+from posenet.downloading import is_address, split_address, without_credentials
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
 
@@ -69,14 +69,15 @@ class Source:
         if self.kind == "camera":
             return f"camera-{str(self.location).rpartition('/')[2]}"
         if self.url is not None:
-            return Path(path_of(self.url)).stem or host_of(self.url) or "stream"
+            address = split_address(self.url)
+            return Path(address.path).stem or address.hostname or "stream"
         stem = Path(str(self.location)).stem
         return (_NUMBER_FIELD.sub("", stem).strip("-_. ") or "images") if self.kind == "numbered" else stem
 
     @property
     def suffix(self) -> str:
         """The suffix of a file or of an address; empty for other sources."""
-        return Path(path_of(self.url) if self.url is not None else self.path or "").suffix
+        return Path(split_address(self.url).path if self.url is not None else self.path or "").suffix
 
     @property
     def may_be_image(self) -> bool:
@@ -176,7 +177,7 @@ def _named_source(item: str) -> Source:
     """The source of a path or an address."""
     if not is_address(item):
         return Source(_kind_of_suffix(Path(item).suffix), Path(item))
-    return Source("image" if Path(path_of(item)).suffix.lower() in IMAGE_SUFFIXES else "video", item)
+    return Source("image" if Path(split_address(item).path).suffix.lower() in IMAGE_SUFFIXES else "video", item)
 
 
 def _kind_of_suffix(suffix: str) -> Kind:

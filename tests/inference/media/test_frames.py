@@ -221,13 +221,9 @@ def test_the_time_of_a_live_source_counts_from_its_first_image(monkeypatch: pyte
 def test_a_malformed_address_in_a_list_is_reported_like_other_unreadable_files(tmp_path: Path) -> None:
     write_image(tmp_path / "b.png", GREY)
     sources = parse_standard_input(f"http://[::1/x.jpg\nhttp://[::1/x.mp4\n{tmp_path / 'b.png'}".encode())
-    assert [(source.kind, source.stem, source.suffix) for source in sources[:2]] == [
-        ("image", "x", ".jpg"),
-        ("video", "x", ".mp4"),
-    ]
-    image, video, last = read_frames(sources)
-    assert "cannot read http://[::1/x.jpg: Invalid IPv6 URL; correct the address" in str(image.error)
-    assert "cannot read http://[::1/x.mp4: Invalid IPv6 URL" in str(video.error)
+    first, second, last = read_frames(sources)
+    assert "cannot read http://[::1/x.jpg: Invalid IPv6 URL; correct the address" in str(first.error)
+    assert "cannot read http://[::1/x.mp4: Invalid IPv6 URL; correct the address" in str(second.error)
     assert not last.error
 
 
