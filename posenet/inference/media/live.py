@@ -16,12 +16,7 @@ import numpy as np
 
 from posenet.errors import DataError
 from posenet.images import to_bgr
-from posenet.inference.media.reader import (
-    MAX_UNREADABLE_IN_A_ROW,
-    FrameSelection,
-    VideoReader,
-    plausible_rate,
-)
+from posenet.inference.media.reader import MAX_UNREADABLE_IN_A_ROW, FrameSelection, VideoReader, plausible_rate
 from posenet.inference.media.sources import Frame, Source
 
 RECONNECT_SECONDS = 60.0
