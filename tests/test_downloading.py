@@ -298,7 +298,7 @@ def test_what_a_server_says_is_a_short_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address",
     ["http://[::1/x.jpg", "http://127.0.0.1:port/x.jpg", "http://127.0.0.1:99999999/x.jpg", "http:///x.jpg", "http://",
-     "http://\udcff/x.jpg", "http://me:p[w@[/x.jpg"],
+     "http://\udcff/x.jpg", "http://me:p[w@[/x.jpg", "http://me:secret@\u2100/x.jpg"],
 )  # fmt: skip
 def test_a_malformed_address_is_one_line(tmp_path: Path, address: str) -> None:
     assert is_address(address)
@@ -306,6 +306,7 @@ def test_a_malformed_address_is_one_line(tmp_path: Path, address: str) -> None:
         with pytest.raises(DataError, match="cannot read http://.*; correct the address") as caught:
             download(address)
         assert "\n" not in str(caught.value)
+        assert "me:" not in str(caught.value) and "secret" not in str(caught.value)
     assert "me:" not in without_credentials(address)
 
 
