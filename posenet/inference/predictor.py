@@ -220,10 +220,11 @@ class Predictor:
 
         def finished_groups() -> Iterator[list[Person]]:
             nonlocal people
-            while pending and len(people) == len(pending[0].order):
+            # A group of which nothing can be read runs nothing, and results of the next group may have come already.
+            while pending and len(people) >= len(pending[0].order):
                 group = pending.popleft()
                 people_of = dict(zip(group.order, people))
-                people = []
+                people = people[len(group.order) :]
                 yield from (people_of.get(index, []) for index in range(group.size))
 
         # Threads work at the same time: one prepares the next batch, and one decodes the previous batch. The network

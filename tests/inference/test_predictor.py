@@ -449,6 +449,15 @@ def test_a_stream_continues_after_damaged_images_if_somebody_is_told(tmp_path):
     assert all(f"{number}.jpg" in str(error) for number, error in errors.items())
 
 
+def test_a_batch_of_which_no_image_can_be_read_takes_no_people_from_the_next_ones():
+    image = make_image((97, 131))
+    images = ["missing.png", "missing.png", image, image, "missing.png", "missing.png", image]
+    errors = {}
+    found = list(spot_predictor(height=64, batch_size=2).stream(images, on_error=errors.__setitem__))
+    assert [bool(people) for people in found] == [False, False, True, True, False, False, True]
+    assert sorted(errors) == [0, 1, 4, 5]
+
+
 def test_inference_scales_that_the_limits_make_equal_run_once():
     calls = []
 
