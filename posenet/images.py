@@ -11,6 +11,7 @@ image use. Building, linting, evaluation and validation all call it, so that the
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import io
 import logging
@@ -26,6 +27,7 @@ import cv2
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from posenet.downloading import download_bytes, is_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, require_regular_file, write_atomically
 from posenet.messages import to_single_line, truncate_for_message
@@ -35,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 ChannelOrder = Literal["bgr", "rgb"]
 ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, Image.Image]
-"""An image file, an image in memory as an array, or a PIL image."""
+"""An image file or its address, an image in memory as an array, or a PIL image."""
 FrameReason = Literal["no tag", "size", "setting"]
 """What decides the frame: there is only one, the annotated size fits only one, or the setting chooses one."""
 
@@ -44,7 +46,7 @@ IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .pp
 WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split())
 """The formats that OpenCV writes everywhere, in colour."""
 MAX_PIXELS = 2**28
-"""The largest annotated size, 16384 x 16384. Pillow refuses files that declare more than 179 million pixels."""
+"""The largest size of an image, 16384 x 16384 or another shape with as many pixels."""
 ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 """The formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or never."""
 
@@ -53,8 +55,16 @@ _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
 _UNWRITTEN = bytes(64)
 """More zeros in a row than the data of pixels end with."""
-_HEIF_BRANDS = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis"))
+_AVIF_BRANDS = frozenset((b"avif", b"avis"))
+_HEIF_BRANDS = _AVIF_BRANDS | {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
+_BIT_DEPTHS = (8, 10, 12, 16)
+"""How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
+PILLOW_ERRORS = (
+    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, ZeroDivisionError, RuntimeError,
+    MemoryError, struct.error, Image.DecompressionBombError,
+)  # fmt: skip
+"""What Pillow and its plugins raise for damaged files."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
 _COLOUR_FLAGS = {
     1: cv2.IMREAD_COLOR,
@@ -64,8 +74,10 @@ _COLOUR_FLAGS = {
 }
 """OpenCV's flag for each factor by which it can reduce an image."""
 
-# Pillow warns about images of more than half of the pixels that it refuses, and of damaged EXIF data, which are then no
-# orientation.
+# Pillow refuses files that declare more than twice these pixels. A program that uses this package may allow more.
+if Image.MAX_IMAGE_PIXELS is not None:
+    Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, MAX_PIXELS // 2)
+# It also warns about smaller ones, and about damaged EXIF data, which are then no orientation.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
@@ -208,14 +220,18 @@ def _data_errors(path: str | Path) -> Iterator[None]:
 
 def parse_header(data: np.ndarray) -> ImageHeader:
     """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
+    mode = ""
     try:
         with Image.open(io.BytesIO(data.data)) as image:
+            mode = image.mode
             if image.format in ORIENTED_FORMATS:
                 return ImageHeader(image.height, image.width, _exif_orientation(image))
     except Image.DecompressionBombError as error:
         raise ValueError(f"is too large ({error}); {_REMEDY}") from error
-    except (OSError, SyntaxError, ValueError, struct.error):
+    except PILLOW_ERRORS:
         pass  # Pillow cannot open the file, but OpenCV may decode it
+    if mode == "LAB":
+        raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
     height, width = _decode(data).shape[:2]
     return ImageHeader(height, width, 1)
 
@@ -227,7 +243,7 @@ def _exif_orientation(image: Image.Image) -> int:
         # Not image.getexif(), which decodes a PNG file without EXIF data, and also searches the XMP data.
         exif.load(image.info.get("exif", b""))
         orientation = exif.get(ExifTags.Base.Orientation)
-    except (OSError, SyntaxError, ValueError, LookupError, TypeError, OverflowError, struct.error):
+    except PILLOW_ERRORS:
         return 1
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
@@ -324,22 +340,66 @@ def is_jpeg(data: np.ndarray) -> bool:
 
 
 def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
-    """Decode the pixels as stored; those of HEIC and TIFF files as displayed, which is their only frame here."""
+    """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
+    brand = data[8:12].tobytes() if data[4:8].tobytes() == b"ftyp" else b""
     image = _decode_with_opencv(data, reduction)
     if image is None and is_jpeg(data):
         image = _decode_with_opencv(add_jpeg_end(data), reduction)
-    if image is None and data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
+    if image is None and brand in _HEIF_BRANDS:
         return _decode_heif(data)
     if image is None:
         raise ValueError(f"cannot be decoded; {_REMEDY}")
+    if brand in _AVIF_BRANDS:
+        return apply_orientation(image, _avif_orientation(data))
+    # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most. JPEG has 8 bits.
+    if not is_jpeg(data) and image.max() <= 16:
+        deep = _decode_with_opencv(data, flags=cv2.IMREAD_ANYDEPTH)
+        if deep is not None and deep.dtype == np.uint16:
+            return _to_8_bits(deep)
     return image
 
 
-def _decode_with_opencv(data: np.ndarray, reduction: int) -> np.ndarray | None:
+def _to_8_bits(image: np.ndarray) -> np.ndarray:
+    """Scale a uint16 image to uint8: 65535 becomes 255; or the largest number of 8, 10 or 12 bits does.
+
+    Cameras of 12 bits write their numbers into the lower bits of 16. So the brightest pixel decides: the range is the
+    smallest of the usual ones that holds it. A dark photograph of 16 bits becomes brighter by that, and a message says
+    so; where people are does not depend on it.
+    """
+    brightest = int(image.max())
+    depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
+    if depth < 16 and brightest:
+        _log_bit_depth(depth)
+    largest = 2**depth - 1
+    scaled: np.ndarray = (image.astype(np.uint32) * 255 + largest // 2) // largest
+    return scaled.astype(np.uint8)
+
+
+@functools.cache
+def _log_bit_depth(depth: int) -> None:
+    """Log once for each depth that images are read as if they had it."""
+    _log.warning(
+        "images of 16 bits whose brightest pixel is below %d are read as images of %d bits, or they would be dark; "
+        "convert them to 8 bits if they are meant to be dark",
+        2**depth,
+        depth,
+    )
+
+
+def _avif_orientation(data: np.ndarray) -> int:
+    """The orientation by which OpenCV does not turn an AVIF file, as EXIF counts it."""
     try:
-        return cv2.imdecode(data, _COLOUR_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION)
+        with Image.open(io.BytesIO(data.data)) as image:
+            return _exif_orientation(image)
+    except PILLOW_ERRORS:
+        return 1
+
+
+def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) -> np.ndarray | None:
+    try:
+        return cv2.imdecode(data, _COLOUR_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION | flags)
     except cv2.error as error:
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
 
@@ -353,7 +413,7 @@ def add_jpeg_end(data: np.ndarray) -> np.ndarray:
     # A decoder computes missing pixels from whatever follows. If two continuations decode to the same image, none is
     # missing.
     continuations = [np.frombuffer(start + filler + _JPEG_END, np.uint8) for filler in (b"", b"\x55" * 64)]
-    first, second = (_decode_with_opencv(file, 1) for file in continuations)
+    first, second = (_decode_with_opencv(file) for file in continuations)
     if first is None:
         raise ValueError(f"cannot be decoded; {_REMEDY}")
     if second is None or not np.array_equal(first, second):
@@ -371,40 +431,78 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(data.data)) as image:
             rgb = ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except PILLOW_ERRORS as error:
         raise ValueError(f"cannot be decoded ({to_single_line(str(error))}); {_REMEDY}") from error
     return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)
+
+
+def download_image(url: str) -> np.ndarray:
+    """Read the image at an address (http or https): (H, W, 3) uint8 BGR, upright.
+
+    ``DataError`` if it cannot be downloaded, is too large, or is not an image that can be decoded.
+    """
+    data = np.frombuffer(download_bytes(url), np.uint8)
+    try:
+        return decode_image(data)
+    except ValueError as error:
+        raise DataError(f"{without_credentials(url)} {error}") from error
 
 
 def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     """Convert an image to (H, W, 3) uint8 BGR; an array in that form is not copied.
 
     Args:
-        image: the path of an image file, which is read upright; a PIL image; or an array: (H, W) or (H, W, 1) grey,
-            (H, W, 3) colours or (H, W, 4) colours and alpha, which is dropped; uint8 or uint16. ``DataError`` if it is
-            something else, or its file cannot be read.
+        image: the path or the address (http or https) of an image file, or a PIL image, which are read upright as their
+            EXIF data say; or an array: (H, W) or (H, W, 1) grey, (H, W, 3) colours or (H, W, 4) colours and alpha,
+            which is dropped; uint8 or uint16. uint16 is 0-65535, or 0-4095 and so on if no pixel is brighter.
         channels: order of the colours of an array.
+
+    Raises:
+        DataError: it is something else, or its file cannot be read.
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
     if image is None:
         raise DataError("an image must be an array, not None, which cv2.imread returns for a file it cannot read")
+    if isinstance(image, str) and is_address(image):
+        return download_image(image)
     if isinstance(image, (str, os.PathLike)):
         return read_image(Path(image))
     if isinstance(image, Image.Image):
-        channels = "rgb"
+        return _pil_to_bgr(image)
+    try:
+        array = np.asarray(image)
+    except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
+        reason = to_single_line(str(error))
+        raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
+    return _array_to_bgr(array, channels)
+
+
+def _pil_to_bgr(image: Image.Image) -> np.ndarray:
+    try:
+        orientation = _exif_orientation(image)
         # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
-        image = image if image.mode.startswith(("I", "F")) else image.convert("RGB")
-    image = np.asarray(image)
+        if not image.mode.startswith(("I", "F")):
+            image = image.convert("RGB")
+        array = np.asarray(image)
+    except PILLOW_ERRORS as error:
+        raise DataError(f"a PIL image of mode {image.mode} cannot be read: {to_single_line(str(error))}") from error
+    return apply_orientation(_array_to_bgr(array, "rgb"), orientation)
+
+
+def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
     if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
         raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
+    image = image.astype(image.dtype.newbyteorder("="), copy=False)
     if image.dtype not in (np.uint8, np.uint16):
         raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; scale it to 0-255")
+    if image.ndim == 3:
+        image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
     if image.dtype == np.uint16:
-        image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 becomes 255, rounded
+        image = _to_8_bits(image)
     if image.ndim == 2 or image.shape[2] == 1:
         return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
-    return np.ascontiguousarray(image[..., :3] if channels == "bgr" else image[..., 2::-1])
+    return np.ascontiguousarray(image)
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:

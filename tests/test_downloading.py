@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import threading
+from collections import namedtuple
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.request import Request
 
 import pytest
 
-from posenet import downloading
-from posenet.downloading import download_image, fetch_video
-from posenet.errors import DataError
-from posenet.images import write_image
-from tests.helpers.media_server import media_server
+from posenet.downloading import (
+    Download,
+    DownloadError,
+    RedirectHandler,
+    download_file,
+    fetch_video,
+    is_address,
+    receive,
+    without_credentials,
+)
+from posenet.errors import ConfigError, DataError
+from posenet.images import download_image, write_image
+from tests.helpers.media_server import answer, endless, media_server, raw_server
 from tests.helpers.videos import GREY
+
+
+def save(url: str, path: Path) -> None:
+    download_file(path, lambda download: receive(url, download))
 
 
 def test_an_image_is_downloaded(tmp_path: Path) -> None:
@@ -76,8 +93,11 @@ def test_a_password_is_not_sent_to_a_server_to_which_the_first_one_redirects(tmp
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_image(tmp_path / "a.png", GREY)
-    monkeypatch.setattr(downloading, "MAX_BYTES", 100)
-    with media_server(tmp_path) as address, pytest.raises(DataError, match="a.png has more than"):
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_MIB", "0.0001")
+    with (
+        media_server(tmp_path) as address,
+        pytest.raises(DataError, match=r"a.png: it has more than .* MiB; set POSENET_DOWNLOAD_MAX_MIB"),
+    ):
         download_image(f"{address}/a.png")
 
 
@@ -91,3 +111,215 @@ def test_a_video_on_a_server_without_parts_is_copied_and_a_stream_is_not(tmp_pat
             video = fetch_video(f"{address}/{name}", tmp_path / "out")
             assert not video.is_file and video.copy is None
     assert not fetch_video("rtsp://127.0.0.1:9/live", tmp_path).is_file
+
+
+# Servers that do not keep to the rules
+
+SLOW = "0.2"
+"""Seconds that a download may take where a test waits for the limit."""
+
+
+@pytest.mark.parametrize("length", ["abc", "-5", "", "1e3", "9" * 30, "9" * 5000])
+def test_a_length_that_is_none_is_an_error(tmp_path: Path, length: str) -> None:
+    with raw_server(answer(f"Content-Length: {length}", body=b"12345")) as server:
+        for download in (download_image, lambda url: fetch_video(url, tmp_path)):
+            with pytest.raises(DataError, match=r"cannot read http://127.*/a.mp4: its server states '.*' as its "):
+                download(f"{server.address}/a.mp4")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "data, message",
+    [
+        (answer("Content-Length: 10", body=b"1234"), "it ends early: 4 of 10 bytes arrived"),
+        (answer("Transfer-Encoding: chunked", body=b"a\r\n1234"), "IncompleteRead"),
+        (answer("Transfer-Encoding: chunked", body=b"xyz\r\n1234"), "IncompleteRead|chunk"),
+        (b"", "Remote end closed connection"),
+        (b"no http\r\n\r\n", "no http"),
+    ],
+    ids=["length", "chunk", "no chunk", "nothing", "no http"],
+)
+def test_a_file_that_ends_early_is_an_error_and_not_kept(tmp_path: Path, data: bytes, message: str) -> None:
+    with raw_server(data) as server:
+        with pytest.raises(DataError, match=message):
+            download_image(server.address)
+        with pytest.raises(DownloadError, match=message):
+            save(server.address, tmp_path / "a.bin")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "start, part",
+    [
+        (answer("Content-Length: 1000"), b"x"),
+        (answer("Transfer-Encoding: chunked"), b"0"),
+        (answer("Transfer-Encoding: chunked"), b"1\r\nx\r\n"),
+        (answer(), b"x"),
+        (b"HTTP/1.1 200 O", b"K"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /b\r\nX: ", b"y"),
+        (answer("Location: /b", status="302 Found"), b"x"),
+    ],
+    ids=["body", "size of a chunk", "chunks", "body without length", "status", "header", "redirect"],
+)
+def test_a_server_that_sends_a_byte_now_and_then_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, part: bytes
+) -> None:
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_SECONDS", SLOW)
+    with raw_server(start, endless(part), pause=0.02) as server:
+        with pytest.raises(DataError, match="it takes more than 0.2 s; set POSENET_DOWNLOAD_MAX_SECONDS|infinite loop"):
+            download_image(f"{server.address}/a.jpg")
+        with pytest.raises(DownloadError, match="it takes more than 0.2 s|infinite loop"):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_time_limit_holds_while_both_sides_agree_on_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_SECONDS", SLOW)
+    with raw_server(b"\x16\x03\x03\x3f\xff", endless(b"\0"), pause=0.02) as server:
+        address = server.address.replace("http", "https")
+        with pytest.raises(DataError, match="it takes more than 0.2 s"):
+            download_image(f"{address}/a.jpg")
+
+
+def test_a_download_that_nobody_waits_for_ends_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_SECONDS", SLOW)
+    server_answers = threading.Event()
+    has_ended = threading.Event()
+
+    def receive_late(download: Download) -> None:
+        server_answers.wait(60)
+        try:
+            download.check(0, None)
+        finally:
+            has_ended.set()
+
+    with pytest.raises(DownloadError, match="it takes more than 0.2 s"):
+        download_file(tmp_path / "a.pth", receive_late)
+    server_answers.set()
+    assert has_ended.wait(60)
+    assert list(tmp_path.iterdir()) == []
+    with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
+        with pytest.raises(DownloadError, match="it takes more than 0.2 s"):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
+        assert server.is_closed.wait(60)
+
+
+def test_ctrl_c_ends_a_download(tmp_path: Path) -> None:
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
+        with pytest.raises(KeyboardInterrupt):
+            fetch_video(f"{server.address}/a.mp4", tmp_path, stop_requested=interrupt)
+        assert server.is_closed.wait(60)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("headers", [(), ("Transfer-Encoding: chunked",), (f"Content-Length: {2**40}",)])
+def test_an_endless_file_is_stopped_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, headers: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_MIB", "1.5")
+    part = b"10000\r\n" + bytes(2**16) + b"\r\n"
+    with raw_server(answer(*headers), endless(part)) as server:
+        message = "it has more than 1.5 MiB; set POSENET_DOWNLOAD_MAX_MIB to download larger files"
+        with pytest.raises(DataError, match=f"a.jpg: {message}"):
+            download_image(f"{server.address}/a.jpg")
+        with pytest.raises(DownloadError, match=message):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
+        if "Content-Length" in str(headers):
+            with pytest.raises(DataError, match=f"a.mp4: {message}"):
+                fetch_video(f"{server.address}/a.mp4", tmp_path)
+        else:
+            assert not fetch_video(f"{server.address}/a.mp4", tmp_path).is_file  # a live stream
+        assert server.is_closed.wait(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one whose length is known before, nor one during which another program fills the disk."""
+    usage = namedtuple("usage", "total used free")
+    free = [2**30]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, free.pop() if len(free) > 1 else free[0]))
+    message = f"folder {tmp_path} has [0-9]+ MiB left, and [0-9]+ MiB are needed; free some space, or .* TMPDIR"
+    with raw_server(answer(f"Content-Length: {2**30}"), [bytes(2**20)] * 3) as server:
+        with pytest.raises(DataError, match=message):
+            fetch_video(f"{server.address}/a.mp4", tmp_path)
+        free[:] = [2**20, 2**31]
+        with pytest.raises(DataError, match=message):
+            fetch_video(f"{server.address}/a.mp4", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_download_of_a_video_ends_on_request(tmp_path: Path) -> None:
+    with raw_server(answer(f"Content-Length: {2**30}"), endless(bytes(2**10))) as server:
+        with pytest.raises(DataError, match="a.mp4: the download was stopped"):
+            fetch_video(f"{server.address}/a.mp4", tmp_path, stop_requested=lambda: True)
+        assert server.is_closed.wait(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["ftp://127.0.0.1:9/a.jpg", "file:///etc/hostname", "data:text/plain,abc"])
+def test_a_redirect_to_another_kind_of_address_is_refused(tmp_path: Path, target: str) -> None:
+    with raw_server(answer(f"Location: {target}", status="302 Found")) as server:
+        with pytest.raises(DataError, match="redirected to an address of another kind|Redirection to .* not allowed"):
+            download_image(f"{server.address}/a.jpg")
+        with pytest.raises(DownloadError, match="redirected to an address of another kind|Redirection to .* not allow"):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
+    for address in (target, "FILE:///etc/hostname"):
+        with pytest.raises(DataError, match="only http and https addresses can be downloaded"):
+            download_image(address)
+
+
+@pytest.mark.parametrize(
+    "first, target, is_followed",
+    [("http", "https", True), ("http", "http", True), ("https", "https", True), ("https", "http", False)],
+)
+def test_a_redirect_from_an_encrypted_address_leads_to_another(first: str, target: str, is_followed: bool) -> None:
+    old = Request(f"{first}://example.org/a.jpg")
+    arguments = (old, io.BytesIO(), 302, "Found", Message(), f"{target}://example.com/a.jpg")
+    if is_followed:
+        new = RedirectHandler().redirect_request(*arguments)
+        assert new is not None and new.full_url == f"{target}://example.com/a.jpg"
+    else:
+        with pytest.raises(DownloadError, match="redirected to an address of another kind, http; give the final"):
+            RedirectHandler().redirect_request(*arguments)
+
+
+def test_what_a_server_says_is_a_short_line(tmp_path: Path) -> None:
+    with raw_server(answer(status="404 \x1b[31mred\x07" + "long" * 10000)) as server:
+        with pytest.raises(DataError, match=r"HTTP Error 404: \?\[31mred\?long") as caught:
+            download_image(f"{server.address}/a.jpg")
+    assert len(str(caught.value)) < 300 and str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://[::1/x.jpg", "http://127.0.0.1:port/x.jpg", "http://127.0.0.1:99999999/x.jpg", "http:///x.jpg", "http://",
+     "http://\udcff/x.jpg", "http://me:p[w@[/x.jpg", "http://me:secret@\u2100/x.jpg"],
+)  # fmt: skip
+def test_a_malformed_address_is_one_line(tmp_path: Path, address: str) -> None:
+    assert is_address(address)
+    for download in (download_image, lambda url: fetch_video(url, tmp_path)):
+        with pytest.raises(DataError, match="cannot read http://.*; correct the address") as caught:
+            download(address)
+        assert "\n" not in str(caught.value)
+        assert "me:" not in str(caught.value) and "secret" not in str(caught.value)
+    assert "me:" not in without_credentials(address)
+
+
+def test_letters_and_spaces_in_an_address_are_encoded(tmp_path: Path) -> None:
+    write_image(tmp_path / "über uns.png", GREY)
+    with media_server(tmp_path) as address:
+        for name in ("über uns.png", "%C3%BCber%20uns.png", "über uns.png?größe=1#x"):
+            assert (download_image(f"{address}/{name}") == GREY).all()
+
+
+@pytest.mark.parametrize("name", ["POSENET_DOWNLOAD_MAX_MIB", "POSENET_DOWNLOAD_MAX_SECONDS"])
+@pytest.mark.parametrize("value", ["much", "0", "-1", "nan", "inf"])
+def test_a_limit_must_be_a_positive_number(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"{name} is '{value}'; it must be a positive number"):
+        download_image("http://127.0.0.1:9/a.png")

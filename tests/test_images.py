@@ -6,13 +6,17 @@ import builtins
 import io
 import os
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from PIL import Image
+import torch
+from PIL import ExifTags, Image, ImageOps, features
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
@@ -32,6 +36,7 @@ from posenet.images import (
     write_image,
 )  # fmt: skip
 from tests.helpers.image_bytes import encode, jpeg_declaring, png_declaring, with_orientation
+from tests.helpers.media_server import media_server
 from tests.helpers.oriented_images import SIZE, lit_centre, oriented_image
 
 ORIENTATIONS = range(1, 9)
@@ -156,6 +161,103 @@ def test_pil_images_paths_and_rgb_arrays_become_bgr(tmp_path: Path) -> None:
         to_bgr(rgb, "RGB")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("suffix", [".png", ".tif", ".ppm"])
+@pytest.mark.parametrize("depth", [8, 10, 12, 16])
+def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
+    caplog: pytest.LogCaptureFixture, suffix: str, depth: int
+) -> None:
+    """The warning is logged once for each depth by a process, so that not every test sees it."""
+    expected = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
+    deep = np.round(expected * ((2**depth - 1) / 255)).astype(np.uint16)
+    with_alpha = np.dstack([deep, np.full((16, 16), 65535, np.uint16)])
+    data = as_array(encode(deep, suffix))
+    images = (to_bgr(deep), to_bgr(deep.astype(">u2")), to_bgr(with_alpha), to_bgr(deep[..., 0]), decode_image(data))
+    for image in (*images, decode_checked_image(data, 16, 16)):
+        np.testing.assert_allclose(image.astype(int), expected, atol=1)
+    for message in caplog.messages:
+        assert message.startswith(f"images of 16 bits whose brightest pixel is below {2**depth} are read as images of")
+        assert depth < 16
+
+
+@pytest.mark.slow
+def test_images_of_fewer_bits_are_reported_once_for_each_depth(tmp_path: Path) -> None:
+    code = """
+import logging, numpy
+from posenet.images import to_bgr
+logging.basicConfig(format="%(message)s")
+for brightest in (4095, 4000, 65535, 4112, 0, 900, 4095):
+    image = to_bgr(numpy.full((2, 2), brightest, numpy.uint16))
+    print(image.max())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["255", "249", "255", "16", "0", "224", "255"]
+    assert [line.partition(";")[0] for line in done.stderr.splitlines()] == [
+        f"images of 16 bits whose brightest pixel is below {2**depth} are read as images of {depth} bits, or they would"
+        " be dark"
+        for depth in (12, 10)
+    ]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr", "HSV"])
+def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
+    rgb = np.zeros((20, 30, 3), np.uint8)
+    rgb[:10] = (200, 100, 40)
+    rgb[10:] = (20, 220, 120)
+    image = Image.fromarray(rgb)
+    match mode:
+        case "P":
+            image = image.quantize(4)
+        case "RGBa":
+            image = image.convert("RGBA").convert("RGBa")
+        case "1":
+            image = image.point(lambda value: 255 * (value > 150)).convert("1")
+        case _:
+            image = image.convert(mode)
+    if mode in ("L", "LA"):
+        rgb = np.asarray(Image.fromarray(rgb).convert("L"))[..., None].repeat(3, axis=2)
+    elif mode == "1":
+        rgb = np.asarray(image)[..., None].repeat(3, axis=2) * np.uint8(255)
+    np.testing.assert_allclose(to_bgr(image).astype(int), rgb[..., ::-1], atol=4)
+
+
+@pytest.mark.parametrize(
+    "image, message",
+    [
+        (np.zeros((4, 6, 3), np.float32), "type uint8 or uint16, not float32; scale it to 0-255"),
+        (np.zeros((4, 6), bool), "type uint8 or uint16, not bool"),
+        (Image.new("F", (6, 4)), "type uint8 or uint16, not float32"),
+        (Image.new("I", (6, 4)), "type uint8 or uint16, not int32"),
+        (np.zeros((3, 40, 60), np.uint8), r"height x width with 1, 3 or 4 channels, not of shape \(3, 40, 60\)"),
+        (np.zeros((0, 6, 3), np.uint8), "not of shape"),
+        (torch.zeros(4, 6, 3, requires_grad=True), "an image must be an array, not Tensor: .*detach"),
+        (torch.zeros(4, 6, 3, dtype=torch.uint8, device="meta"), "an image must be an array, not Tensor: .*meta"),
+        (b"\xff\xd8", "not of shape"),
+        (7, "not of shape"),
+        (None, "not None, which cv2.imread returns"),
+    ],
+)
+def test_what_is_no_image_is_one_line(image: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        to_bgr(image)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_in_any_memory_layout_are_the_same_image() -> None:
+    mirrored = np.ascontiguousarray(NOISE[::-1, ::-1])
+    views = [NOISE[...], np.asfortranarray(NOISE), np.repeat(NOISE, 2, axis=1)[:, ::2], mirrored[::-1, ::-1]]
+    for image in (*views, torch.from_numpy(NOISE.copy())):
+        assert np.array_equal(to_bgr(image), NOISE)  # type: ignore[arg-type]
+        assert np.array_equal(to_bgr(image, "rgb"), NOISE[..., ::-1])  # type: ignore[arg-type]
+
+
+def test_an_address_is_an_image_too(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", NOISE)
+    with media_server(tmp_path) as address:
+        assert np.array_equal(to_bgr(f"{address}/a.png"), NOISE)
+        with pytest.raises(DataError, match=f"cannot read {address}/b.png: HTTP Error 404"):
+            to_bgr(f"{address}/b.png")
+
+
 def test_a_format_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="choose"):
         write_image(tmp_path / "x.docx", np.zeros((2, 2, 3), np.uint8))
@@ -186,12 +288,24 @@ class TestHeaders:
             assert header.stored_size == (60, 90)
             assert header.orientation in (1, 6)
 
+    def test_lab_colours_are_refused(self) -> None:
+        file = io.BytesIO()
+        Image.new("LAB", (6, 4)).save(file, "TIFF")
+        for read in (parse_header, decode_image, check_image):
+            with pytest.raises(ValueError, match="has Lab colours.*; save it as JPEG or PNG"):
+                read(as_array(file.getvalue()))
+
     def test_a_format_that_only_opencv_reads_is_decoded(self) -> None:
         header = b"Pf\n4 3\n-1.0\n"
         pixels = np.ones((3, 4), "<f4").tobytes()
         assert succeeds(parse_header, as_array(encode(NOISE, ".ppm")))
         assert parse_header(as_array(encode(NOISE, ".sr"))) == (60, 90, 1)
         assert not succeeds(parse_header, as_array(header + pixels[:3]))
+
+    @pytest.mark.parametrize("size", [(9000, 20000), (16384, 16384)])
+    def test_a_large_panorama_is_accepted(self, size: tuple[int, int]) -> None:
+        assert parse_header(as_array(jpeg_declaring(*size))).stored_size == size
+        assert not succeeds(parse_header, as_array(jpeg_declaring(size[0], 30000)))
 
     @pytest.mark.parametrize("make", [jpeg_declaring, png_declaring])
     def test_a_vast_image_is_refused_without_decoding(self, make: Callable[[int, int], bytes]) -> None:
@@ -319,6 +433,32 @@ class TestOrientation:
             for frame, image in (("displayed", read_image(tmp_path / "a")), ("stored", stored)):
                 assert image.shape[:2] == drawn.sizes[frame]
                 assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
+
+    def test_a_pil_image_is_turned_like_the_file(self) -> None:
+        for suffix in ("jpeg", "png", "webp"):
+            for orientation in ORIENTATIONS:
+                drawn = oriented_image(orientation, suffix=suffix)
+                with Image.open(io.BytesIO(drawn.data)) as image:
+                    assert np.abs(to_bgr(image).astype(int) - decode_image(as_array(drawn.data))).max() < 30
+                    assert np.array_equal(to_bgr(ImageOps.exif_transpose(image)), to_bgr(image)), "not turned twice"
+
+    @pytest.mark.parametrize("kind", ["AVIF", "TIFF"])
+    def test_files_with_one_frame_are_turned_by_their_decoder(self, kind: str) -> None:
+        if kind == "AVIF" and not features.check("avif"):
+            pytest.skip("Pillow was built without AVIF")
+        for orientation in ORIENTATIONS:
+            exif = Image.Exif()
+            exif[ExifTags.Base.Orientation] = orientation
+            file = io.BytesIO()
+            pixels = np.zeros((40, 60, 3), np.uint8)
+            pixels[:20, :30] = 200
+            Image.fromarray(pixels).save(file, kind, exif=exif)
+            data = as_array(file.getvalue())
+            expected = apply_orientation(pixels, orientation)
+            for image in (decode_image(data), to_bgr(Image.open(file))):
+                assert image.shape == expected.shape
+                assert np.abs(image.astype(int) - expected).mean() < 4
+            assert parse_header(data) == (*expected.shape[:2], 1)
 
     def test_a_reduced_image_is_turned_too(self) -> None:
         for orientation in ORIENTATIONS:

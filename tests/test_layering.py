@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from tests.helpers.source_files import FILES, INITS, MODULES, package_imports
 
 SUBPACKAGES = (
-    "errors messages files progress_bar threads skeleton settings devices images downloading annotations data "
+    "errors messages files progress_bar threads skeleton settings devices downloading images annotations data "
     "synthetic model checkpoints inference visualization diagnosis training cli __main__"
 ).split()
 """The subpackages and the top-level modules, lowest first. A module may import from its own and from earlier ones."""

@@ -1,22 +1,21 @@
 """Published weights by name: downloaded once into the user's cache, checked, and then used as a file.
 
-PyTorch is imported only to download and check a file.
+PyTorch is imported only to check a file.
 """
 
 from __future__ import annotations
 
 import difflib
 import hashlib
-import http.client
 import logging
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
+from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, receive
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_toml, sha256_of
 from posenet.messages import to_single_line, truncate_for_message
@@ -131,8 +130,8 @@ def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path
         with FileLock(f"{path}.lock"):
             if not path.is_file():
                 _log.info("Downloading %s from %s to %s; licence: %s", name, entry.source, path, entry.license)
-                _download(name, entry, path, progress and sys.stderr.isatty())
-    except (OSError, http.client.HTTPException) as error:
+                _download(name, entry, path, f"Downloading {name}" if progress else "")
+    except (OSError, DownloadError) as error:
         raise CheckpointError(
             f"cannot download {name} from {entry.source}: {to_single_line(str(error))}; try again, or download it with "
             f"a browser and give the file"
@@ -140,24 +139,22 @@ def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path
     return path
 
 
-def _download(name: str, entry: NamedWeights, path: Path, progress: bool) -> None:
-    """Download to a temporary name, check the file, and give it its final name."""
+def _download(name: str, entry: NamedWeights, path: Path, title: str) -> None:
+    """Download to a temporary name, check the file, and give it its final name. ``title`` is that of a progress bar."""
     temporary = path.with_name(f"{path.name}.download")
     try:
         if entry.google_drive:
-            _download_google_drive(entry, temporary, progress)
+            download_file(temporary, lambda download: _receive_from_google_drive(entry, download), title)
         else:
-            from torch.hub import download_url_to_file
-
-            download_url_to_file(entry.url, str(temporary), progress=progress)
+            download_file(temporary, lambda download: receive(entry.url, download), title)
         _check(name, entry, temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _download_google_drive(entry: NamedWeights, target: Path, progress: bool) -> None:
-    """Download a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
+def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
+    """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
     remedy = f"download {entry.source} with a browser, and give that file"
     try:
         import gdown
@@ -166,7 +163,17 @@ def _download_google_drive(entry: NamedWeights, target: Path, progress: bool) ->
             f"downloads from Google Drive need the package gdown: pip install 'simplepose[weights]'; or {remedy}"
         ) from error
     try:
-        gdown.download(id=entry.google_drive, output=str(target), quiet=not progress, use_cookies=False)
+        gdown.download(
+            id=entry.google_drive,
+            output=download.file,
+            quiet=True,
+            use_cookies=False,
+            progress=download.check,
+            timeout=SERVER_TIMEOUT,
+            cancel=download.is_abandoned,
+        )
+    except DownloadError:
+        raise
     except Exception as error:  # a changed page of Google Drive can raise almost any error
         reason = to_single_line(str(error).partition("\n")[0])[:MAX_REASON].rstrip(".:")
         raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error

@@ -136,8 +136,8 @@ class Predictor:
         """The people in an image, highest score first, with keypoints in pixels of the image.
 
         Args:
-            image: the path of an image file, as text or ``Path``, which is read upright as its EXIF data say; a PIL
-                image, as it is; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey images, images
+            image: the path or the address of an image file, or a PIL image, which are read upright as their EXIF data
+                say; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey images, images
                 with alpha and 16-bit images are converted.
             channels: "rgb" for an array with the colours in that order. Files and PIL images state theirs.
 
@@ -220,10 +220,11 @@ class Predictor:
 
         def finished_groups() -> Iterator[list[Person]]:
             nonlocal people
-            while pending and len(people) == len(pending[0].order):
+            # A group of which nothing can be read runs nothing, and results of the next group may have come already.
+            while pending and len(people) >= len(pending[0].order):
                 group = pending.popleft()
                 people_of = dict(zip(group.order, people))
-                people = []
+                people = people[len(group.order) :]
                 yield from (people_of.get(index, []) for index in range(group.size))
 
         # Threads work at the same time: one prepares the next batch, and one decodes the previous batch. The network

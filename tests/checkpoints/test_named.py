@@ -134,7 +134,7 @@ def test_a_stated_checksum_is_required(host: WeightsHost, registry: Path) -> Non
 
 def test_a_download_that_fails_is_one_line_and_leaves_nothing(host: WeightsHost, registry: Path) -> None:
     host.cut_after = 4000
-    with pytest.raises(CheckpointError, match="incomplete"):
+    with pytest.raises(CheckpointError, match=f"it ends early: 4000 of {len(PUBLISHED)} bytes arrived; try again, or"):
         fetch()
     host.cut_after = None
     host.status = 404
@@ -146,6 +146,24 @@ def test_a_download_that_fails_is_one_line_and_leaves_nothing(host: WeightsHost,
     registry.write_text("[tiny]\nurl = 'http://127.0.0.1:9/tiny.pth'\n")
     with pytest.raises(CheckpointError, match="cannot download tiny from http://127.0.0.1:9/tiny.pth: .*refused"):
         fetch()
+
+
+@pytest.mark.parametrize("name", ["tiny", "drive"])
+def test_the_limits_of_downloads_hold_for_weights(
+    host: WeightsHost, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_MIB", "0.25")
+    with pytest.raises(CheckpointError, match=f"cannot download {name} .*: it has more than 0.25 MiB; set POSENET"):
+        fetch(name)
+    monkeypatch.delenv("POSENET_DOWNLOAD_MAX_MIB")
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_SECONDS", "0.3")
+    host.pause = 0.02
+    with pytest.raises(CheckpointError, match=f"cannot download {name} .*: it takes more than 0.3 s; set POSENET"):
+        fetch(name)
+    assert {path.suffix for path in cached(name).parent.iterdir()} <= {".lock"}
+    monkeypatch.delenv("POSENET_DOWNLOAD_MAX_SECONDS")
+    host.pause = 0.0
+    assert fetch(name).read_bytes() == PUBLISHED
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(host: WeightsHost, tmp_path: Path) -> None:

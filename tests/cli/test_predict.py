@@ -27,7 +27,7 @@ from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode
-from tests.helpers.media_server import media_server
+from tests.helpers.media_server import answer, endless, media_server, raw_server
 from tests.helpers.spot_networks import spot_image
 from tests.helpers.videos import GREY, FakeCapture, full_disk, install_window, read_video, write_media
 
@@ -303,6 +303,27 @@ def test_bad_input_is_one_line_and_status_2(
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error and "Traceback" not in error
     assert not list(Path().glob("out/*"))
+
+
+def test_a_malformed_address_and_a_slow_server_are_one_line_and_the_other_inputs_are_predicted(
+    predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POSENET_DOWNLOAD_MAX_SECONDS", "0.2")
+    with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
+        addresses = [
+            "http://[::1/x.jpg",
+            "http://[::1/x.mp4",
+            f"{server.address}/slow.jpg",
+            f"{server.address}/slow.mp4",
+        ]
+        assert predict(*addresses, photos, "--json", "p.json") == 2
+    assert {person["file_name"] for person in read_json("p.json")} == {
+        f"photos/{name}.png" for name in ("a", "b", "000000000139")
+    }
+    lines = capsys.readouterr().err.splitlines()
+    for address in addresses:
+        [_] = [line for line in lines if line.startswith(f"WARNING: cannot read {address}: ")]
+    assert not any("Traceback" in line for line in lines)
 
 
 @pytest.mark.parametrize(

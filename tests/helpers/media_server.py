@@ -1,12 +1,15 @@
-"""A web server on this machine that serves files and a live stream."""
+"""Web servers on this machine: one that serves files and a live stream, and one that sends any bytes."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import http.server
+import itertools
+import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import cv2
@@ -50,3 +53,55 @@ def media_server(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+@dataclass
+class RawServer:
+    """A server that sends the same bytes to everyone."""
+
+    address: str
+    requests: list[bytes] = field(default_factory=list)
+    is_closed: threading.Event = field(default_factory=threading.Event)
+    """Whether a client has closed its connection before all was sent."""
+
+
+@contextlib.contextmanager
+def raw_server(start: bytes, then: Iterable[bytes] = (), pause: float = 0.0) -> Iterator[RawServer]:
+    """Send ``start`` and, each after a pause, the parts in ``then``, whatever is requested; then close.
+
+    Connections that are still open when the context ends are closed then.
+    """
+    closing = threading.Event()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            host.requests.append(self.request.recv(65536))
+            try:
+                self.request.sendall(start)
+                for part in then:
+                    if closing.wait(pause):
+                        return
+                    self.request.sendall(part)
+            except ConnectionError:
+                host.is_closed.set()
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        host = RawServer(f"http://127.0.0.1:{server.server_address[1]}")
+        yield host
+        closing.set()
+        server.shutdown()
+        thread.join()
+
+
+def answer(*headers: str, body: bytes = b"", status: str = "200 OK") -> bytes:
+    """An HTTP answer with these headers and body, right or not."""
+    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode() + body
+
+
+def endless(part: bytes) -> Iterable[bytes]:
+    return itertools.repeat(part)

@@ -294,15 +294,12 @@ def test_paths_pil_images_and_rgb_arrays_yield_the_same_people(tmp_path):
         predictor("missing.png")
 
 
-def test_a_file_is_read_upright_and_a_pil_image_as_it_is(tmp_path):
+def test_a_file_and_a_pil_image_are_read_upright(tmp_path):
     pil = pytest.importorskip("PIL.Image")
     path = tmp_path / "a.jpg"
     path.write_bytes(with_orientation(encode(np.rot90(make_image((97, 131))).copy()), 6))
-    predictor = spot_predictor(height=128)
-    [upright], [stored] = predictor.batch([path, pil.open(path)])
-    nose = SPOTS[97, 131][0]
-    np.testing.assert_allclose(upright.keypoints[NOSE, :2], nose, atol=0.5)
-    np.testing.assert_allclose(stored.keypoints[NOSE, :2], (nose[1], 131 - 1 - nose[0]), atol=0.5)
+    for [person] in spot_predictor(height=128).batch([path, pil.open(path)]):
+        np.testing.assert_allclose(person.keypoints[NOSE, :2], SPOTS[97, 131][0], atol=0.5)
 
 
 def test_people_with_low_scores_are_left_out():
@@ -450,6 +447,15 @@ def test_a_stream_continues_after_damaged_images_if_somebody_is_told(tmp_path):
     assert [len(people) for people in found] == [int(number not in damaged) for number in range(21)]
     assert errors.keys() == damaged
     assert all(f"{number}.jpg" in str(error) for number, error in errors.items())
+
+
+def test_a_batch_of_which_no_image_can_be_read_takes_no_people_from_the_next_ones():
+    image = make_image((97, 131))
+    images = ["missing.png", "missing.png", image, image, "missing.png", "missing.png", image]
+    errors = {}
+    found = list(spot_predictor(height=64, batch_size=2).stream(images, on_error=errors.__setitem__))
+    assert [bool(people) for people in found] == [False, False, True, True, False, False, True]
+    assert sorted(errors) == [0, 1, 4, 5]
 
 
 def test_inference_scales_that_the_limits_make_equal_run_once():

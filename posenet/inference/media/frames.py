@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.downloading import download_image, fetch_video
+from posenet.downloading import fetch_video
 from posenet.errors import ConfigError, DataError
-from posenet.images import decode_image, read_image
+from posenet.images import decode_image, download_image, read_image
 from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
 from posenet.inference.media.sources import Frame, Source, find_sources
@@ -136,7 +136,7 @@ def _open_video(
             is_file, location = True, Path(str(source.location))
         else:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="posenet-")))
-            is_file, copy = fetch_video(source.url, folder)
+            is_file, copy = fetch_video(source.url, folder, stop_requested)
             location = copy or source.url
         reader = PyAVReader(source, location)
         if not is_file and not reader.length:

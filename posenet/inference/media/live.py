@@ -15,7 +15,8 @@ import cv2
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.inference.media.reader import FrameSelection, VideoReader, plausible_rate
+from posenet.images import to_bgr
+from posenet.inference.media.reader import MAX_UNREADABLE_IN_A_ROW, FrameSelection, VideoReader, plausible_rate
 from posenet.inference.media.sources import Frame, Source
 
 RECONNECT_SECONDS = 60.0
@@ -44,7 +45,13 @@ class Camera(VideoReader):
             yield math.nan
 
     def image(self) -> np.ndarray:
-        return self._capture.retrieve()[1]
+        try:
+            image = self._capture.retrieve()[1]
+        except cv2.error as error:
+            raise DataError(f"the camera has sent no image ({error.err or error})") from error
+        if image is None:
+            raise DataError("the camera has sent no image")
+        return to_bgr(image)
 
     def close(self) -> None:
         self._capture.release()
@@ -94,16 +101,30 @@ def _keep_newest(
     newest: queue.Queue[Frame],
     closing: threading.Event,
 ) -> None:
-    """Keep the newest image in a queue until ``closing`` is set or the source is lost; then close the reader."""
-    started = time.monotonic()
+    """Keep the newest image in a queue until ``closing`` is set or the source is lost; then close the reader.
+
+    Images that are damaged are dropped like those that come too fast. After many in a row the source counts as lost.
+    """
+    first_time: float | None = None
     numbers = itertools.count()
     while reader is not None:
         with contextlib.closing(reader):
+            unreadable = 0
             for _ in filter(lambda seconds: seconds is not None, reader.decode()):
                 if closing.is_set():
                     return
-                image = reader.image()
-                seconds = time.monotonic() - started
+                time_of_image = time.monotonic()
+                try:
+                    image = reader.image()
+                except DataError:
+                    unreadable += 1
+                    if unreadable == MAX_UNREADABLE_IN_A_ROW:
+                        break
+                    continue
+                unreadable = 0
+                if first_time is None:
+                    first_time = time_of_image
+                seconds = time_of_image - first_time
                 frame = Frame(reader.source, image, next(numbers), seconds, reader.rate, reader.aspect, is_live=True)
                 with contextlib.suppress(queue.Empty):
                     newest.get_nowait()

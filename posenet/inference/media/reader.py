@@ -13,7 +13,7 @@ from PIL import Image
 
 from posenet.errors import DataError
 from posenet.files import require_regular_file
-from posenet.images import read_image, to_bgr
+from posenet.images import PILLOW_ERRORS, read_image, to_bgr
 from posenet.inference.media.sources import Frame, Source, numbered_files
 
 DEFAULT_FRAME_RATE = 25.0
@@ -23,7 +23,6 @@ MAX_FRAME_RATE = 480.0
 """A higher rate is implausible; some files state the ticks of a clock instead."""
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended."""
-_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError, TypeError)
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,10 @@ class VideoReader(ABC):
 
     @abstractmethod
     def image(self) -> np.ndarray:
-        """The image of the frame that was decoded last, (H, W, 3) BGR uint8, rotated as the metadata say."""
+        """The image of the frame that was decoded last, (H, W, 3) BGR uint8, rotated as the metadata say.
+
+        ``DataError`` says why it cannot be converted to that.
+        """
 
     def seek(self, seconds: float) -> int:
         """Skip frames before ``seconds`` if that is possible without decoding them; return their number."""
@@ -93,8 +95,12 @@ class VideoReader(ABC):
                 if first_selected is None:
                     first_selected = number
                 if (number - first_selected) % selection.stride == 0:
-                    image = self.image()
-                    yield Frame(self.source, image, number, seconds, self.rate / selection.stride, self.aspect)
+                    try:
+                        image = self.image()
+                    except DataError as error:
+                        yield self._error(f"frame {number} of {name} cannot be used: {error}")
+                    else:
+                        yield Frame(self.source, image, number, seconds, self.rate / selection.stride, self.aspect)
             number += 1
         frames_read = number - unreadable
         if frames_read == 0:
@@ -155,12 +161,12 @@ class Animation(VideoReader):
         try:
             require_regular_file(path)
             image = Image.open(path)
-        except _PILLOW_ERRORS:
+        except PILLOW_ERRORS:
             return None
         try:
             if getattr(image, "is_animated", False):
                 return cls(source, image)
-        except _PILLOW_ERRORS as error:
+        except PILLOW_ERRORS as error:
             image.close()
             raise DataError(f"{source.name} is damaged: {error}") from error
         image.close()
@@ -172,7 +178,7 @@ class Animation(VideoReader):
             try:
                 self._image.seek(number)
                 self._image.load()
-            except _PILLOW_ERRORS:
+            except PILLOW_ERRORS:
                 yield None
                 continue
             yield seconds

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 
-from posenet.downloading import without_credentials
+from posenet.downloading import is_address, split_address, without_credentials
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
 
@@ -70,7 +69,7 @@ class Source:
         if self.kind == "camera":
             return f"camera-{str(self.location).rpartition('/')[2]}"
         if self.url is not None:
-            address = urlsplit(self.url)
+            address = split_address(self.url)
             return Path(address.path).stem or address.hostname or "stream"
         stem = Path(str(self.location)).stem
         return (_NUMBER_FIELD.sub("", stem).strip("-_. ") or "images") if self.kind == "numbered" else stem
@@ -78,7 +77,7 @@ class Source:
     @property
     def suffix(self) -> str:
         """The suffix of a file or of an address; empty for other sources."""
-        return Path(urlsplit(self.url).path if self.url is not None else self.path or "").suffix
+        return Path(split_address(self.url).path if self.url is not None else self.path or "").suffix
 
     @property
     def may_be_image(self) -> bool:
@@ -138,7 +137,7 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
         yield Source("camera", item)  # also one that is not connected
-    elif _is_url(item):
+    elif is_address(item):
         yield _named_source(item)
     elif len(_NUMBER_FIELD.findall(path.name)) == 1 and not path.exists():
         numbered_files(path)  # raises an error if there are none
@@ -176,19 +175,15 @@ def parse_standard_input(data: bytes) -> list[Source]:
 
 def _named_source(item: str) -> Source:
     """The source of a path or an address."""
-    if not _is_url(item):
+    if not is_address(item):
         return Source(_kind_of_suffix(Path(item).suffix), Path(item))
-    return Source("image" if Path(urlsplit(item).path).suffix.lower() in IMAGE_SUFFIXES else "video", item)
+    return Source("image" if Path(split_address(item).path).suffix.lower() in IMAGE_SUFFIXES else "video", item)
 
 
 def _kind_of_suffix(suffix: str) -> Kind:
     if suffix.lower() in ANIMATION_SUFFIXES:
         return "animation"
     return "video" if suffix.lower() in VIDEO_SUFFIXES else "image"
-
-
-def _is_url(item: str) -> bool:
-    return re.match(r"[a-z][a-z0-9+.-]+://", item, re.IGNORECASE) is not None
 
 
 def numbered_files(pattern: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from av.video.stream import VideoStream
 from posenet.errors import DataError
 from posenet.inference.media.reader import VideoReader, plausible_rate
 from posenet.inference.media.sources import Source
+from posenet.messages import to_single_line
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ MIN_MISSING_FRAMES = 3
 """Nor does a video count as cut off that lacks fewer frames."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
+MAX_SIDE = 16384
+"""The codec writes no larger images."""
 TICKS_PER_SECOND = 60000
 """Clock of written videos."""
 INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
@@ -118,7 +121,11 @@ class PyAVReader(VideoReader):
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         quarter_turns = round(self._frame.rotation / 90)
         self.aspect = float(1 / aspect if quarter_turns % 2 else aspect)
-        return np.ascontiguousarray(np.rot90(self._frame.to_ndarray(format="bgr24"), quarter_turns))
+        try:
+            image = self._frame.to_ndarray(format="bgr24")
+        except (av.FFmpegError, ValueError, MemoryError) as error:
+            raise DataError(f"it cannot be converted to colours ({to_single_line(str(error))})") from error
+        return np.ascontiguousarray(np.rot90(image, quarter_turns))
 
     def seek(self, seconds: float) -> int:
         """Skip all before the last keyframe before ``seconds``; its frames are counted, not decoded."""
@@ -155,7 +162,8 @@ class VideoWriter:
 
     Args:
         path: its suffix, one of ``WRITABLE_VIDEO_SUFFIXES``, gives the format.
-        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel.
+        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel. Images
+            with a side above ``MAX_SIDE`` are made smaller.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
         sound_from: a video file whose sound is copied.
@@ -167,6 +175,16 @@ class VideoWriter:
     def __init__(
         self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0, sound_from: Path | None = None
     ) -> None:
+        zoom = min(1.0, MAX_SIDE / max(size))
+        if zoom < 1:
+            smaller = (max(1, round(size[0] * zoom)), max(1, round(size[1] * zoom)))
+            _log.warning(
+                "a drawn video of %d x %d pixels is made smaller, %d x %d: H.264 allows sides of %d pixels at most",
+                *reversed(size),
+                *reversed(smaller),
+                MAX_SIDE,
+            )
+            size = smaller
         self._size = size
         suffix = path.suffix.lower()
         exact_rate = Fraction(rate).limit_denominator(1001)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
@@ -60,6 +63,27 @@ def test_all_images_of_an_animation_or_a_document_are_read(tmp_path: Path, suffi
         assert frame.image.mean() == pytest.approx(grey_image(number % 12).mean(), abs=12)
     [frame] = read_frames(write_animation(tmp_path / f"one{suffix}", count=1))
     assert frame.number is None and frame.image.shape == (48, 64, 3)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "i4"])
+def test_pages_of_other_numbers_are_reported_and_do_not_end_the_folder(tmp_path: Path, dtype: str) -> None:
+    pages = [Image.fromarray(np.full((20, 30), number, dtype)) for number in range(2)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    write_image(tmp_path / "b.png", GREY)
+    first, second, image = read_frames(tmp_path)
+    for number, frame in enumerate((first, second)):
+        assert f"frame {number} of {tmp_path / 'a.tif'} cannot be used: an image must be" in str(frame.error)
+    assert not image.error and (image.image == GREY).all()
+
+
+def test_big_endian_pages_are_read(tmp_path: Path) -> None:
+    values = [1, 100, 255]
+    pages = [Image.frombytes("I;16B", (30, 20), np.full((20, 30), 257 * value, ">u2").tobytes()) for value in values]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=[page.copy() for page in pages[1:]])
+    with Image.open(tmp_path / "a.tif") as file:
+        assert file.mode == "I;16B"
+    frames = list(read_frames(tmp_path / "a.tif"))
+    assert [None if frame.error else frame.image[3, 3].tolist() for frame in frames][1:] == [[100] * 3, [255] * 3]
 
 
 def test_a_damaged_animation_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -146,6 +170,61 @@ def test_a_camera_is_read_for_a_given_time_and_a_missing_one_is_an_error(monkeyp
     assert frames and all(0.05 <= frame.seconds < 0.55 and not frame.error for frame in frames)
     [missing] = read_frames("17")
     assert "camera 17 cannot be opened" in str(missing.error)
+
+
+def test_damaged_images_of_a_camera_are_dropped_and_many_in_a_row_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FakeCapture.install(monkeypatch, count=10_000)
+    retrieve = FakeCapture.retrieve
+
+    def retrieve_some(capture: FakeCapture) -> tuple[bool, np.ndarray | None]:
+        good, image = retrieve(capture)
+        number = int(image[0, 0, 0])
+        if number == 2:
+            raise cv2.error("an unknown format")
+        return (good, image) if number in (3, 5) else (False, None)
+
+    monkeypatch.setattr(FakeCapture, "retrieve", retrieve_some)
+    frames = []
+    for _ in range(4):
+        request.release()
+    for frame in read_frames("0"):
+        frames.append(frame)
+        for _ in range(1 if len(frames) == 1 else 1000):
+            request.release()
+    *images, last = frames
+    assert [(frame.number, int(frame.image[0, 0, 0])) for frame in images] == [(0, 3), (1, 5)]
+    assert str(last.error) == "camera 0 delivers no more images"
+
+
+def test_the_time_of_a_live_source_counts_from_its_first_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The camera needs 40 s until its first image; then one comes every second."""
+    request = FakeCapture.install(monkeypatch, count=4)
+    clock = itertools.chain([100.0], itertools.count(140.0))
+    now = [next(clock)]
+    grab = FakeCapture.grab
+
+    def slow_grab(capture: FakeCapture) -> bool:
+        arrived = grab(capture)
+        now[0] = next(clock)
+        return arrived
+
+    monkeypatch.setattr(FakeCapture, "grab", slow_grab)
+    monkeypatch.setattr("posenet.inference.media.live.time.monotonic", lambda: now[0])
+    request.release()
+    frames = []
+    for frame in read_frames("0"):
+        frames.append(frame)
+        request.release()
+    assert [frame.seconds for frame in frames if not frame.error] == [0, 1, 2, 3]
+
+
+def test_a_malformed_address_in_a_list_is_reported_like_other_unreadable_files(tmp_path: Path) -> None:
+    write_image(tmp_path / "b.png", GREY)
+    sources = parse_standard_input(f"http://[::1/x.jpg\nhttp://[::1/x.mp4\n{tmp_path / 'b.png'}".encode())
+    first, second, last = read_frames(sources)
+    assert "cannot read http://[::1/x.jpg: Invalid IPv6 URL; correct the address" in str(first.error)
+    assert "cannot read http://[::1/x.mp4: Invalid IPv6 URL; correct the address" in str(second.error)
+    assert not last.error
 
 
 def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,3 +79,22 @@ def test_a_start_after_the_end_is_an_error() -> None:
 def test_implausible_rates_are_replaced_by_the_default() -> None:
     rates = [0, -1, float("nan"), 90000, 29.97]
     assert [plausible_rate(rate) for rate in rates] == [25, 25, 25, 25, 29.97]
+
+
+def test_a_frame_that_cannot_be_used_is_reported_and_the_others_are_read() -> None:
+    class WithOddFrames(ListedTimes):
+        calls = 0
+
+        def image(self) -> np.ndarray:
+            self.calls += 1
+            if self.calls % 2 == 0:
+                raise DataError("it has no colours")
+            return super().image()
+
+    frames = list(WithOddFrames([0.0, 0.1, 0.2, 0.3]).frames(FrameSelection()))
+    assert [str(frame.error) if frame.error else frame.number for frame in frames] == [
+        0,
+        "frame 1 of clip cannot be used: it has no colours",
+        2,
+        "frame 3 of clip cannot be used: it has no colours",
+    ]

@@ -6,7 +6,9 @@ import contextlib
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -219,3 +221,65 @@ def test_sound_that_the_format_cannot_hold_is_left_out_with_a_message(
     path = write_with_sound_of(source, tmp_path / "out.mp4")
     assert f"The sound of {source} is left out: mp4 does not hold its codec" in caplog.text
     assert len(read_video(path)) == 20
+
+
+@pytest.mark.parametrize("size, expected", [((50, 20000), (41, 16384)), ((16400, 20), (16384, 20))])
+def test_a_video_that_is_too_wide_for_the_codec_is_made_smaller(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    image = np.full((*size, 3), 90, np.uint8)
+    image[:, : size[1] // 2] = 200
+    path = write_images(tmp_path / "wide.mp4", [image], [0.0])
+    height, width = expected
+    assert caplog.messages == [
+        f"a drawn video of {size[1]} x {size[0]} pixels is made smaller, {width} x {height}: H.264 allows sides of "
+        "16384 pixels at most"
+    ]
+    [frame] = read_video(path)
+    assert frame.image.shape[:2] == (height + height % 2, width)
+    assert frame.image[5, width // 4, 0] == pytest.approx(200, abs=4)
+    assert frame.image[5, width * 3 // 4, 0] == pytest.approx(90, abs=4)
+
+
+class Replaced:
+    """An object with other values of some attributes."""
+
+    def __init__(self, target: object, **values: object) -> None:
+        self.target = target
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.target, name)
+
+
+def test_a_frame_that_cannot_be_converted_is_reported_and_the_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / "a.mp4", count=4)
+    errors = iter([None, av.error.MemoryError(12, "Cannot allocate memory"), ValueError("no\nformat"), None])
+
+    def convert(frame: Any, format: str) -> np.ndarray:
+        if error := next(errors):
+            raise error
+        return frame.to_ndarray(format=format)  # type: ignore[no-any-return]
+
+    def decode(packet: Any) -> list[Replaced]:
+        return [Replaced(frame, to_ndarray=partial(convert, frame)) for frame in packet.decode()]
+
+    def open_with_errors(*arguments: Any, **options: Any) -> Replaced:
+        container = open_container(*arguments, **options)
+        return Replaced(
+            container,
+            demux=lambda *streams: (
+                Replaced(packet, decode=partial(decode, packet)) for packet in container.demux(*streams)
+            ),
+        )
+
+    open_container = av.open
+    monkeypatch.setattr(av, "open", open_with_errors)
+    frames = read_video(path)
+    assert [frame.number for frame in frames if not frame.error] == [0, 3]
+    assert [str(frame.error) for frame in frames if frame.error] == [
+        f"frame {number} of {path} cannot be used: it cannot be converted to colours ({reason})"
+        for number, reason in ((1, "[Errno 12] Cannot allocate memory"), (2, "no format"))
+    ]
