@@ -21,22 +21,28 @@ from tests.helpers.tiny_training import Stores, last, train_tiny, weights
 GOLDEN = Path(__file__).parents[1] / "fixtures" / "loss_curve.json"
 RECIPE = (
     "model.stacks=2",
-    "model.conv_std=0.02",
+    "model.conv_std=0.1",
     "train.input_size=128",
     "train.batch_size=7",
     "train.epochs=3",
-    "optim.lr=1e-4",
+    "train.freeze=['*norm*']",
+    "optim.lr=1e-3",
     "optim.scale_lr=true",
     "optim.warmup_epochs=1",
     "optim.step_epochs=2",
-    "optim.max_grad_norm=100",
+    "optim.max_grad_norm=20",
+    "optim.weight_decay=0.05",
     "average.kind=ema",
     "average.decay=0.9",
 )
-"""SGD with momentum, warm-up, a falling rate, clipping, the average of the weights and all augmentation."""
+"""SGD with momentum, weight decay, warm-up, a falling rate, clipping, the average of the weights and all augmentation.
 
-TOLERANCES = {"lr": 1e-5, "val_loss": 1e-3, "loss": 1e-2, "distances": 0.12}
-"""More than the differences between instruction sets: BatchNorm of few values enlarges rounding errors."""
+The statistics of BatchNorm are frozen. Those of a few values enlarge rounding errors, which differ between processors,
+to a sixth of the distances; with frozen ones the numbers of all processors agree to a millionth.
+"""
+
+TOLERANCE = 1e-3
+"""More than the differences between versions of OpenCV, whose warped images differ in single grey levels."""
 
 
 def run_recipe(stores: Stores, folder: Path) -> dict[str, list[float]]:
@@ -64,7 +70,7 @@ def test_the_recipe_gives_the_stored_curves(stores: Stores, tmp_path: Path) -> N
     curves = run_recipe(stores, tmp_path)
     assert curves.keys() == golden.keys()
     for name, values in curves.items():
-        assert values == pytest.approx(golden[name], rel=TOLERANCES[name]), name
+        assert values == pytest.approx(golden[name], rel=TOLERANCE), name
 
 
 if __name__ == "__main__":
