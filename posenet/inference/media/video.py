@@ -18,7 +18,7 @@ from av.audio.stream import AudioStream
 from av.container import InputContainer, OutputContainer
 from av.packet import Packet
 from av.stream import Stream
-from av.video.reformatter import Colorspace
+from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
 from posenet.errors import DataError
@@ -77,6 +77,8 @@ class PyAVReader(VideoReader):
         # Threads that decode several frames at a time would delay a live stream by as many frames.
         self._stream.thread_type = "AUTO" if isinstance(location, Path) else "SLICE"
         self._frame: av.VideoFrame
+        # The one that PyAV keeps for each thread has threads that a forked process lacks, and would wait for forever.
+        self._reformatter = VideoReformatter()
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
         self._first_time = math.nan
@@ -122,7 +124,7 @@ class PyAVReader(VideoReader):
         quarter_turns = round(self._frame.rotation / 90)
         self.aspect = float(1 / aspect if quarter_turns % 2 else aspect)
         try:
-            image = self._frame.to_ndarray(format="bgr24")
+            image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
         except (av.FFmpegError, ValueError, MemoryError) as error:
             raise DataError(f"it cannot be converted to colours ({to_single_line(str(error))})") from error
         return np.ascontiguousarray(np.rot90(image, quarter_turns))
@@ -193,6 +195,7 @@ class VideoWriter:
         self._frame_length = 1 / rate
         self._last_tick = -1
         self._start: float | None = None
+        self._reformatter = VideoReformatter()
         # The index comes first, so that browsers need not load the whole file before they play it.
         options = {"movflags": "faststart"} if suffix in INDEXED_SUFFIXES else {}
         self._container = av.open(f"file:{path}", "w", options=options)
@@ -220,7 +223,7 @@ class VideoWriter:
             self._sound.copy_until(time + self._frame_length)
         self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
         frame = av.VideoFrame.from_ndarray(self._fit(image), format="bgr24")
-        frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
+        frame = self._reformatter.reformat(frame, format="yuv420p", dst_colorspace=Colorspace.ITU709)
         frame.pts = self._last_tick
         frame.time_base = self._time_base
         frame.duration = round(self._frame_length / self._time_base)

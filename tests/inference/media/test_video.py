@@ -6,9 +6,7 @@ import contextlib
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
@@ -241,42 +239,21 @@ def test_a_video_that_is_too_wide_for_the_codec_is_made_smaller(
     assert frame.image[5, width * 3 // 4, 0] == pytest.approx(90, abs=4)
 
 
-class Replaced:
-    """An object with other values of some attributes."""
-
-    def __init__(self, target: object, **values: object) -> None:
-        self.target = target
-        self.__dict__.update(values)
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.target, name)
-
-
 def test_a_frame_that_cannot_be_converted_is_reported_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_video(tmp_path / "a.mp4", count=4)
     errors = iter([None, av.error.MemoryError(12, "Cannot allocate memory"), ValueError("no\nformat"), None])
 
-    def convert(frame: Any, format: str) -> np.ndarray:
-        if error := next(errors):
-            raise error
-        return frame.to_ndarray(format=format)  # type: ignore[no-any-return]
+    plain = av.video.reformatter.VideoReformatter()
 
-    def decode(packet: Any) -> list[Replaced]:
-        return [Replaced(frame, to_ndarray=partial(convert, frame)) for frame in packet.decode()]
+    class FailingReformatter:
+        def reformat(self, frame: av.VideoFrame, format: str) -> av.VideoFrame:
+            if error := next(errors):
+                raise error
+            return plain.reformat(frame, format=format)
 
-    def open_with_errors(*arguments: Any, **options: Any) -> Replaced:
-        container = open_container(*arguments, **options)
-        return Replaced(
-            container,
-            demux=lambda *streams: (
-                Replaced(packet, decode=partial(decode, packet)) for packet in container.demux(*streams)
-            ),
-        )
-
-    open_container = av.open
-    monkeypatch.setattr(av, "open", open_with_errors)
+    monkeypatch.setattr("posenet.inference.media.video.VideoReformatter", FailingReformatter)
     frames = read_video(path)
     assert [frame.number for frame in frames if not frame.error] == [0, 3]
     assert [str(frame.error) for frame in frames if frame.error] == [
