@@ -71,7 +71,8 @@ def test_image_mask_and_joints_of_one_lit_pixel_agree(seed: int) -> None:
     cells = warp_pixels(mask, matrix, border=0)
     assert cells.shape == (48, 64) and cells.dtype == np.uint8
     np.testing.assert_allclose(4 * centroid(cells) + 1.5, joint[:2], atol=0.4)
-    np.testing.assert_array_equal(warp_pixels(1 - mask, matrix, border=1), 255 - cells)
+    # Some versions of OpenCV round the two differently.
+    np.testing.assert_allclose(warp_pixels(1 - mask, matrix, border=1), 255.0 - cells, atol=1)
 
 
 def test_joints_outside_stay_labelled_unlabelled_ones_stay_at_zero_and_a_flip_swaps_sides() -> None:

@@ -25,6 +25,8 @@ STOP_CHECK_SECONDS = 0.2
 """How often a request to stop is looked for while no image arrives."""
 RETRY_SECONDS = 1.0
 """Pause before every attempt."""
+OPENCV_SILENT = 0
+"""OpenCV's level of logging at which it prints nothing."""
 
 _log = logging.getLogger(__name__)
 
@@ -146,9 +148,10 @@ def _reconnect(source: Source, reopen: Callable[[], VideoReader], closing: threa
 @contextlib.contextmanager
 def _silent_opencv() -> Iterator[None]:
     """Keep OpenCV from printing on standard error; our own messages say what is wrong."""
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    opencv_log = getattr(cv2.utils, "logging", cv2)  # OpenCV 5 has a module of its own for it
+    level = opencv_log.getLogLevel()
+    opencv_log.setLogLevel(OPENCV_SILENT)
     try:
         yield
     finally:
-        cv2.utils.logging.setLogLevel(level)
+        opencv_log.setLogLevel(level)
