@@ -1,10 +1,18 @@
 # Every target installs what it needs into .venv on first use; `make help` lists the targets.
 PYTHON ?= python3
 VENV := .venv
+CONSTRAINTS := constraints.txt
 RUN := $(VENV)/bin/python
 
 # Tests often wait for other processes: three at a time keep two cores busy.
 WORKERS := 3
+TESTS := tests
+
+MATRIX := .matrix
+PY312 := python3.12
+PY313 := python3.13
+ONLY := *
+TIERS := test test-slow
 
 DEMO := data/demo
 DEMO_RUN := checkpoints/demo
@@ -15,30 +23,34 @@ GPU_TABLES := checkpoints/gpu
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow torture cluster gpu wheel lint format demo clean
+.PHONY: help setup test test-slow matrix torture cluster gpu wheel lint format demo clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(VENV)/ready  ## create .venv and install posenet and the development tools into it
 
-$(VENV)/ready: setup.cfg pyproject.toml constraints.txt
+$(VENV)/ready: setup.cfg pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[test,dev]'
+	$(RUN) -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[test,dev]'
 	@$(RUN) -c 'import cv2' 2>/dev/null || { \
 		echo "OpenCV's system libraries (libGL, libglib, libxcb) are missing: installing opencv-python-headless instead"; \
 		$(RUN) -m pip uninstall --quiet --yes opencv-python && \
-		$(RUN) -m pip install --quiet --constraint constraints.txt --no-deps opencv-python-headless && \
+		$(RUN) -m pip install --quiet --constraint $(CONSTRAINTS) --no-deps opencv-python-headless && \
 		$(RUN) -c 'import cv2'; }
 	@touch $@
 
 test: $(VENV)/ready  ## run the tests in three processes; with more cores: make test WORKERS=8
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-slow: $(VENV)/ready  ## run the tests that start processes or a browser, compile or run the examples of the pages: some minutes
 	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
+
+matrix: $(VENV)/ready  ## run both tiers as other processors, with other Pythons, the oldest and the newest packages: takes hours
+	$(PYTHON) .ci/matrix.py --folder $(MATRIX) --only '$(ONLY)' --tiers '$(TIERS)' \
+		--pythons $(PYTHON) $(PY312) $(PY313)
 
 torture: $(VENV)/ready  ## kill processes, fill disks and damage files many times: takes many minutes
 	$(RUN) -m pytest -m torture

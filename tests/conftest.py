@@ -19,7 +19,8 @@ from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import build_both
 from tests.helpers.spot_data import export_spot_network
 
-torch.set_num_threads(1)
+if "OMP_NUM_THREADS" not in os.environ:  # which PyTorch reads
+    torch.set_num_threads(1)
 cv2.setNumThreads(0)
 # A forked process must not collect objects of its parent: a TCPStore, or a session of ONNX Runtime, would wait forever
 # for threads that the fork has not copied.
