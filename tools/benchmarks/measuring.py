@@ -110,10 +110,11 @@ def random_batch(config: Config, device: torch.device, people: int = 4) -> Batch
 def describe_machine(device: torch.device) -> dict[str, Any]:
     """What the figures depend on."""
     accelerator = None if device.type == "cpu" else torch.get_device_module(device).get_device_name(device)
+    get_capabilities = getattr(torch.cpu, "get_capabilities", dict)  # older releases of PyTorch do not tell
     return {
         "device": str(device),
         "accelerator": accelerator,
-        "processor": torch.cpu.get_capabilities().get("cpu_name", platform.processor()),
+        "processor": get_capabilities().get("cpu_name", platform.processor()),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
