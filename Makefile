@@ -48,7 +48,7 @@ test: $(VENV)/ready  ## run the tests in three processes; with more cores: make 
 test-slow: $(VENV)/ready  ## run the tests that start processes or a browser, compile or run the examples of the pages: some minutes
 	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
 
-matrix: $(VENV)/ready  ## run both tiers as other processors, with other Pythons, the oldest and the newest packages: takes hours
+matrix:  ## run both tiers as other processors, with other Pythons, the oldest and the newest packages: takes hours
 	$(PYTHON) .ci/matrix.py --folder $(MATRIX) --only '$(ONLY)' --tiers '$(TIERS)' \
 		--pythons $(PYTHON) $(PY312) $(PY313)
 

@@ -23,9 +23,11 @@ PROCESSORS = {
     "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
     "onednn-sse41": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
     "onednn-avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "onednn-avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
 }
 """For each processor the variables that limit the instructions of PyTorch; "this" is the one of this machine."""
-THREADS = (1, 2)
+THREADS = {"1": {"OMP_NUM_THREADS": "1"}, "2": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}}
+"""Threads that wait actively would take the cores from the other tests."""
 ROW = "{:<16} {:<10} {:>7} {:>7} {:>7} {:>8}"
 
 
@@ -59,9 +61,9 @@ def main() -> int:
 def make_combinations(folder: Path, oldest_python: str, python312: str, python313: str) -> dict[str, dict[str, str]]:
     """For each name the variables of make and of the environment."""
     combinations = {
-        f"{processor}-{threads}": variables | {"OMP_NUM_THREADS": str(threads)}
-        for processor, variables in PROCESSORS.items()
-        for threads in THREADS
+        f"{processor}-{threads}": instructions | limit
+        for processor, instructions in PROCESSORS.items()
+        for threads, limit in THREADS.items()
     }
     environments = {
         "py312": (python312, ROOT / "constraints.txt"),

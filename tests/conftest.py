@@ -21,8 +21,8 @@ from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import build_both
 from tests.helpers.spot_data import export_spot_network
 
-if "OMP_NUM_THREADS" not in os.environ:  # which PyTorch reads
-    torch.set_num_threads(1)
+# Forked processes lack OpenMP's other threads, and would wait for them forever.
+torch.set_num_threads(1)
 cv2.setNumThreads(0)
 if "ONEDNN_MAX_CPU_ISA" in os.environ:
     # OpenVINO has a copy of oneDNN that obeys too, while the rest of OpenVINO expects what the processor has: it
