@@ -13,6 +13,7 @@ from tests.helpers.source_files import FILES, INITS, MODULES, ROOT, calls, impor
 OWN_READS = {
     "checkpoints.file: open(path, 'rb')",  # after a check
     "cli.predict: open(weights, 'rb')",  # after a check
+    "data.build: open(path, 'r+b')",  # after a check
     "devices.launch: status_file.read_text(encoding='utf-8')",
     "diagnosis.report.page: (folder / name).read_text(encoding='utf-8')",
     "files: open(path, 'rb')",
@@ -21,7 +22,7 @@ OWN_READS = {
     "synthetic.dataset: path.read_text(encoding='utf-8')",
     "training.agreement: path.read_bytes()",
 }
-"""Where files are read without ``open_input``: those that this package itself has written, and two that are checked."""
+"""Where files are read without ``open_input``: those that this package itself has written, and some that are checked."""
 
 LIBRARY = [name for name in MODULES if name.startswith(("model.", "data.", "inference.", "training.loss"))]
 """Modules that also work without an experiment file and without other processes."""

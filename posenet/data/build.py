@@ -28,7 +28,7 @@ from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import check_outputs, flush_to_disk, is_standard_output, resolve_link
+from posenet.files import check_outputs, flush_to_disk, is_standard_output, read_input, resolve_link
 from posenet.images import (
     AnnotatedFrame,
     check_image,
@@ -457,8 +457,7 @@ def _is_locked(path: Path) -> bool:
 
 def _first_bytes(path: Path) -> bytes:
     """The bytes of a file where an HDF5 file has its signature."""
-    with open(path, "rb") as file:
-        return file.read(len(_HDF5_SIGNATURE))
+    return read_input(path, len(_HDF5_SIGNATURE))
 
 
 def _check_output(path: Path, overwrite: bool) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from posenet.data.store import NO_PERSON, Store, StoreList, make_image_keys
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
+from posenet.files import read_input
 from posenet.images import check_image, oriented_size
 from posenet.progress_bar import progress_bar
 from posenet.threads import map_in_threads
@@ -107,7 +108,7 @@ def find_stored_files(stores: StoreList, paths: Sequence[Path]) -> list[Path]:
         try:
             if path.stat().st_size not in stored_sizes:
                 return False
-            data = path.read_bytes()
+            data = read_input(path)
         except OSError:
             return False
         (key,) = make_image_keys(np.array([len(data)]), np.array([zlib.crc32(data)])).tolist()

@@ -27,13 +27,15 @@ def write_spot_split(folder: Path) -> Path:
             joints = person.to_coco().round(1)
             joints[:, :2] += (number % 3) * 1.5  # so that AP is neither 0 nor 1
             joints[:, 2] = 2 * (joints[:, 2] > 0)
+            labelled = joints[joints[:, 2] > 0, :2]
+            low, high = labelled.min(axis=0), labelled.max(axis=0)
             people.append(
                 {
                     "id": len(people) + 1,
                     "image_id": number + 1,
                     "category_id": 1,
                     "area": 3000.0,
-                    "bbox": [0, 0, 50, 60],
+                    "bbox": [*low.tolist(), *(high - low).tolist()],
                     "iscrowd": 0,
                     "keypoints": joints.astype(float).ravel().tolist(),
                 }
