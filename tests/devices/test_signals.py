@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -73,6 +74,15 @@ def drop_an_interrupt() -> None:
     assert reference() is None
 
 
+@pytest.fixture
+def listens_to_ctrl_c() -> Iterator[None]:
+    """Programs that a shell starts in the background ignore Ctrl-C, and the tests may be one of them."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_ctrl_c_that_python_drops_is_repeated_and_ends_a_wait() -> None:
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), repeat_lost_interrupts():
