@@ -22,7 +22,7 @@ OWN_READS = {
     "synthetic.dataset: path.read_text(encoding='utf-8')",
     "training.agreement: path.read_bytes()",
 }
-"""Where files are read without ``open_input``: those that this package itself has written, and some that are checked."""
+"""Where files are read without ``open_input``: files that this package itself has written, and checked ones."""
 
 LIBRARY = [name for name in MODULES if name.startswith(("model.", "data.", "inference.", "training.loss"))]
 """Modules that also work without an experiment file and without other processes."""
