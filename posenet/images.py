@@ -265,6 +265,17 @@ def find_annotated_frame(header: ImageHeader, height: int, width: int, exif_fram
     return AnnotatedFrame(1 if exif_frame == "stored" else header.orientation, "setting")
 
 
+def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
+    """``DataError`` if an image of (height, width) ``size`` cannot be the annotated one, resized to whole pixels."""
+    (height, width), (annotated_height, annotated_width) = size, annotated_size
+    difference = abs(width * annotated_height - height * annotated_width)
+    if difference > max(width + height, annotated_width + annotated_height):
+        raise DataError(
+            f"{path} is {width} x {height} pixels, annotated as {annotated_width} x {annotated_height}; it may be "
+            "resized, but not cropped or turned: give the folder of the annotated images"
+        )
+
+
 def count_frames(frames: Iterable[AnnotatedFrame]) -> dict[str, int]:
     """Count the decisions for images with an orientation: ``{"displayed frame by size": 2}``; empty without any."""
     counts = Counter(str(frame) for frame in frames if frame.reason != "no tag")

@@ -25,7 +25,14 @@ from posenet.annotations.people import Outline, parse_coco_text, validate_run_le
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input, write_atomically
-from posenet.images import AnnotatedFrame, check_image, find_annotated_frame, oriented_size, read_image_file
+from posenet.images import (
+    AnnotatedFrame,
+    check_image,
+    check_proportions,
+    find_annotated_frame,
+    oriented_size,
+    read_image_file,
+)
 from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
@@ -123,7 +130,7 @@ class FileCheck(NamedTuple):
     """What the file of an image shows: why it cannot be used, if so, its EXIF orientation and the annotated frame."""
 
     name: str
-    problem: Literal["missing", "unreadable", "size", ""]
+    problem: Literal["missing", "unreadable", "proportions", "size", ""]
     details: str = ""
     """More about the problem: what is wrong with the file, or its size."""
     orientation: int = 1
@@ -272,6 +279,10 @@ class AnnotationFile:
         if size == (height, width):
             return FileCheck(name, "", "", header.orientation, frame)
         details = f"{size[1]} x {size[0]}, annotated {width} x {height}"
+        try:
+            check_proportions(path, size, (height, width))
+        except DataError:
+            return FileCheck(name, "proportions", details, header.orientation, frame)
         return FileCheck(name, "size", details, header.orientation, frame)
 
     @cached_property

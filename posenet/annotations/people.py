@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from pycocotools import mask as coco_mask
@@ -25,7 +25,7 @@ from pycocotools import mask as coco_mask
 from posenet.skeleton import COCO
 
 Outline = list[list[float]] | np.ndarray | None
-"""Polygons, flat lists x, y, x, y, ...; or (runs,) int64 run lengths; or None: the box takes its place."""
+"""Polygons, flat lists x, y, x, y, ...; or (runs,) run lengths; or None: the box takes its place."""
 
 MIN_AREA = 32 * 32
 """Smallest area of a main person in square pixels."""
@@ -73,6 +73,33 @@ class People:
             self.is_crowd[rows],
             self.outlines[rows],
         )
+
+
+def scale_people(people: People, size: tuple[int, int], new_size: tuple[int, int]) -> People:
+    """People annotated in an image of (height, width) ``size``, in pixels of the same image in ``new_size``."""
+    if size == new_size:
+        return people
+    zoom = np.array(new_size[::-1]) / np.array(size[::-1])  # of x and y
+    is_labelled = people.keypoints[..., 2:] > 0
+    keypoints = people.keypoints.copy()
+    keypoints[..., :2] = np.where(is_labelled, (keypoints[..., :2] + 0.5) * zoom - 0.5, 0)
+    return replace(
+        people,
+        keypoints=keypoints,
+        boxes=(people.boxes * np.tile(zoom, 2)).astype(np.float32),
+        areas=(people.areas * zoom.prod()).astype(np.float32),
+        outlines=[_scale_outline(outline, size, new_size) for outline in people.outlines],
+    )
+
+
+def _scale_outline(outline: Outline, size: tuple[int, int], new_size: tuple[int, int]) -> Outline:
+    if outline is None:
+        return None
+    if isinstance(outline, np.ndarray):
+        rows, columns = (((np.arange(new) + 0.5) * old / new).astype(int) for old, new in zip(size, new_size))
+        return encode_mask(decode_mask(outline, *size)[rows][:, columns])
+    zoom = np.array(new_size[::-1]) / np.array(size[::-1])
+    return [(np.reshape(polygon, (-1, 2)) * zoom).ravel().tolist() for polygon in outline]
 
 
 def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_keypoints) -> list[int]:

@@ -211,7 +211,12 @@ def _print_report(report: BuildReport) -> None:
         )
     for name, count in report.frames.items():
         print_message(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
-    print_message(f"skipped       {pluralize(len(report.skipped), 'image')} of another size or unreadable")
+    if report.num_resized:
+        print_message(
+            f"resized       {pluralize(report.num_resized, 'image')} of another size than annotated; "
+            "the annotations are scaled to it"
+        )
+    print_message(f"skipped       {pluralize(len(report.skipped), 'image')} of other proportions or unreadable")
     for line in report.skipped:
         print_message(f"  {to_single_line(line)}")
     print_message(f"time          {report.seconds:.1f} s")

@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import People, encode_mask, person_masks, select_main_persons
+from posenet.annotations.people import People, encode_mask, person_masks, scale_people, select_main_persons
 from posenet.annotations.reading import read_annotations
 from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
@@ -32,6 +32,7 @@ from posenet.files import check_outputs, flush_to_disk, is_standard_output, read
 from posenet.images import (
     AnnotatedFrame,
     check_image,
+    check_proportions,
     count_frames,
     find_annotated_frame,
     find_images,
@@ -68,6 +69,7 @@ class BuildReport:
     num_without_outline: int  # people and crowds in the stored images whose mask is their box
     num_without_main_person: int  # requested images without a main person
     skipped: tuple[str, ...]  # one line for every unreadable image
+    num_resized: int  # stored images of another size than annotated, to which their annotations are scaled
     # Stored images with an EXIF orientation, by the frame of their annotations and what decided it.
     frames: dict[str, int]
     seconds: float
@@ -98,13 +100,14 @@ def build_store(
     """Write every image that has a main person to ``output``, in the order of the annotation file.
 
     Args:
-        images: folder of the images.
+        images: folder of the images. Where they were resized after they were annotated, the annotations are scaled to
+            the size of the files.
         annotations: COCO keypoint JSON for ``skeleton``. None stores all images of the folder without annotations, in
             the order of their names and as viewers display them, for training with a teacher.
         image_ids, limit: store only these images, and only the first ``limit`` of them; None stores all.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
-        max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of another size
-            than annotated. They are skipped and reported.
+        max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of other
+            proportions than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete.
         exif_frame: see ``posenet.images.find_annotated_frame``.
 
@@ -129,11 +132,16 @@ def build_store(
     chosen = suitable[:limit]
     skipped: dict[int, str] = {}
     frames = []
+    stored: list[People] = []
+    num_resized = 0
+    num_small = 0  # images whose main persons are too small after scaling
 
     def prepare(image: CocoImage) -> _PreparedImage | str:
         """The image, or the reason why it cannot be used."""
         try:
             return _prepare_image(folder, image, people_of.get(image.id), skeleton, exif_frame)
+        except DataError as error:
+            return f"{error} (image {image.id})"
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             return f"{folder / image.file_name} (image {image.id}): {reason}"
@@ -148,18 +156,23 @@ def build_store(
             if isinstance(result, str):
                 skipped[image.id] = result
                 _check_number_of_unreadable(skipped, math.ceil(max_unreadable * len(chosen)), len(chosen))
+            elif not result.main_rows:
+                num_small += 1
             else:
                 writer.add(result.record, result.main_rows)
                 frames.append(result.frame)
-    stored = [people_of[image.id] for image in chosen if people_of and image.id not in skipped]
+                if image.id in people_of:
+                    stored.append(people_of[image.id])
+                    num_resized += (result.record.height, result.record.width) != (image.height, image.width)
     with Store(output, skeleton) as store:
         summary = summarize(store)
     return BuildReport(
         summary=summary,
         num_crowds=sum(int(people.is_crowd.sum()) for people in stored),
         num_without_outline=sum(outline is None for people in stored for outline in people.outlines),
-        num_without_main_person=len(requested) - len(suitable),
+        num_without_main_person=len(requested) - len(suitable) + num_small,
         skipped=tuple(skipped.values()),
+        num_resized=num_resized,
         frames=count_frames(frames),
         seconds=time.perf_counter() - start,
     )
@@ -229,8 +242,8 @@ def _prepare_image(
     else:
         frame = find_annotated_frame(header, image.height, image.width, exif_frame)
         height, width = oriented_size(*header.stored_size, frame.orientation)
-        if (height, width) != (image.height, image.width):
-            raise ValueError(f"is {width} x {height} pixels, annotated as {image.width} x {image.height}")
+        check_proportions(folder / image.file_name, (height, width), (image.height, image.width))
+        people = scale_people(people, (image.height, image.width), (height, width))
         points = people.keypoints[people.keypoints[..., 2] > 0, :2]
         is_inside_stored, is_inside_turned = ((points <= size).all() for size in ((width, height), (height, width)))
         if frame == AnnotatedFrame(1, "size") and is_inside_turned and not is_inside_stored:

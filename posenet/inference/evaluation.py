@@ -19,7 +19,7 @@ from posenet.annotations.reading import Split, read_split
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
-from posenet.images import AnnotatedFrame, count_frames, read_annotated_image
+from posenet.images import AnnotatedFrame, check_proportions, count_frames, read_annotated_image
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
@@ -191,7 +191,7 @@ def predict_split(
         annotated_size = (image.height, image.width)
         pixels, frame = read_annotated_image(path, *annotated_size, exif_frame)
         size = (pixels.shape[0], pixels.shape[1])
-        _check_proportions(path, size, annotated_size)
+        check_proportions(path, size, annotated_size)
         readings[image.id] = ImageReading(frame, size, annotated_size)
         return pixels
 
@@ -206,17 +206,6 @@ def predict_split(
             results += [to_coco_result(person, image.id, category, fill_missing=True) for person in people]
             bar.update()
     return results
-
-
-def _check_proportions(path: Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
-    """``DataError`` if an image cannot be the annotated one in another size, whose sides are rounded to pixels."""
-    (height, width), (annotated_height, annotated_width) = size, annotated_size
-    difference = abs(width * annotated_height - height * annotated_width)
-    if difference > max(width + height, annotated_width + annotated_height):
-        raise DataError(
-            f"{path} is {width} x {height} pixels, annotated as {annotated_width} x {annotated_height}; it may be "
-            "resized, but not cropped or turned: give the folder of the annotated images"
-        )
 
 
 def scale_people(people: list[Person], size: tuple[int, int], other_size: tuple[int, int]) -> list[Person]:

@@ -334,13 +334,15 @@ def test_image_files_are_compared_with_the_annotations(tmp_path: Path) -> None:
     (folder / "2.jpg").write_bytes(b"")
     (folder / "3.jpg").write_bytes((folder / "3.jpg").read_bytes()[:40])
     (folder / "4.jpg").write_bytes(jpeg_declaring(20000, 20000))
-    (folder / "5.jpg").write_bytes(encode(np.zeros((SIDE, SIDE + 1, 3), np.uint8)))
+    (folder / "5.jpg").write_bytes(encode(np.zeros((SIDE, SIDE + 10, 3), np.uint8)))
+    (folder / "6.jpg").write_bytes(encode(np.zeros((2 * SIDE, 2 * SIDE, 3), np.uint8)))
     found = {finding.code: finding.places for finding in lint_annotations(annotations, folder)}
-    assert found.keys() == {"missing-file", "unreadable-file", "wrong-size"}
+    assert found.keys() == {"missing-file", "unreadable-file", "wrong-size", "resized"}
     empty, cut, vast = found["unreadable-file"]
     assert (found["missing-file"], empty, vast) == (["1.jpg"], "2.jpg (is empty)", "4.jpg (is too large)")
     assert cut.startswith("3.jpg (")
-    assert found["wrong-size"] == [f"5.jpg ({SIDE + 1} x {SIDE}, annotated {SIDE} x {SIDE})"]
+    assert found["wrong-size"] == [f"5.jpg ({SIDE + 10} x {SIDE}, annotated {SIDE} x {SIDE})"]
+    assert found["resized"] == [f"6.jpg ({2 * SIDE} x {2 * SIDE}, annotated {SIDE} x {SIDE})"]
 
 
 def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(

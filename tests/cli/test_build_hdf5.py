@@ -89,7 +89,7 @@ def test_images_without_annotations_are_stored_verified_and_inspected(capsys: py
     assert "images        2" in output and "a.h5 is intact" in output
     assert "people        none: images without annotations" in output
     assert "images without annotations (training samples)      2" in output
-    assert "skipped       1 image of another size or unreadable" in output and "000000000002.jpg" in output
+    assert "skipped       1 image of other proportions or unreadable" in output and "000000000002.jpg" in output
 
 
 def test_images_are_selected_by_ids_in_arguments_or_in_a_file() -> None:

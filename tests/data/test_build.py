@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import shutil
@@ -170,8 +171,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "is cut off"),
     "folder": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
     "other size": (
-        lambda path: cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH - 1), np.uint8)),
-        f"is {WIDTH - 1} x {HEIGHT} pixels, annotated as {WIDTH} x {HEIGHT}",
+        lambda path: cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH - 10), np.uint8)),
+        f"is {WIDTH - 10} x {HEIGHT} pixels, annotated as {WIDTH} x {HEIGHT}",
     ),
 }
 
@@ -184,7 +185,7 @@ class TestUnreadable:
         report = build(coco, tmp_path / "a.h5", max_unreadable=0.05)
         assert Store(tmp_path / "a.h5").image_ids.tolist() == [1, 3]
         (line,) = report.skipped
-        assert "000000000002.jpg (image 2)" in line and reason in line and "\n" not in line
+        assert "000000000002.jpg" in line and "(image 2)" in line and reason in line and "\n" not in line
 
     @pytest.mark.parametrize("share, allowed", [(0.0, 0), (0.05, 1), (0.4, 2), (1.0, 2)])
     def test_too_many_write_nothing(self, coco: tuple[Path, Path], tmp_path: Path, share: float, allowed: int) -> None:
@@ -251,6 +252,41 @@ def test_an_image_of_the_stored_size_whose_keypoints_only_fit_the_displayed_one_
     assert "image 1): has keypoints that only fit it as displayed; run posenet annotations fix" in report.skipped[0]
     fix_annotations(annotations, tmp_path / "b.json", images)
     assert build((images, tmp_path / "b.json"), tmp_path / "b.h5").summary.num_images == 3
+
+
+def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_annotated(tmp_path: Path) -> None:
+    annotations = [
+        person(1, 1, (20, 20, 80, 80)),
+        person(2, 1, (100, 40, 20, 40), segmentation=[]),
+        person(3, 1, (90, 10, 30, 30), labelled=5, segmentation=[[90, 10, 121, 12, 97, 43]]),
+        crowd(4, 1, (0, 90, 40, 20)),
+        person(5, 2, (40, 40, 20, 54)),
+    ]
+    content = document([1, 2], annotations)
+    scaled = copy.deepcopy(content)
+    for image in scaled["images"]:
+        image.update(height=HEIGHT // 2, width=WIDTH // 2)
+    for annotation in scaled["annotations"]:
+        points = np.reshape(annotation["keypoints"], (-1, 3))
+        points[:, :2] = np.where(points[:, 2:] > 0, (points[:, :2] + 0.5) / 2 - 0.5, 0)
+        annotation["keypoints"] = points.ravel().tolist()
+        annotation["bbox"] = [value / 2 for value in annotation["bbox"]]
+        annotation["area"] /= 4
+        if isinstance(annotation["segmentation"], list):
+            annotation["segmentation"] = [[value / 2 for value in polygon] for polygon in annotation["segmentation"]]
+    scaled["annotations"][3] = crowd(4, 1, (0, 45, 20, 10), (HEIGHT // 2, WIDTH // 2))
+    images = write_images(tmp_path / "images", scaled)
+    report = build((images, write_annotations(tmp_path / "a.json", content)), tmp_path / "a.h5")
+    build((images, write_annotations(tmp_path / "b.json", scaled)), tmp_path / "b.h5")
+    with Store(tmp_path / "a.h5") as store, Store(tmp_path / "b.h5") as other:
+        assert store.samples.tolist() == other.samples.tolist() == [[0, 0]]
+        record, expected = store.read_record(0), other.read_record(0)
+    assert (record.height, record.width) == (HEIGHT // 2, WIDTH // 2)
+    np.testing.assert_array_equal(record.joints, expected.joints)
+    np.testing.assert_array_equal(record.people, expected.people)
+    for mask, expected_mask in zip(record.decode_masks(), expected.decode_masks()):
+        np.testing.assert_array_equal(mask, expected_mask)
+    assert (report.num_resized, report.num_without_main_person, report.skipped) == (1, 1, ())
 
 
 class TestOutput:
