@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 from collections import Counter, deque
@@ -161,7 +162,8 @@ class Predictor:
         """The people in each of any number of images, in order. Only a few images are in memory at a time.
 
         Among ``batch_size`` images that follow each other, those with network inputs of equal size run together, so
-        images sorted by shape make full batches.
+        images sorted by shape make full batches. An array may be overwritten when the next image is requested, as
+        ``cv2.VideoCapture.read`` does with an array that it is given.
 
         Args:
             on_error: what to do with an image that cannot be read. It is called with the number of the image, from 0,
@@ -173,7 +175,8 @@ class Predictor:
                 returned first.
         """
         _refuse_single_image(images)
-        return self.stream_groups(batched(images, self.settings.batch_size), channels, on_error)
+        copies = (image.copy() if isinstance(image, np.ndarray) else image for image in images)
+        return self.stream_groups(batched(copies, self.settings.batch_size), channels, on_error)
 
     def stream_groups(
         self,
@@ -349,7 +352,7 @@ def _network_in_memory(
             raise ConfigError(
                 f"a predictor needs a path, a name of weights, a module or a function, not a {type(network).__name__}"
             )
-        return network
+        return functools.partial(_copy_maps, network)
     if not hasattr(network, "heatmaps"):
         raise ConfigError(
             f"{type(network).__name__} has no method heatmaps(images), which computes the maps; give a PoseNet, or the "
@@ -365,6 +368,11 @@ def _network_in_memory(
         weight = next(network.parameters(), torch.empty(0))
         amp = select_amp(weight.device if device is None else torch.device(device), "auto")
     return TorchNetwork(network, device, amp or "off")  # type: ignore[arg-type]
+
+
+def _copy_maps(function: MapFunction, images: np.ndarray) -> np.ndarray:
+    """The maps, in an array of their own: a function may write to the same one again while they are decoded."""
+    return np.array(function(images))
 
 
 def _refuse_single_image(images: object) -> None:

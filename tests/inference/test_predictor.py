@@ -492,3 +492,27 @@ def test_keypoints_at_the_right_and_the_bottom_border_are_exact(x, y):
 
     [person] = Predictor(network, InferenceConfig(height=97))(np.zeros((97, 131, 3), np.uint8))
     np.testing.assert_allclose(person.keypoints[NOSE, :2], (x, y), atol=0.01)
+
+
+def test_arrays_that_are_written_to_again_are_not_mixed_up():
+    images = [spot_image(192, 256, (40 + 20 * number, 60), (40 + 20 * number, 120), 7) for number in range(6)]
+    network = SpotNetwork()
+    maps = np.zeros((1, COCO.num_channels, 48, 64), np.float32)
+    frame = np.zeros_like(images[0])
+
+    def compute_maps(inputs: np.ndarray) -> np.ndarray:
+        maps[:] = network.heatmaps(torch.from_numpy(inputs).permute(0, 3, 1, 2) / 255)
+        return maps
+
+    def read_frames():
+        for image in images:
+            frame[:] = image
+            yield frame
+
+    def noses(results):
+        return [round(float(person.keypoints[NOSE, 0])) for (person,) in results]
+
+    expected = [40 + 20 * number for number in range(6)]
+    assert noses(Predictor(network, height=192, batch_size=4).stream(read_frames())) == expected
+    assert noses(Predictor(compute_maps, height=192, batch_size=1).stream(images)) == expected
+    assert noses(Predictor(compute_maps, height=192, batch_size=1, flip=True).stream(images)) == expected
