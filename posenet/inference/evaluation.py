@@ -138,6 +138,11 @@ def evaluate(
     else:
         predictor = Predictor.from_checkpoint(checkpoint, **{"amp": "off"} | options)
     ranks = ranks or Ranks()
+    if predictor.min_score > 0 and ranks.is_main:
+        _log.warning(
+            "people with a score below %g are left out, which lowers the AP; evaluate with min_score 0",
+            predictor.min_score,
+        )
     split = read_split(annotations, image_ids, predictor.skeleton)
     batches = list(batched(sort_by_shape(split.images), predictor.settings.batch_size))
     mine = list(itertools.chain(*share(batches, ranks.rank, ranks.world_size)))
