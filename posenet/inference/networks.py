@@ -147,7 +147,8 @@ class TorchNetwork:
             channels_last = getattr(self.network, "channels_last", False)
             inputs = images_to_input(torch.from_numpy(images).to(self.device), channels_last)
             maps: torch.Tensor = self.network.heatmaps(inputs)
-            return maps.float().cpu().numpy()
+            # A copy, because a module may write to the same tensor again while the maps are decoded.
+            return maps.float().to("cpu", copy=True).numpy()
 
 
 def _load_checkpoint(
