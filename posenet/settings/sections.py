@@ -385,8 +385,8 @@ class ParallelConfig:
     sync_bn: bool = False
     """Compute BatchNorm statistics over the batches of all processes."""
     compile: bool = False
-    """Compile the training step's targets, network and loss with torch.compile: slow first steps, faster ones after
-    them."""
+    """Compile the training step's targets, network and loss with torch.compile: a slow first step, faster ones after
+    it. They are one graph; so several processes exchange their gradients after the backward pass, not during it."""
 
 
 @dataclass(frozen=True)

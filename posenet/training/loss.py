@@ -43,6 +43,11 @@ class FocalL2Loss(nn.Module):
         # (stacks,), or (0,) for equal weights
         self.register_buffer("stack_weights", _normalized(settings.stack_weights), persistent=False)
 
+    @property
+    def num_channels(self) -> int:
+        """Number C of channels of the maps."""
+        return self.channel_weights.shape[1]
+
     @classmethod
     def from_config(cls, config: Config) -> FocalL2Loss:
         return cls(config.loss, config.model.skeleton)
