@@ -152,5 +152,7 @@ def _flatten_channels_first(maps: Tensor) -> Tensor:
 
 def _shrink_mask(mask_miss: Tensor, target: Tensor) -> Tensor:
     """(N, 1, h, w) mask at the resolution of ``target``; values below 0.5 become 0."""
-    small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)
+    small = mask_miss
+    if mask_miss.shape[2:] != target.shape[2:]:
+        small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)
     return torch.where(small < 0.5, 0, small)
