@@ -113,6 +113,12 @@ def peak_memory(device: torch.device) -> int | None:
     return None if measure is None else int(measure(device))
 
 
+def total_memory(device: torch.device) -> int | None:
+    """The memory of a device in bytes; None on a CPU and where its module does not tell."""
+    measure = _function_of_module(device, "mem_get_info")
+    return None if measure is None else int(measure(device)[1])
+
+
 def _autocast_dtypes(device: torch.device) -> Sequence[torch.dtype]:
     """The precisions that the module of a device outside PyTorch, such as an NPU, must name for autocast."""
     get_dtypes = _function_of_module(device, "get_amp_supported_dtype")

@@ -57,9 +57,11 @@ class TrainingCallback:
 
         Args:
             values: the "train" entry of log.jsonl: ``epoch`` (completed ones), ``loss`` (mean of the epoch so far; None
-                if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time) and
-                ``terms`` (of the loss, for every stack). With several data sets also ``sets``: for the name of each
-                its ``samples`` and their mean ``loss`` since the last call.
+                if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time),
+                ``terms`` (of the loss, for every stack) and ``gradient_norm`` (before clipping; mean since the last
+                call, None if all steps were skipped). On accelerators also ``memory_gib``, the most that tensors on
+                rank 0's device had so far, and ``memory_share``, its share of the device's memory. With several data
+                sets also ``sets``: for the name of each its ``samples`` and their mean ``loss`` since the last call.
         """
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:

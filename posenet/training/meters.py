@@ -1,9 +1,10 @@
-"""What a run measures between two log lines: the terms of the loss, the losses of its data sets, and its speed."""
+"""What a run measures between two log lines: loss terms, losses of its data sets, the gradient norm, and its speed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -37,6 +38,23 @@ class LossTermMeter:
         if not mean.isfinite().all():
             return None
         return [[_five_digits(value) for value in row] for row in mean.tolist()]
+
+
+class GradientNormMeter:
+    """Mean norm of the gradients since the last reading."""
+
+    def __init__(self) -> None:
+        self._norms: list[float] = []
+
+    def add(self, norm: float) -> None:
+        """Add the norm of the gradient of a step."""
+        self._norms.append(norm)
+
+    def read(self) -> float | None:
+        """Return the mean and restart; None if there were no steps."""
+        norms = self._norms
+        self._norms = []
+        return _five_digits(fmean(norms)) if norms else None
 
 
 class DataSetLosses:

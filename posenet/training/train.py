@@ -22,7 +22,7 @@ from tqdm import tqdm
 from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, own_run_files, run_lock
 from posenet.checkpoints.weights import load_weights
 from posenet.data.loader import Batch
-from posenet.devices.device import cudnn_flags
+from posenet.devices.device import cudnn_flags, peak_memory, total_memory
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
@@ -552,6 +552,8 @@ class Trainer:
         epoch = values["epoch"]
         self.log.call("on_epoch", progress.total_steps, values)
         scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        if memory := self._memory():
+            scores.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
         _log.info("Epoch %d  %s", epoch, "  ".join(scores))
         if self.set_losses is not None:
             _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
@@ -616,11 +618,25 @@ class Trainer:
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        terms = self.train_step.terms.read()
-        values: dict[str, Any] = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
+        values: dict[str, Any] = {
+            "epoch": progress.epoch,
+            "loss": loss,
+            "lr": lr,
+            **speed,
+            "terms": self.train_step.terms.read(),
+            "gradient_norm": self.train_step.gradient_norm.read(),
+            **self._memory(),
+        }
         if self.set_losses is not None:
             values["sets"] = self.set_losses.read()
         self.log.call("on_step", progress.total_steps, values)
+
+    def _memory(self) -> dict[str, float]:
+        """The most memory of the device that tensors had so far, in GiB, and its share; empty if it does not tell."""
+        peak, total = peak_memory(self.runtime.device), total_memory(self.runtime.device)
+        if peak is None or total is None:
+            return {}
+        return {"memory_gib": round(peak / 2**30, 2), "memory_share": round(peak / total, 3)}
 
     def _has_done_max_steps(self) -> bool:
         return bool(self.max_steps) and self.progress.total_steps >= self.max_steps

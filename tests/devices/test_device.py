@@ -17,6 +17,7 @@ from posenet.devices.device import (
     select_device,
     supports_channels_last,
     supports_pinned_memory,
+    total_memory,
     uses_cudnn,
 )
 from posenet.errors import ConfigError
@@ -57,6 +58,11 @@ def test_a_module_tells_name_memory_and_tf32_of_its_devices(monkeypatch: pytest.
     assert (describe_device(CUDA), peak_memory(CUDA), has_tf32(CUDA)) == ("cuda:1 (NVIDIA H100)", 3, True)
     for device in (CPU, MPS):
         assert (describe_device(device), peak_memory(device), has_tf32(device)) == (device.type, None, False)
+
+
+def test_a_module_tells_the_whole_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 80))
+    assert [total_memory(device) for device in (CUDA, CPU, MPS)] == [80, None, None]
 
 
 def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pinned(
