@@ -317,6 +317,9 @@ class TrainConfig:
     """Keep the weights in channels-last memory layout; auto does on accelerators in bf16 and fp16."""
     tf32: bool = True
     """Let CUDA devices round float32 to TF32 in convolutions; this concerns the precision off."""
+    deterministic: bool = False
+    """Use only deterministic algorithms of PyTorch and its libraries, so that a run can be repeated to the bit on the
+    same accelerator. This is slower. A run on CPUs can always be repeated."""
     threads: int = 0
     """CPU threads of the network; 0 leaves PyTorch's choice."""
     freeze: tuple[str, ...] = ()

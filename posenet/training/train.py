@@ -22,7 +22,7 @@ from tqdm import tqdm
 from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, own_run_files, run_lock
 from posenet.checkpoints.weights import load_weights
 from posenet.data.loader import Batch
-from posenet.devices.device import cudnn_flags, peak_memory, total_memory
+from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, total_memory
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
@@ -140,6 +140,7 @@ def train(
             torch.set_num_threads(settings.train.threads)
         stack.callback(set_random_state, get_random_state(runtime.device), runtime.device)
         torch.manual_seed(settings.train.seed)
+        stack.enter_context(deterministic_algorithms(settings.train.deterministic))
         stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         _log.info(describe_training_mode(runtime.device, settings.train))
         # Checkpoints contain the values that "auto" stands for, so that a resumed run keeps them on any device.
