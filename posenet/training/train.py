@@ -49,6 +49,7 @@ from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_o
 from posenet.training.meters import DataSetLosses, format_losses
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer, set_lr
+from posenet.training.profiling import profiled_steps
 from posenet.training.progress import Progress
 from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
 from posenet.training.step import StepResult, TrainStep
@@ -87,6 +88,7 @@ def train(
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
+    profile: int = 0,
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
     runtime: Runtime | None = None,
@@ -106,6 +108,7 @@ def train(
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
         warmup: if ``optim.warmup_epochs`` is 0, use its default.
         max_steps: stop after this many optimizer steps since the start of the run; 0 does not stop.
+        profile: number of steps to profile, after a few others; see ``profiling.profiled_steps``. 0 profiles none.
         callbacks: receive the measurements, in addition to the logs in the run's folder.
         progress: whether to show progress bars.
         runtime: how to use devices and processes; None means one process on the configured device.
@@ -117,6 +120,8 @@ def train(
     """
     if max_steps < 0:
         raise ConfigError(f"max_steps is {max_steps}; give the number of the last step, or 0 for none")
+    if profile < 0:
+        raise ConfigError(f"profile is {profile}; give the number of steps to profile, or 0 for none")
     if resume is None or resume == "":
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
@@ -170,6 +175,8 @@ def train(
             checkpoint = None  # free the memory; partial, because a lambda would keep it
             if not is_last:  # from now on, --resume continues this run, not another one of the folder
                 trainer.save()
+        if profile and runtime.is_main:
+            trainer.after_step = stack.enter_context(profiled_steps(folder.path, profile, runtime.device))
         result = trainer.run()
         if status is not None and result.stopped:
             status.final = "stopped"
@@ -233,6 +240,8 @@ class Trainer:
         self.max_steps = max_steps
         self.stop_requested = stop_requested
         self.shows_progress = shows_progress
+        self.after_step: Callable[[], None] = lambda: None
+        """Called after every optimizer step."""
         self.returned_to = ""
         """Name of the checkpoint of the folder to which the run has returned last; see ``resume.find_checkpoint``."""
         runtime.run_on_all(lambda: self._build(stack, is_new))
@@ -391,6 +400,7 @@ class Trainer:
                 set_lr(self.optimizer, lr)
                 result = self.train_step(batches)
                 progress.count_step()
+                self.after_step()
                 self._react(result, batches)
                 # Log.
                 bar.update()
