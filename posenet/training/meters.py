@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -44,17 +43,20 @@ class GradientNormMeter:
     """Mean norm of the gradients since the last reading."""
 
     def __init__(self) -> None:
-        self._norms: list[float] = []
+        self._sum = 0.0
+        self._steps = 0
 
     def add(self, norm: float) -> None:
         """Add the norm of the gradient of a step."""
-        self._norms.append(norm)
+        self._sum += norm
+        self._steps += 1
 
     def read(self) -> float | None:
         """Return the mean and restart; None if there were no steps."""
-        norms = self._norms
-        self._norms = []
-        return _five_digits(fmean(norms)) if norms else None
+        mean = _five_digits(self._sum / self._steps) if self._steps else None
+        self._sum = 0.0
+        self._steps = 0
+        return mean
 
 
 class DataSetLosses:

@@ -31,14 +31,14 @@ def make_model(teacher: Teacher | None = None) -> ModelWithLoss:
     return ModelWithLoss(network, renderer, loss, "off", channels_last=False, teacher=teacher)
 
 
-def random_batch(num_images: int = 2, people: int = 3, seed: int = 0) -> tuple[Tensor, ...]:
-    """Images, joints, person masks, and masks of the supervised cells, which are all cells."""
+def random_batch(num_images: int = 2, people: int = 3, supervised: int = 255, seed: int = 0) -> tuple[Tensor, ...]:
+    """Images, joints, person masks, and masks of the supervised cells."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (num_images, SIZE, SIZE, 3), dtype=torch.uint8, generator=generator)
     joints = torch.rand(num_images, people, 18, 3, generator=generator) * SIZE
     mask_shape = (num_images, SIZE // 4, SIZE // 4)
     person_mask = torch.randint(0, 256, mask_shape, dtype=torch.uint8, generator=generator)
-    return images, joints, person_mask, torch.full_like(person_mask, 255)
+    return images, joints, person_mask, torch.full_like(person_mask, supervised)
 
 
 def test_the_terms_are_those_of_the_network_s_predictions_and_the_rendered_targets() -> None:
