@@ -27,8 +27,9 @@ OWN_READS = {
 LIBRARY = [name for name in MODULES if name.startswith(("model.", "data.", "inference.", "training.loss"))]
 """Modules that also work without an experiment file and without other processes."""
 
-DOCUMENTED_NAMES = {"_asdict", "_exit", "_fields", "_make", "_replace"}
-"""Public names of named tuples, and of ``os``, that begin with an underscore."""
+DOCUMENTED_NAMES = {"_asdict", "_dynamo", "_exit", "_fields", "_make", "_replace"}
+"""Public names of named tuples, ``os`` and PyTorch that begin with an underscore. PyTorch's documentation of
+``torch.compile`` names functions and options of ``torch._dynamo`` for which there is no other module."""
 
 NO_SCRIPTS = {"benchmark"}
 """Files of tools/ that are more than a call of a tool: measuring is not part of the package."""

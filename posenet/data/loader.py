@@ -27,7 +27,8 @@ from posenet.data.sampler import SampleKey
 from posenet.settings import MAP_STRIDE
 
 PEOPLE_MULTIPLE = 4
-"""Batches are padded to a multiple of this number of people, so that a compiled step sees few shapes."""
+"""Batches are padded to a multiple of this number of people, because a compiled step has one graph for two people or
+more, and another one for a single person."""
 PREFETCH_FACTOR = 2
 """Batches that a worker may be ahead of the main process."""
 KEPT_BLOCKS = 64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,10 @@ import torch
 
 from posenet.errors import ConfigError
 from posenet.messages import first_sentence
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+"""Environment variable, with a value, without which PyTorch refuses products of matrices on CUDA devices where
+algorithms must be deterministic."""
 
 
 def select_device(name: str) -> torch.device:
@@ -113,6 +118,12 @@ def peak_memory(device: torch.device) -> int | None:
     return None if measure is None else int(measure(device))
 
 
+def total_memory(device: torch.device) -> int | None:
+    """The memory of a device in bytes; None on a CPU and where its module does not tell."""
+    measure = _function_of_module(device, "mem_get_info")
+    return None if measure is None else int(measure(device)[1])
+
+
 def _autocast_dtypes(device: torch.device) -> Sequence[torch.dtype]:
     """The precisions that the module of a device outside PyTorch, such as an NPU, must name for autocast."""
     get_dtypes = _function_of_module(device, "get_amp_supported_dtype")
@@ -129,6 +140,36 @@ def _function_of_module(device: torch.device, name: str) -> Callable[..., Any] |
 def uses_cudnn(device: torch.device) -> bool:
     """Whether the convolutions of a device obey ``torch.backends.cudnn``."""
     return device.type == "cuda" and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Within this context, PyTorch uses only deterministic algorithms, or raises an error that names an operator.
+
+    If not ``enabled``, this changes nothing. Outside of ``cudnn_flags``, it also makes the choice of cuDNN's algorithms
+    deterministic.
+    """
+    with contextlib.ExitStack() as stack:
+        if enabled:
+            warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+            before = torch.are_deterministic_algorithms_enabled()
+            stack.callback(torch.use_deterministic_algorithms, before, warn_only=warns_only)
+            torch.use_deterministic_algorithms(True)
+            stack.enter_context(_environment_default(*CUBLAS_WORKSPACE))
+        yield
+
+
+@contextlib.contextmanager
+def _environment_default(name: str, value: str) -> Iterator[None]:
+    """Within this context, an environment variable has this value, unless it has another one already."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,8 @@ def describe_training_mode(device: torch.device, settings: TrainConfig) -> str:
         if has_tf32(device):
             parts.append(f"TF32 {_on_or_off(torch.backends.cudnn.allow_tf32)}")
         parts.append(f"cudnn.benchmark {_on_or_off(torch.backends.cudnn.benchmark)}")
+    if torch.are_deterministic_algorithms_enabled():
+        parts.append("deterministic algorithms")
     return f"Device {describe_device(device)}: {', '.join(parts)}"
 
 

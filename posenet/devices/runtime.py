@@ -80,6 +80,11 @@ class Runtime(Ranks):
                 f"{self.device} has too little memory; lower train.batch_size, and raise optim.accumulate by the same "
                 "factor to keep the samples per step"
             )
+        if "torch.use_deterministic_algorithms" in str(error):
+            return TrainingError(
+                f"{self.device} cannot train with deterministic algorithms ({first_sentence(error)}); set "
+                "train.deterministic=false"
+            )
         return None
 
 

@@ -257,8 +257,12 @@ class OptimConfig:
     """Multiply the learning rate by the number of processes."""
     momentum: float = 0.9
     """Momentum of SGD."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW: shares of the old means of the gradient and of its square that a step keeps."""
     weight_decay: float = 5e-4
     """Weight decay."""
+    decay_norms_and_biases: bool = True
+    """Apply the weight decay to BatchNorm and to biases too, as the published recipe does; see docs/training.md."""
     warmup_epochs: float = 3.0
     """The learning rate rises linearly over this many epochs; 0 starts at the full rate."""
     schedule: Literal["step", "cosine"] = "step"
@@ -284,6 +288,7 @@ class OptimConfig:
             _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
         _check(self.lr > 0, "optim.lr must be positive")
         _check(self.momentum < 1, "optim.momentum must be below 1")
+        _check(all(0 <= beta < 1 for beta in self.betas), "optim.betas must be in [0, 1)")
         _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
         for name in ("step_epochs", "restart_epoch", "restart_step_epochs"):
             _check_integer(f"optim.{name}", getattr(self, name), 0)
@@ -317,6 +322,9 @@ class TrainConfig:
     """Keep the weights in channels-last memory layout; auto does on accelerators in bf16 and fp16."""
     tf32: bool = True
     """Let CUDA devices round float32 to TF32 in convolutions; this concerns the precision off."""
+    deterministic: bool = False
+    """Use only deterministic algorithms of PyTorch and its libraries, so that a run can be repeated to the bit on the
+    same accelerator. This is slower. A run on CPUs can always be repeated."""
     threads: int = 0
     """CPU threads of the network; 0 leaves PyTorch's choice."""
     freeze: tuple[str, ...] = ()
@@ -385,8 +393,8 @@ class ParallelConfig:
     sync_bn: bool = False
     """Compute BatchNorm statistics over the batches of all processes."""
     compile: bool = False
-    """Compile the training step's targets, network and loss with torch.compile: slow first steps, faster ones after
-    them."""
+    """Compile the training step's targets, network and loss with torch.compile: a slow first step, faster ones after
+    it. They are one graph; so several processes exchange their gradients after the backward pass, not during it."""
 
 
 @dataclass(frozen=True)

@@ -16,21 +16,22 @@ def batch_norm_layers(model: nn.Module) -> list[nn.Module]:
 class BatchNormStatistics:
     """The statistics of all BatchNorm layers of a model: running mean, running variance and number of batches.
 
-    They are read as one tensor per dtype, because a network can have more than a thousand of them.
+    They are read as one tensor per dtype, because a network can have more than a thousand of them. Views of them are
+    made once, because every step reads them; so the model must be on its device already.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        buffers = [buffer for layer in batch_norm_layers(model) for buffer in layer.buffers(recurse=False)]
+        buffers = [buffer.view(-1) for layer in batch_norm_layers(model) for buffer in layer.buffers(recurse=False)]
         dtypes = dict.fromkeys(buffer.dtype for buffer in buffers)
         self._groups = [[buffer for buffer in buffers if buffer.dtype == dtype] for dtype in dtypes]
 
     def read(self) -> list[Tensor]:
         """A copy of the statistics: for each dtype a tensor of one dimension."""
-        return [torch.cat([buffer.view(-1) for buffer in buffers]) for buffers in self._groups]
+        return [torch.cat(buffers) for buffers in self._groups]
 
     def write(self, statistics: Sequence[Tensor]) -> None:
         """Overwrite the statistics with those that ``read`` has returned."""
         for buffers, values in zip(self._groups, statistics):
             parts = values.split_with_sizes([buffer.numel() for buffer in buffers])
             for buffer, part in zip(buffers, parts):
-                buffer.copy_(part.view_as(buffer))
+                buffer.copy_(part)

@@ -20,6 +20,7 @@ from posenet.errors import PosenetError
 from posenet.files import write_atomically
 from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig
+from posenet.training.profiling import OWN_PROFILE, PROFILE_FILE
 from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
@@ -57,9 +58,11 @@ class TrainingCallback:
 
         Args:
             values: the "train" entry of log.jsonl: ``epoch`` (completed ones), ``loss`` (mean of the epoch so far; None
-                if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time) and
-                ``terms`` (of the loss, for every stack). With several data sets also ``sets``: for the name of each
-                its ``samples`` and their mean ``loss`` since the last call.
+                if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time),
+                ``terms`` (of the loss, for every stack) and ``gradient_norm`` (before clipping; mean since the last
+                call, None if all steps were skipped). On accelerators also ``memory_gib``, the most that tensors on
+                rank 0's device had so far, and ``memory_share``, its share of the device's memory. With several data
+                sets also ``sets``: for the name of each its ``samples`` and their mean ``loss`` since the last call.
         """
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
@@ -123,6 +126,7 @@ def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
         folder / TEXT_LOG: re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  |\Z"),
         folder / LOG_FILE: re.compile(rb'\{"kind": |\Z'),
         folder / CURVES_FILE: OWN_CURVES,
+        folder / PROFILE_FILE: OWN_PROFILE,
     }
 
 

@@ -43,6 +43,11 @@ class FocalL2Loss(nn.Module):
         # (stacks,), or (0,) for equal weights
         self.register_buffer("stack_weights", _normalized(settings.stack_weights), persistent=False)
 
+    @property
+    def num_channels(self) -> int:
+        """Number C of channels of the maps."""
+        return self.channel_weights.shape[1]
+
     @classmethod
     def from_config(cls, config: Config) -> FocalL2Loss:
         return cls(config.loss, config.model.skeleton)
@@ -147,5 +152,7 @@ def _flatten_channels_first(maps: Tensor) -> Tensor:
 
 def _shrink_mask(mask_miss: Tensor, target: Tensor) -> Tensor:
     """(N, 1, h, w) mask at the resolution of ``target``; values below 0.5 become 0."""
-    small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)
+    small = mask_miss
+    if mask_miss.shape[2:] != target.shape[2:]:
+        small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)
     return torch.where(small < 0.5, 0, small)

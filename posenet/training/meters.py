@@ -1,4 +1,4 @@
-"""What a run measures between two log lines: the terms of the loss, the losses of its data sets, and its speed."""
+"""What a run measures between two log lines: loss terms, losses of its data sets, the gradient norm, and its speed."""
 
 from __future__ import annotations
 
@@ -37,6 +37,26 @@ class LossTermMeter:
         if not mean.isfinite().all():
             return None
         return [[_five_digits(value) for value in row] for row in mean.tolist()]
+
+
+class GradientNormMeter:
+    """Mean norm of the gradients since the last reading."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._steps = 0
+
+    def add(self, norm: float) -> None:
+        """Add the norm of the gradient of a step."""
+        self._sum += norm
+        self._steps += 1
+
+    def read(self) -> float | None:
+        """Return the mean and restart; None if there were no steps."""
+        mean = _five_digits(self._sum / self._steps) if self._steps else None
+        self._sum = 0.0
+        self._steps = 0
+        return mean
 
 
 class DataSetLosses:

@@ -16,7 +16,7 @@ from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
 from posenet.training.batch_norm import BatchNormStatistics
 from posenet.training.guard import LossGuard
-from posenet.training.meters import DataSetLosses, LossTermMeter
+from posenet.training.meters import DataSetLosses, GradientNormMeter, LossTermMeter
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ class TrainStep:
         self.max_grad_norm = max_grad_norm
         self.set_losses = set_losses
         self.terms = LossTermMeter()
+        self.gradient_norm = GradientNormMeter()
         self._batch_norm = BatchNormStatistics(model)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -101,6 +102,7 @@ class TrainStep:
             self.scaler.update()
             was_too_large = scale > 1 and self.scaler.get_scale() < scale
             return StepResult(bad_value=None if was_too_large else gradient_norm)
+        self.gradient_norm.add(gradient_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return StepResult(loss=sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches))

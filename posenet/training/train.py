@@ -22,7 +22,7 @@ from tqdm import tqdm
 from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, own_run_files, run_lock
 from posenet.checkpoints.weights import load_weights
 from posenet.data.loader import Batch
-from posenet.devices.device import cudnn_flags
+from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, total_memory
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
@@ -49,6 +49,7 @@ from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_o
 from posenet.training.meters import DataSetLosses, format_losses
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer, set_lr
+from posenet.training.profiling import profiled_steps
 from posenet.training.progress import Progress
 from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
 from posenet.training.step import StepResult, TrainStep
@@ -87,6 +88,7 @@ def train(
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
+    profile: int = 0,
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
     runtime: Runtime | None = None,
@@ -106,6 +108,7 @@ def train(
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
         warmup: if ``optim.warmup_epochs`` is 0, use its default.
         max_steps: stop after this many optimizer steps since the start of the run; 0 does not stop.
+        profile: number of steps to profile, after a few others; see ``profiling.profiled_steps``. 0 profiles none.
         callbacks: receive the measurements, in addition to the logs in the run's folder.
         progress: whether to show progress bars.
         runtime: how to use devices and processes; None means one process on the configured device.
@@ -117,6 +120,8 @@ def train(
     """
     if max_steps < 0:
         raise ConfigError(f"max_steps is {max_steps}; give the number of the last step, or 0 for none")
+    if profile < 0:
+        raise ConfigError(f"profile is {profile}; give the number of steps to profile, or 0 for none")
     if resume is None or resume == "":
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
@@ -140,6 +145,7 @@ def train(
             torch.set_num_threads(settings.train.threads)
         stack.callback(set_random_state, get_random_state(runtime.device), runtime.device)
         torch.manual_seed(settings.train.seed)
+        stack.enter_context(deterministic_algorithms(settings.train.deterministic))
         stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         _log.info(describe_training_mode(runtime.device, settings.train))
         # Checkpoints contain the values that "auto" stands for, so that a resumed run keeps them on any device.
@@ -169,6 +175,8 @@ def train(
             checkpoint = None  # free the memory; partial, because a lambda would keep it
             if not is_last:  # from now on, --resume continues this run, not another one of the folder
                 trainer.save()
+        if profile and runtime.is_main:
+            trainer.after_step = stack.enter_context(profiled_steps(folder.path, profile, runtime.device))
         result = trainer.run()
         if status is not None and result.stopped:
             status.final = "stopped"
@@ -232,6 +240,8 @@ class Trainer:
         self.max_steps = max_steps
         self.stop_requested = stop_requested
         self.shows_progress = shows_progress
+        self.after_step: Callable[[], None] = lambda: None
+        """Called after every optimizer step."""
         self.returned_to = ""
         """Name of the checkpoint of the folder to which the run has returned last; see ``resume.find_checkpoint``."""
         runtime.run_on_all(lambda: self._build(stack, is_new))
@@ -390,6 +400,7 @@ class Trainer:
                 set_lr(self.optimizer, lr)
                 result = self.train_step(batches)
                 progress.count_step()
+                self.after_step()
                 self._react(result, batches)
                 # Log.
                 bar.update()
@@ -552,6 +563,8 @@ class Trainer:
         epoch = values["epoch"]
         self.log.call("on_epoch", progress.total_steps, values)
         scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        if memory := self._memory():
+            scores.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
         _log.info("Epoch %d  %s", epoch, "  ".join(scores))
         if self.set_losses is not None:
             _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
@@ -616,11 +629,25 @@ class Trainer:
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        terms = self.train_step.terms.read()
-        values: dict[str, Any] = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
+        values: dict[str, Any] = {
+            "epoch": progress.epoch,
+            "loss": loss,
+            "lr": lr,
+            **speed,
+            "terms": self.train_step.terms.read(),
+            "gradient_norm": self.train_step.gradient_norm.read(),
+            **self._memory(),
+        }
         if self.set_losses is not None:
             values["sets"] = self.set_losses.read()
         self.log.call("on_step", progress.total_steps, values)
+
+    def _memory(self) -> dict[str, float]:
+        """The most memory of the device that tensors had so far, in GiB, and its share; empty if it does not tell."""
+        peak, total = peak_memory(self.runtime.device), total_memory(self.runtime.device)
+        if peak is None or total is None:
+            return {}
+        return {"memory_gib": round(peak / 2**30, 2), "memory_share": round(peak / total, 3)}
 
     def _has_done_max_steps(self) -> bool:
         return bool(self.max_steps) and self.progress.total_steps >= self.max_steps

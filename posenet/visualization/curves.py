@@ -39,6 +39,8 @@ MAX_POINTS = 400
 """Points per curve; longer series are averaged in groups."""
 MAX_POINTS_WITH_MARKERS = 30
 """Curves with at most this many points have a dot at each of them."""
+LEGEND_SPACE = 1.25
+"""Height of axes with a legend above the curves, as a multiple of the height of the curves."""
 SCORES = ("AP", "AP50", "AP75", "AR")
 DRAWN_THRESHOLDS = (0, 2, 4, 5, 6, 8, 9)
 """Indices of those of COCO's ten OKS thresholds that have a curve: 0.50, 0.60, 0.70, 0.75, 0.80, 0.90 and 0.95."""
@@ -56,8 +58,8 @@ class RunHistory:
     """The entries of a run's log by kind, each kind in the order of its steps."""
 
     train: list[LogEntry] = field(default_factory=list)
-    """One entry every few steps: epoch, loss, lr, samples_per_s, data_wait and possibly terms, the mean loss since the
-    previous entry, by stack and scale."""
+    """One entry every few steps: epoch, loss, lr, samples_per_s, data_wait and possibly the means since the previous
+    entry of terms, the loss by stack and scale, and of gradient_norm."""
     epochs: list[LogEntry] = field(default_factory=list)
     """One entry per epoch: epoch, train_loss, val_loss and scores."""
     skips: list[LogEntry] = field(default_factory=list)
@@ -119,7 +121,7 @@ def write_curves(folder: Path, output: Path | None = None) -> Path:
 
 
 def training_figure(history: RunHistory, run_name: str) -> Figure:
-    """Draw the loss, its share by scale and by stack, the scores, the learning rate and the speed.
+    """Draw the loss, its share by scale and by stack, the scores, the learning rate, the gradient norm and the speed.
 
     What the log does not have has no panel: shares of a loss without terms or of a single stack, scores without an AP.
     """
@@ -167,7 +169,7 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
         ("val_loss", "validation", COLOURS[1]),
     ):
         _plot_curve(axes, *history.series(history.epochs, key), label, colour, linewidth=2)
-    _scale_loss_axis(axes)
+    _scale_axis(axes)
     if history.skips:
         positions = history.positions(history.skips)
         heights = [0.02] * len(positions)  # shares of the height of the axes
@@ -190,7 +192,7 @@ def _plot_terms(axes: Axes, history: RunHistory, title: str, summed_axis: int, l
     values = terms.sum(axis=summed_axis)  # (N, curves)
     for index, colour in enumerate(_sequential_colours(values.shape[1])):
         _plot_curve(axes, positions, values[:, index], label_of(index), colour)
-    _scale_loss_axis(axes)
+    _scale_axis(axes)
     _add_legend(axes)
 
 
@@ -205,28 +207,47 @@ def _plot_scores(axes: Axes, history: RunHistory) -> None:
 
 
 def _plot_learning_rate(axes: Axes, history: RunHistory) -> None:
-    _style_axes(axes, "Learning rate")
-    _plot_curve(axes, *history.series(history.train, "lr"), "", COLOURS[0])
+    positions, norms = history.series(history.train, "gradient_norm")
+    _style_axes(axes, "Learning rate and gradient norm" if len(norms) else "Learning rate")
+    rate_positions, rates = history.series(history.train, "lr")
+    _plot_curve(axes, rate_positions, rates, "learning rate" if len(norms) else "", COLOURS[0])
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     axes.set_ylim(bottom=0)
+    if not len(norms):
+        return
+    if len(rates) and rates.max() > 0:
+        axes.set_ylim(0, LEGEND_SPACE * rates.max())
+    norm_axes = _second_axes(axes)
+    _plot_curve(norm_axes, positions, norms, "gradient norm (right)", COLOURS[1], linewidth=1)
+    _scale_axis(norm_axes)
+    _add_common_legend(axes, norm_axes)
 
 
 def _plot_speed(axes: Axes, history: RunHistory) -> None:
-    _style_axes(axes, "Speed", ylabel="samples/s")
+    _style_axes(axes, "Speed")
     positions, speeds = history.series(history.train, "samples_per_s")
     _plot_curve(axes, positions, speeds, "samples/s", COLOURS[0])
-    # The quarter above the curves is for the legend.
-    axes.set_ylim(0, 1.25 * speeds.max() if len(speeds) else 1)
-    wait_axes = axes.twinx()
-    wait_axes.spines[["top"]].set_visible(False)
+    axes.set_ylim(0, LEGEND_SPACE * speeds.max() if len(speeds) else 1)
+    wait_axes = _second_axes(axes, "time spent waiting for data, %")
     positions, waits = history.series(history.train, "data_wait")
     _plot_curve(wait_axes, positions, 100 * waits, "wait for data", COLOURS[4])
-    wait_axes.set_ylabel("time spent waiting for data, %")
-    wait_axes.set_ylim(0, 125)
+    wait_axes.set_ylim(0, 100 * LEGEND_SPACE)
     wait_axes.set_yticks(range(0, 101, 25))
-    # A legend shows the curves of both axes only if they are passed to it.
-    curves = [*axes.get_lines(), *wait_axes.get_lines()]
-    axes.legend(handles=curves, frameon=False, fontsize=9, ncols=2, loc="upper center")
+    _add_common_legend(axes, wait_axes)
+
+
+def _second_axes(axes: Axes, ylabel: str = "") -> Axes:
+    """Axes with the same x axis and with a y axis at the right."""
+    second = axes.twinx()
+    second.spines[["top"]].set_visible(False)
+    second.set_ylabel(ylabel)
+    return second
+
+
+def _add_common_legend(*axes: Axes) -> None:
+    """A legend of the curves of all axes, above them; on its own, each would show only those of one."""
+    curves = [curve for each in axes for curve in each.get_lines()]
+    axes[0].legend(handles=curves, frameon=False, fontsize=9, ncols=2, loc="upper center")
 
 
 def _entries_with(entries: Iterable[LogEntry], key: str) -> list[LogEntry]:
@@ -247,7 +268,7 @@ def _plot_curve(
     axes.plot(positions, y, label=label if len(y) else None, color=colour, linewidth=linewidth, marker=marker)
 
 
-def _scale_loss_axis(axes: Axes) -> None:
+def _scale_axis(axes: Axes) -> None:
     """Leave space above the curves for the legend.
 
     The y axis is logarithmic if all values are positive and the largest is more than 5 times the smallest.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,13 @@ import torch
 from posenet.devices.device import (
     cudnn_flags,
     describe_device,
+    deterministic_algorithms,
     has_tf32,
     peak_memory,
     select_device,
     supports_channels_last,
     supports_pinned_memory,
+    total_memory,
     uses_cudnn,
 )
 from posenet.errors import ConfigError
@@ -57,6 +60,11 @@ def test_a_module_tells_name_memory_and_tf32_of_its_devices(monkeypatch: pytest.
     assert (describe_device(CUDA), peak_memory(CUDA), has_tf32(CUDA)) == ("cuda:1 (NVIDIA H100)", 3, True)
     for device in (CPU, MPS):
         assert (describe_device(device), peak_memory(device), has_tf32(device)) == (device.type, None, False)
+
+
+def test_a_module_tells_the_whole_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 80))
+    assert [total_memory(device) for device in (CUDA, CPU, MPS)] == [80, None, None]
 
 
 def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pinned(
@@ -112,6 +120,37 @@ def test_a_precision_that_the_program_has_set_is_restored(precision: str) -> Non
             with cudnn_flags(benchmark=True, tf32=tf32):
                 assert conv.fp32_precision == inside
             assert (conv.fp32_precision, rnn.fp32_precision) == (precision, "tf32")
+
+
+@pytest.mark.parametrize("warn_only", [None, False, True])
+def test_deterministic_algorithms_are_used_within_the_context_alone(
+    warn_only: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``warn_only`` is what the program has set before; None means that it has set nothing."""
+
+    def flags() -> tuple[object, ...]:
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+        )
+
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    if warn_only is not None:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    try:
+        torch.use_deterministic_algorithms(warn_only is not None, warn_only=bool(warn_only))
+        before = flags()
+        with deterministic_algorithms(False):
+            assert flags() == before
+        with pytest.raises(KeyError), deterministic_algorithms(True):
+            assert flags() == (True, False, ":4096:8" if warn_only is None else ":16:8")
+            with cudnn_flags(benchmark=True):
+                assert not torch.backends.cudnn.benchmark
+            raise KeyError
+        assert flags() == before
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def test_deterministic_algorithms_are_not_chosen_by_speed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +25,14 @@ def run(stores: Stores, folder: Path, device: torch.device, *overrides: str, **o
     return TrainedSteps(recorder.losses, last(folder)["model"])
 
 
-@pytest.fixture
-def deterministic() -> Iterator[None]:
-    """Makes PyTorch use deterministic algorithms, or raise an error that names the operator that has none."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.mark.usefixtures("deterministic")
 @pytest.mark.parametrize("amp", ["off", "bf16"])
 def test_four_and_four_steps_are_eight_steps_to_the_bit(
     stores: Stores, tmp_path: Path, accelerator: torch.device, amp: str
 ) -> None:
-    precision = f"train.amp={amp}"
-    whole = run(stores, tmp_path / "whole", accelerator, precision, max_steps=8)
-    first = run(stores, tmp_path / "parts", accelerator, precision, max_steps=4)
-    rest = run(stores, tmp_path / "parts", accelerator, precision, max_steps=8, resume=True)
+    settings = (f"train.amp={amp}", "train.deterministic=true")
+    whole = run(stores, tmp_path / "whole", accelerator, *settings, max_steps=8)
+    first = run(stores, tmp_path / "parts", accelerator, *settings, max_steps=4)
+    rest = run(stores, tmp_path / "parts", accelerator, *settings, max_steps=8, resume=True)
     assert first.losses + rest.losses == whole.losses
     states = [last(tmp_path / name) for name in ("parts", "whole")]
     for state in states:

@@ -24,6 +24,7 @@ def train_entry(step: int, epoch: int = 0, loss: float | None = 2.0, **changes: 
         "samples_per_s": 9.0,
         "data_wait": 0.1,
         "terms": [[0.1] * 5, [0.2] * 5],
+        "gradient_norm": 5.0,
     } | changes
 
 

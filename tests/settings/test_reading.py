@@ -248,7 +248,7 @@ OUT_OF_RANGE = {
     + ["stack_weights=[1, 1]", "part_weight=-1", "keypoint_weight=-1", "mask_weight=-1", "foreground_weight=-1"],
     "optim": ["lr=0", "momentum=-0.1", "momentum=1", "weight_decay=-1", "warmup_epochs=-1", "step_epochs=-1"]
     + ["step_factor=0", "step_factor=1.5", "restart_epoch=-1", "restart_lr=-1", "restart_step_epochs=-1"]
-    + ["accumulate=0", "max_grad_norm=-1"],
+    + ["accumulate=0", "max_grad_norm=-1", "betas=[0.9, 1]", "betas=[-0.1, 0.9]"],
     "train": ["batch_size=0", "epochs=0", "seed=-1", "input_size=0", "input_size=500", "input_size=[512, 500]"]
     + ["input_size=-64", "loss_scale=-1", "threads=-1", "evaluate_every=-1"],
     "average": ["kind=swa", "decay=1", "cycle_epochs=-1", "cycle_lr=[0, 1e-5]"],

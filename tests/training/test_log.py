@@ -65,7 +65,8 @@ def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny
     steps = ["step"] * (STEPS - 1)
     assert calls.calls == ["start", "step", "skip", *steps, "drawing", "epoch", "end"]
     assert calls.values["start"] == {"epochs": 1, "folder": tmp_path}
-    assert set(calls.values["step"]) == {"epoch", "loss", "lr", "samples_per_s", "data_wait", "terms"}
+    names = {"epoch", "loss", "lr", "samples_per_s", "data_wait", "terms", "gradient_norm"}
+    assert set(calls.values["step"]) == names
     assert {"epoch", "train_loss", "val_loss", "AP"} <= set(calls.values["epoch"])
     for kind, name in {"train": "step", "skip": "skip", "epoch": "epoch"}.items():
         entry = read_log(tmp_path, kind)[-1]
@@ -78,6 +79,17 @@ def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny
     epoch = calls.values["epoch"]
     line = f"Epoch 1  train_loss {epoch['train_loss']:.4f}  val_loss {epoch['val_loss']:.4f}  AP {epoch['AP']:.4f}"
     assert line in (tmp_path / "log.txt").read_text()
+
+
+def test_the_memory_of_the_device_is_logged_where_it_tells(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posenet.training.train.peak_memory", lambda device: 3 * 2**30)
+    monkeypatch.setattr("posenet.training.train.total_memory", lambda device: 16 * 2**30)
+    train_tiny(stores, tmp_path, "train.epochs=1")
+    entry = read_log(tmp_path, "train")[0]
+    assert (entry["memory_gib"], entry["memory_share"]) == (3, 0.188)
+    assert "memory 3.0 GiB (19% of the device's)" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_callback_that_fails_is_named_once_and_not_called_any_more(stores: Stores, tmp_path: Path) -> None:

@@ -214,6 +214,8 @@ def test_the_loss_of_four_stacks_takes_few_operations() -> None:
         loss(*inputs)
     outermost = [event for event in profiler.events() if event.cpu_parent is None and event.name not in views]
     assert 20 < len(outermost) < 120
+    resized = [event for event in outermost if event.name == "aten::upsample_bilinear2d"]
+    assert len(resized) == NUM_SCALES - 1, "the mask has the size of the finest maps already"
 
 
 def test_inputs_that_do_not_fit_are_errors() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenet.data.loader import BatchMemory
 from posenet.data.targets import TargetRenderer
+from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.teacher import Teacher
 from tests.helpers.networks import tiny_network
+from tests.helpers.process_groups import run_in_processes
 
 SIZE = 64
 
@@ -27,9 +31,9 @@ def make_model(teacher: Teacher | None = None) -> ModelWithLoss:
     return ModelWithLoss(network, renderer, loss, "off", channels_last=False, teacher=teacher)
 
 
-def random_batch(num_images: int = 2, people: int = 3, supervised: int = 255) -> tuple[Tensor, ...]:
+def random_batch(num_images: int = 2, people: int = 3, supervised: int = 255, seed: int = 0) -> tuple[Tensor, ...]:
     """Images, joints, person masks, and masks of the supervised cells."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     images = torch.randint(0, 256, (num_images, SIZE, SIZE, 3), dtype=torch.uint8, generator=generator)
     joints = torch.rand(num_images, people, 18, 3, generator=generator) * SIZE
     mask_shape = (num_images, SIZE // 4, SIZE // 4)
@@ -81,10 +85,10 @@ def graphs() -> Iterator[Graphs]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_teacher", [False, True])
-def test_targets_network_and_loss_are_one_graph(graphs: Graphs, has_teacher: bool) -> None:
-    """``fullgraph`` makes a break of the graph an error. A second graph serves any number of people.
+def test_targets_network_and_loss_are_one_graph_for_all_batches(graphs: Graphs, has_teacher: bool) -> None:
+    """Whatever the number of people, and whether or not some channels are not supervised.
 
-    Evaluation is not compiled.
+    ``fullgraph`` makes a break of the graph an error. Evaluation is not compiled.
     """
     teacher = Teacher(OneConvolution(), 0.5, 0.0, 0.01) if has_teacher else None  # type: ignore[arg-type]
     eager, compiled = make_model(teacher=teacher), make_model(teacher=teacher)
@@ -95,13 +99,70 @@ def test_targets_network_and_loss_are_one_graph(graphs: Graphs, has_teacher: boo
     compiled.eval()(*random_batch())
     assert graphs.count == 0
     compiled.train()
-    for people in (4, 8, 5, 12):
+    channels = torch.arange(2 * 50).view(2, 50).remainder(3).clamp(max=1).to(torch.uint8)
+    for people, supervised in ((4, None), (8, None), (2, channels), (5, None), (12, channels), (4, None)):
         results = []
         for model in (compiled, eager.train()):
-            terms = model(*random_batch(people=people))
+            terms = model(*random_batch(people=people), supervised)
             results.append([terms.detach(), *torch.autograd.grad(terms.sum(), list(model.parameters()))])
         torch.testing.assert_close(*results)
-    assert graphs.count == 2
+    assert graphs.count == 1
+
+
+@pytest.mark.slow
+def test_a_run_compiles_once_for_1_2_3_and_7_people(graphs: Graphs) -> None:
+    """Batches are padded, so that they have places for 4 and for 8 people."""
+    model = make_model().train()
+    model.network = OneConvolution()
+    model.compile(backend=graphs, fullgraph=True)
+    images, _, person_mask, mask_miss = random_batch()
+    for people in (1, 2, 3, 7):
+        joints = [random_batch(people=count)[1][0].numpy() for count in (people, 1)]
+        model(images, BatchMemory().allocate_joints(joints), person_mask, mask_miss).sum().backward()
+    assert graphs.count == 1
+
+
+class ThreeConvolutions(nn.Module):
+    """A network whose weights take more than the megabyte of the first bucket of DistributedDataParallel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Conv2d(3, 256, 4, stride=4), nn.Conv2d(256, 256, 3, padding=1))
+        self.last = nn.Conv2d(256, 50, 1)
+
+    def forward(self, images: Tensor) -> list[list[Tensor]]:
+        maps = self.last(self.layers(images))
+        return [[F.avg_pool2d(maps, 1 << scale) for scale in range(5)]]
+
+
+def gradients_of_compiled(runtime: Runtime, num_batches: int) -> tuple[list[list[Tensor]], int]:
+    """The gradients of some batches of this rank, and the number of graphs that were compiled."""
+    graphs = Graphs()
+    model = make_model().train()
+    model.network = ThreeConvolutions()
+    model.compile(backend=graphs, fullgraph=True)
+    wrapped = runtime.wrap(model)
+    gradients = []
+    for number in range(num_batches):
+        wrapped.zero_grad()
+        wrapped(*random_batch(people=4 * (1 + number), seed=10 * runtime.rank + number)).mean().backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    return gradients, graphs.count
+
+
+@pytest.mark.slow
+def test_each_of_two_processes_compiles_one_graph_and_their_gradients_are_averaged(tmp_path: Path) -> None:
+    ranks = run_in_processes(2, tmp_path, lambda runtime: gradients_of_compiled(runtime, 2))
+    assert [count for _, count in ranks] == [1, 1]
+    torch.testing.assert_close(ranks[0][0], ranks[1][0], rtol=0, atol=0)
+    single = []
+    for rank in range(2):
+        runtime = Runtime()
+        runtime.rank = rank
+        single.append(gradients_of_compiled(runtime, 2)[0])
+    for averaged, first, second in zip(ranks[0][0], *single):
+        torch.testing.assert_close(averaged, [(a + b) / 2 for a, b in zip(first, second)], rtol=0, atol=0)
 
 
 @pytest.mark.slow

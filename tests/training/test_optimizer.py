@@ -24,7 +24,8 @@ def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
     model = conv_and_batch_norm()
     for settings, kind, expected in (
         (OptimConfig(lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 5e-4}),
-        (OptimConfig("adamw", lr=0.1, weight_decay=0.2), torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.2}),
+        (OptimConfig("adamw", weight_decay=0.2), torch.optim.AdamW, {"betas": (0.9, 0.999), "weight_decay": 0.2}),
+        (OptimConfig("adamw", lr=0.1, betas=(0.8, 0.9)), torch.optim.AdamW, {"lr": 0.1, "betas": (0.8, 0.9)}),
     ):
         optimizer = make_optimizer(model, settings)
         assert type(optimizer) is kind
@@ -32,6 +33,30 @@ def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
         assert {name: group[name] for name in expected} == expected
         assert len(group["params"]) == len(list(model.parameters()))
         assert group["fused"]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_batch_norm_and_biases_are_decayed_unless_they_are_left_out(name: str) -> None:
+    """With a gradient of 0, only the decay changes a parameter, by the factor 1 - lr * weight_decay."""
+    for decay_all in (True, False):
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Linear(4, 2))
+        optimizer = make_optimizer(model, OptimConfig(name, 0.5, weight_decay=0.2, decay_norms_and_biases=decay_all))
+        for parameter in model.parameters():
+            torch.nn.init.ones_(parameter)
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        factors = {key: round(parameter.mean().item(), 4) for key, parameter in model.named_parameters()}
+        vectors = dict.fromkeys(("0.bias", "1.weight", "1.bias", "2.bias"), 0.9 if decay_all else 1)
+        assert factors == {"0.weight": 0.9, "2.weight": 0.9} | vectors
+
+
+def test_a_state_of_other_groups_of_parameters_is_refused() -> None:
+    model = conv_and_batch_norm()
+    optimizers = [make_optimizer(model, OptimConfig(decay_norms_and_biases=decay_all)) for decay_all in (True, False)]
+    for optimizer, other in itertools.permutations(optimizers):
+        with pytest.raises(ValueError, match="other groups of parameters"):
+            restore_optimizer(optimizer, other.state_dict())
+        restore_optimizer(optimizer, optimizer.state_dict())
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])

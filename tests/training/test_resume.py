@@ -408,6 +408,7 @@ def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path, caplog: 
             r"a run that did not freeze stem\.\S+; keep its train\.freeze",
         ),
         (["optim.name=sgd"], "another optimizer"),
+        (["optim.decay_norms_and_biases=false"], "keep optim.name and optim.decay_norms_and_biases"),
         (["model.skeleton=other.toml"], "another skeleton"),
     ],
 )

@@ -143,6 +143,20 @@ def test_the_true_gradient_is_clipped_and_only_if_it_is_too_large(amp: str, loss
     assert torch.equal(updates[1e6], updates[0.0])
 
 
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.01])
+def test_the_mean_norm_of_the_gradients_before_clipping_is_measured_without_skipped_steps(max_grad_norm: float) -> None:
+    step, reference = make_step(weight_decay=0, max_grad_norm=max_grad_norm), make_step().model
+    assert step.gradient_norm.read() is None
+    expected = []
+    for batch in (make_batch(1), make_batch(2), make_batch(3, math.nan)):
+        reference.load_state_dict(step.model.state_dict())
+        gradients = torch.autograd.grad(reference(*batch[:4], None).sum((1, 2)).mean(), list(reference.parameters()))
+        expected.append(nn.utils.get_total_norm(gradients).item())
+        step([batch])
+    assert step.gradient_norm.read() == pytest.approx((expected[0] + expected[1]) / 2, rel=1e-4)
+    assert step.gradient_norm.read() is None
+
+
 def test_an_overflow_of_fp16_lowers_the_loss_scale_and_is_no_bad_step() -> None:
     step = make_step(amp="fp16")
 

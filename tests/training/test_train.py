@@ -425,3 +425,31 @@ def test_rank_0_alone_reads_the_initial_weights(stores: Stores, tmp_path: Path) 
     run_in_processes(2, tmp_path / "out", fine_tune)
     before, after = weights(tmp_path / "first"), weights(tmp_path / "run")
     assert all(torch.equal(before[name], after[name]) for name in before if name.endswith("conv.weight"))
+
+
+def test_deterministic_algorithms_are_used_until_the_run_ends_and_give_the_same_weights(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    found = []
+    watch = AfterStep(0, lambda: found.append(torch.are_deterministic_algorithms_enabled()))
+    for name, deterministic in (("default", "false"), ("deterministic", "true")):
+        settings = ("train.epochs=1", f"train.deterministic={deterministic}")
+        train_tiny(stores, tmp_path / name, *settings, callbacks=[watch])
+    assert found == [False] * STEPS + [True] * STEPS
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert find_differences(weights(tmp_path / "default"), weights(tmp_path / "deterministic")) == []
+    assert caplog.text.count("deterministic algorithms\n") == 1
+
+
+def test_an_operator_without_a_deterministic_kernel_is_named(stores: Stores, tmp_path: Path) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError(
+            "blur_cuda does not have a deterministic implementation, but you set "
+            "'torch.use_deterministic_algorithms(True)'. You can turn it off."
+        )
+
+    settings = ("train.epochs=1", "train.deterministic=true")
+    expected = r"cpu cannot train with deterministic algorithms \(blur_cuda does .*\); set train\.deterministic=false"
+    with pytest.raises(TrainingError, match=expected):
+        train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(refuse))

@@ -81,24 +81,38 @@ def test_every_series_of_the_log_has_a_curve(run: Run) -> None:
 
 
 def test_what_the_log_does_not_have_has_no_panel(run: Run) -> None:
-    """An empty panel says nothing, and a single stack has the whole loss."""
-    common = ["Loss", "Training loss by scale", "Learning rate", "Speed", ""]  # the last one is the data wait
+    """An empty panel says nothing, and a single stack has the whole loss. Second y axes have the title ""."""
+    common = ["Loss", "Training loss by scale", "Learning rate and gradient norm", "", "Speed"]
     one_stack = [train_entry(step, terms=[[0.1] * 5]) for step in (10, 20)]
     assert list(panels(run(*one_stack, epoch_entry(20, 1), name="a"))) == common
     two_stacks = [*one_stack, train_entry(30)]
     assert "Training loss by stack" in panels(run(*two_stacks, name="b"))
     short = train_entry(1)
-    del short["terms"], short["data_wait"]
+    del short["terms"], short["data_wait"], short["gradient_norm"]
     for number, lines in enumerate(
         (
             [short],
             [epoch_entry(5, 1, val_loss=None, train_loss=None)],
-            [train_entry(1, loss=None, terms=None)],
-            [epoch_entry(5, 1), train_entry(9, terms=None)],
+            [train_entry(1, loss=None, terms=None, gradient_norm=None)],
+            [epoch_entry(5, 1), train_entry(9, terms=None, gradient_norm=None)],
         )
     ):
         titles = list(panels(run(*lines, name=str(number))))
         assert titles == ["Loss", "Learning rate", "Speed", ""]
+
+
+def test_the_gradient_norm_has_an_axis_of_its_own_beside_the_learning_rate(run: Run) -> None:
+    norms = [3.0, 500.0, None, 40.0]
+    lines = [train_entry(10 * number, gradient_norm=norm) for number, norm in enumerate(norms, 1)]
+    figure = panels(run(*lines))["Learning rate and gradient norm"].figure
+    rate, norm = figure.axes[-4:-2]
+    assert [text.get_text() for text in rate.get_legend().get_texts()] == ["learning rate", "gradient norm (right)"]
+    np.testing.assert_allclose(norm.get_lines()[0].get_xydata(), [[10, 3], [20, 500], [40, 40]])
+    assert norm.get_yscale() == "log" and rate.get_yscale() == "linear"
+    figure.canvas.draw()
+    legend = rate.get_legend().get_window_extent()
+    for axes in (rate, norm):
+        assert axes.transData.transform(axes.get_lines()[0].get_xydata())[:, 1].max() < legend.y0
 
 
 def test_the_legends_do_not_cover_the_speed_and_the_loss(run: Run) -> None:
@@ -147,7 +161,7 @@ def test_a_log_of_a_resumed_run_is_read(run: Run) -> None:
 
 def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:
     axes = panels(run(*(train_entry(step) for step in range(1, 3 * MAX_POINTS))))
-    assert len(axes["Learning rate"].get_lines()[0].get_xdata()) == MAX_POINTS
+    assert len(axes["Learning rate and gradient norm"].get_lines()[0].get_xdata()) == MAX_POINTS
 
 
 def test_the_tool_writes_a_file_or_refuses_bad_input(
