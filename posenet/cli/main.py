@@ -68,9 +68,11 @@ MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 
 _NO_MEMORY = re.compile(
-    "allocate memory|out of memory|insufficient memory|bad_alloc|failed to map segment|start new thread", re.IGNORECASE
+    "allocate memory|out of memory|insufficient memory|bad_alloc|failed to map segment|start new thread|"
+    "could not create a primitive",
+    re.IGNORECASE,
 )
-"""In messages of PyTorch, OpenCV, the loader of libraries and the start of a thread, which raise no ``MemoryError``."""
+"""In messages of PyTorch, OpenCV, oneDNN, the loader of libraries and the start of a thread: no ``MemoryError``."""
 _REMEDIES = {
     errno.ENOSPC: "free disk space, or choose another folder",
     errno.EDQUOT: "free disk space, or choose another folder",

@@ -320,16 +320,22 @@ def _is_complete(job: _Job, summary: PredictionSummary) -> bool:
     if not job.args.resume or job.journaled is None:
         return False
     note = completion_note_path(job.journaled)
-    unreadable = read_completion_note(note, job.description)
+    unreadable = read_completion_note(note, job.description, job.sources)
     if unreadable is None:
         check_resumable(job.journaled, job.ranks.world_size)
         return False
+    missing = [path for path in people_files(job.args) if path != "-" and not Path(path).exists()]
+    if missing:
+        raise DataError(
+            f"{missing[0]} is missing, but according to {note} the prediction is complete; start again with "
+            "--overwrite instead of --resume"
+        )
     _log.info("%s is complete", job.journaled)
     for journal in journal_paths(job.journaled, job.ranks.world_size):
         if journal != note:
             journal.unlink(missing_ok=True)  # the earlier run may have been killed just before this
-    for index, text in unreadable.items():
-        summary.add(Frame(job.sources[index], error=DataError(text)), [])
+    for source, text in unreadable.items():
+        summary.add(Frame(source, error=DataError(text)), [])
     return True
 
 

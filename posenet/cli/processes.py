@@ -18,6 +18,8 @@ from posenet.devices.ranks import Ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 
+MAX_PROCESSES = 64
+"""Processes that ``--nproc`` may start on any machine; on one with more cores, as many as those."""
 SHARE_TIMEOUT_MINUTES = 24 * 60.0
 """Time for which a process that has predicted its share waits for the others: a launcher ends all if one fails."""
 
@@ -65,6 +67,9 @@ def run_on_ranks(
     if args.nproc > 1 and not started_by_us:
         if launched_processes(os.environ) > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
+        limit = max(MAX_PROCESSES, os.cpu_count() or 1)
+        if args.nproc > limit:
+            raise ConfigError(f"--nproc {args.nproc}: too many processes for this machine; start {limit} at most")
         check()
         return run_processes(args.nproc, args.command)
     launched_processes(os.environ)  # sets the variables of torchrun for a task of srun

@@ -21,6 +21,7 @@ from posenet.inference.letterbox import Letterbox, resample_maps
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.person import Person
 from posenet.inference.shares import batched
+from posenet.messages import truncate_for_message
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, ExifFrame, InferenceConfig
 from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
@@ -90,7 +91,7 @@ class Predictor:
             for a file and "off" for a module; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
         backend: the software that runs a file; "auto" is the fastest one that is installed and as accurate. None is
             PyTorch for a checkpoint, and "auto" for an exported file.
-        min_score: people with a lower score are left out.
+        min_score: people with a lower score, 0-1, are left out.
         exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it. None is that
             of the configuration.
         overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
@@ -116,6 +117,9 @@ class Predictor:
         **overrides: Any,
     ) -> None:
         override_settings(InferenceConfig(), overrides)  # a wrong one is reported before a large file is read
+        # Nobody has a score of at least NaN.
+        if not (isinstance(min_score, (int, float, np.floating)) and 0 <= min_score <= 1):
+            raise ConfigError(f"min_score {truncate_for_message(min_score)} is not between 0 and 1; correct it")
         if isinstance(network, (str, os.PathLike)):
             self.network, config = load_network(
                 Path(network), config, device=str(device or "auto"), amp=amp or "auto", backend=backend

@@ -50,16 +50,21 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore the accumulated state, such as momentum, in the memory format that the parameters have now.
 
     Hyperparameters keep their current values. ``ValueError`` if the state belongs to another kind of optimizer, or to
-    other parameters or groups of them.
+    other parameters or groups of them, or if some of it is missing or not finite.
     """
     current_groups = [dict(group) for group in optimizer.param_groups]
     if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
         raise ValueError("another kind of optimizer, or other groups of parameters")
     optimizer.load_state_dict(state)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if len({frozenset(optimizer.state.get(parameter, ())) for parameter in parameters}) > 1:
+        raise ValueError("some of the optimizer's state is missing")
     for parameter, parameter_state in optimizer.state.items():
         for key, value in parameter_state.items():
+            if not isinstance(value, Tensor) or not value.isfinite().all():
+                raise ValueError("the optimizer's state is not finite")
             # Scalars, such as Adam's number of steps, have no shape to compare.
-            if not isinstance(value, Tensor) or not value.ndim:
+            if not value.ndim:
                 continue
             if value.shape != parameter.shape:
                 raise ValueError("the optimizer's state has another shape")

@@ -42,6 +42,10 @@ MAX_POINTS_WITH_MARKERS = 30
 LEGEND_SPACE = 1.25
 """Height of axes with a legend above the curves, as a multiple of the height of the curves."""
 SCORES = ("AP", "AP50", "AP75", "AR")
+NUMBERS = ("step", "epoch", "loss", "lr", "samples_per_s", "data_wait", "train_loss", "val_loss", *SCORES)
+"""What may be a number in an entry of the log; the axes need finite ones."""
+MAX_NUMBER = 1e38
+"""The largest number that is drawn, about that of float32. The limits of axes are sums and multiples of numbers."""
 DRAWN_THRESHOLDS = (0, 2, 4, 5, 6, 8, 9)
 """Indices of those of COCO's ten OKS thresholds that have a curve: 0.50, 0.60, 0.70, 0.75, 0.80, 0.90 and 0.95."""
 
@@ -88,7 +92,10 @@ class RunHistory:
 
 
 def read_log(path: Path) -> RunHistory:
-    """Read a run's ``log.jsonl``; ``DataError`` if it has no entries. Steps that a resumed run repeats count once."""
+    """Read a run's ``log.jsonl``; ``DataError`` if it has no entries. Steps that a resumed run repeats count once.
+
+    Lines that a run cannot have written completely are left out.
+    """
     history = RunHistory()
     kinds = {"train": history.train, "epoch": history.epochs, "skip": history.skips}
     try:
@@ -99,15 +106,34 @@ def read_log(path: Path) -> RunHistory:
         try:
             entry = json.loads(line)
             entries = kinds[entry["kind"]]
-            step = entry["step"]
-        except (ValueError, KeyError, TypeError):
+            is_drawable = _is_drawable(entry)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             continue  # a line that is incomplete because the run was killed, or an entry that is not drawn
-        while entries and entries[-1]["step"] >= step:
+        if not is_drawable:
+            continue
+        while entries and entries[-1]["step"] >= entry["step"]:
             entries.pop()
         entries.append(entry)
     if not history.train and not history.epochs:
         raise DataError(f"{path} contains nothing to draw yet; wait for the run's first log line")
     return history
+
+
+def _is_drawable(entry: LogEntry) -> bool:
+    """Whether an entry has a step, an epoch has its number, and all values are numbers of the shapes that runs write.
+
+    ``ValueError``, ``TypeError`` or ``OverflowError`` if its terms are no array of numbers.
+    """
+    required = ("step", "epoch") if entry["kind"] == "epoch" else ("step",)
+    if any(entry.get(key) is None for key in required):
+        return False
+    numbers = [entry[key] for key in NUMBERS if entry.get(key) is not None]
+    if not all(isinstance(number, (int, float)) and abs(number) <= MAX_NUMBER for number in numbers):
+        return False
+    if entry.get("terms") is None:
+        return True
+    terms = np.array(entry["terms"], np.float64)  # terms that are not finite are null there, and leave a gap
+    return terms.ndim == 2 and terms.size > 0 and not bool((np.abs(terms) > MAX_NUMBER).any())
 
 
 def write_curves(folder: Path, output: Path | None = None) -> Path:

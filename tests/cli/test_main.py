@@ -139,6 +139,11 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
         ),
         (MemoryError(), 2, f"error: too little memory; {cli.NO_MEMORY_REMEDY}"),
         (
+            RuntimeError("could not create a primitive"),
+            2,
+            f"error: too little memory (could not create a primitive); {cli.NO_MEMORY_REMEDY}",
+        ),
+        (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat 0x7f"),
             2,
             "error: too little memory (DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes); "

@@ -245,6 +245,7 @@ def test_the_parent_checks_outputs_before_it_starts_processes(
     Path("p.json").write_text("mine")
     assert predict("photos", "--json", "p.json", "--nproc", "2") == 2
     assert "p.json exists" in capsys.readouterr().err
+    assert predict("photos", "--json", "new.json", "--nproc", "100000") == 2
     assert predict("-", "--json", "p.json", "--nproc", "2") == 2
     assert "p.json exists" in capsys.readouterr().err
 

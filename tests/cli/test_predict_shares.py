@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import random
 import re
@@ -249,7 +250,15 @@ def test_a_complete_file_is_left_alone_and_other_inputs_are_refused(
     ):
         assert predict(*words, *others) == 2
         assert f"was written with other {name}" in capsys.readouterr().err
-    path.with_name("p.jsonl.progress").unlink()
+    assert predict(inputs, *words, "--csv", tmp_path / "p.csv") == 2
+    assert "p.csv is missing" in capsys.readouterr().err
+    note = path.with_name("p.jsonl.progress")
+    header = json.loads(note.read_bytes())
+    for unreadable in ([[999, "x"]], [[-1, "x"]], [[0.5, "x"]], [1], 5, "x"):
+        note.write_text(json.dumps(header | {"unreadable": unreadable}) + "\n")
+        assert predict(inputs, *words) == 2
+        assert "p.jsonl.progress is damaged; delete it" in capsys.readouterr().err
+    note.unlink()
     assert predict(inputs, *words) == 2
     assert "cannot be continued" in capsys.readouterr().err
     assert path.read_bytes() == before

@@ -1,3 +1,4 @@
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -307,6 +308,9 @@ def test_people_with_low_scores_are_left_out():
     [person] = spot_predictor(height=128)(image)
     for min_score, count in ((person.score - 1e-6, 1), (person.score + 1e-6, 0)):
         assert len(Predictor(SpotNetwork(), InferenceConfig(height=128), min_score=min_score)(image)) == count
+    for wrong in (math.nan, -0.1, 1.1, "0.5", None):
+        with pytest.raises(ConfigError, match="min_score"):
+            Predictor(SpotNetwork(), min_score=wrong)
 
 
 def test_any_function_from_images_to_maps_is_a_network():

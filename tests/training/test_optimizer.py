@@ -87,6 +87,21 @@ def test_a_restored_state_belongs_to_the_same_weights_in_another_memory_format(
     torch.testing.assert_close(resumed.weight, uninterrupted.weight, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_state_with_gaps_or_without_finite_numbers_is_refused(name: str) -> None:
+    network = torch.nn.Linear(2, 3)
+    optimizer = make_optimizer(network, OptimConfig(name))
+    network(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    state = optimizer.state_dict()
+    not_finite = {key: torch.full_like(value, math.nan) for key, value in state["state"][1].items()}
+    for value in ({}, not_finite):
+        damaged = copy.deepcopy(state)
+        damaged["state"][1] = value
+        with pytest.raises(ValueError, match="the optimizer's state"):
+            restore_optimizer(make_optimizer(network, OptimConfig(name)), damaged)
+
+
 def rates(optim: OptimConfig, epochs: int, world_size: int = 1, **sections: AverageConfig) -> list[float]:
     """The learning rates of all steps of a run."""
     config = Config(optim=optim, train=TrainConfig(epochs=epochs), **sections)

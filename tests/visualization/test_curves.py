@@ -159,6 +159,20 @@ def test_a_log_of_a_resumed_run_is_read(run: Run) -> None:
     assert [(line["step"], line["loss"]) for line in history.train] == [(5, 2.0), (10, 7.0)]
 
 
+def test_entries_with_values_that_no_run_writes_are_not_drawn(run: Run) -> None:
+    damaged: list[Any] = [
+        train_entry(20, terms=terms) for terms in (3.0, [], [[]], [3.0], [[1.0], [1.0, 2.0]], [["x"]], [[1e300]])
+    ]
+    damaged += [train_entry(20, **{key: value}) for key in ("lr", "loss") for value in ("1", [1.0], {}, 10**400)]
+    damaged += [train_entry(20, samples_per_s=value) for value in (float("nan"), float("inf"), 1e300)]
+    damaged += [train_entry(20) | {"step": step} for step in (None, "20", 1e300)]
+    damaged += [epoch_entry(30, 1, AP="0.5"), epoch_entry(30, 1) | {"epoch": None}, "[" * 10_000]
+    folder = run(train_entry(10), *damaged, train_entry(30, loss=4.0))
+    history = read_log(folder / LOG_FILE)
+    assert [entry["step"] for entry in history.train] == [10, 30] and history.epochs == []
+    assert write_curves(folder).is_file()
+
+
 def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:
     axes = panels(run(*(train_entry(step) for step in range(1, 3 * MAX_POINTS))))
     assert len(axes["Learning rate and gradient norm"].get_lines()[0].get_xdata()) == MAX_POINTS

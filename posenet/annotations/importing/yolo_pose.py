@@ -79,7 +79,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(read_input(path).decode("utf-8-sig"))
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    # The constructors of values such as times raise errors of other kinds.
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         reason = to_single_line(str(error))
         raise DataError(f"{path} is not valid YAML ({reason}); give the data.yaml of a YOLO-pose data set") from error
     if not isinstance(content, dict):

@@ -9,6 +9,8 @@ import contextlib
 import errno
 import json
 import logging
+import math
+import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +34,8 @@ OWN_JOURNAL = re.compile(rb'\{"run": \{')
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 END = "end"
 """Key of the last line."""
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading a damaged line raises."""
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +69,7 @@ def unrecorded_outputs(file: Path, outputs: Sequence[str]) -> list[str]:
     """Those of ``outputs`` that no journal of a file of people names as its own; see ``Journal.open``."""
     recorded: set[str] = set()
     for path in find_journals(file):
-        with open(path, "rb") as journal, contextlib.suppress(ValueError, AttributeError):
+        with open(path, "rb") as journal, contextlib.suppress(*_DAMAGE):
             # Journals of version 0.5, and notes of completion, after which nothing is written, do not name them.
             recorded.update(json.loads(journal.readline()).get("outputs", _relative(outputs, path)))
     return [output for output, name in zip(outputs, _relative(outputs, file)) if name not in recorded]
@@ -167,8 +171,8 @@ class Journal:
             for line in file:
                 try:
                     entry = json.loads(line)
-                    item = None if END in entry else self._decode(entry)
-                except (ValueError, KeyError, TypeError, IndexError):  # a torn line
+                    item = None if entry == {END: True} else self._decode(entry)
+                except _DAMAGE:  # a torn line
                     break
                 block = len(self._sources) if item is None else item.frame.source.block
                 if block > self.next_block:
@@ -201,15 +205,21 @@ class Journal:
             self._file.write(_line(entry))
 
     def _decode(self, entry: dict[str, Any]) -> FramePeople:
-        source = self._sources[entry["source"]]
+        """The content of a line; one of ``_DAMAGE`` if this program cannot have written it."""
+        source = self._sources[_whole(entry["source"])]
         if "error" in entry:
-            return FramePeople(Frame(source, error=DataError(entry["error"])), [])
-        without_pixels = np.broadcast_to(np.uint8(0), (*entry["size"], 3))
-        people = [
-            Person(np.array(keypoints, np.float32), score, self._skeleton, person_id)
-            for keypoints, score, person_id in entry["people"]
-        ]
-        return FramePeople(Frame(source, without_pixels, entry["number"], entry["seconds"]), people)
+            return FramePeople(Frame(source, error=DataError(str(entry["error"]))), [])
+        height, width = map(_whole, entry["size"])
+        without_pixels = np.broadcast_to(np.uint8(0), (height, width, 3))
+        number = None if entry["number"] is None else _whole(entry["number"])
+        people = [self._decode_person(*person) for person in entry["people"]]
+        return FramePeople(Frame(source, without_pixels, number, _finite(entry["seconds"])), people)
+
+    def _decode_person(self, keypoints: Any, score: Any, person_id: Any) -> Person:
+        array = np.array(keypoints, np.float32)
+        if array.shape != (self._skeleton.num_keypoints, 3) or not np.isfinite(array).all():
+            raise ValueError("a person has other keypoints")
+        return Person(array, _finite(score), self._skeleton, None if person_id is None else _whole(person_id))
 
 
 def write_completion_note(path: Path, run: Mapping[str, Any], unreadable: Mapping[int, str]) -> None:
@@ -217,14 +227,19 @@ def write_completion_note(path: Path, run: Mapping[str, Any], unreadable: Mappin
     write_atomically(path, _line({"run": dict(run), "unreadable": list(unreadable.items())}))
 
 
-def read_completion_note(path: Path, run: Mapping[str, Any]) -> dict[int, str] | None:
-    """The reason for each source that a complete run could not read; None if the run is not complete.
+def read_completion_note(path: Path, run: Mapping[str, Any], sources: Sequence[Source]) -> dict[Source, str] | None:
+    """The reason for each of the ``sources`` that a complete run could not read; None if the run is not complete.
 
     Raises:
-        DataError: the journal is of a run with other inputs or flags.
+        DataError: the note is damaged, or of a run with other inputs or flags.
     """
     errors = _read_header(path, run).get("unreadable") if path.exists() else None
-    return None if errors is None else dict(errors)
+    if errors is None:
+        return None
+    try:
+        return {sources[_whole(index)]: str(text) for index, text in errors}
+    except _DAMAGE:
+        raise _damaged(path) from None
 
 
 def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -233,8 +248,8 @@ def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
         try:
             header = dict(json.loads(file.readline()))
             earlier = dict(header["run"])
-        except (ValueError, KeyError, TypeError):
-            raise DataError(f"{path} is damaged; delete it to start again") from None
+        except _DAMAGE:
+            raise _damaged(path) from None
     changed = [name for name in run if earlier.get(name) != run[name]]
     if changed:
         raise DataError(
@@ -242,6 +257,25 @@ def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
             "start again without --resume"
         )
     return header
+
+
+def _damaged(path: Path) -> DataError:
+    return DataError(f"{path} is damaged; delete it to start again")
+
+
+def _whole(value: Any) -> int:
+    """A number that counts something; ``ValueError`` or ``TypeError`` for anything else."""
+    number = operator.index(value)
+    if number < 0:
+        raise ValueError("a count is negative")
+    return number
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError("a number is not finite")
+    return number
 
 
 def _line(value: object) -> bytes:

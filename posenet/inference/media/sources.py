@@ -25,6 +25,7 @@ ANIMATION_SUFFIXES = frozenset([".gif", ".tif", ".tiff", ".webp"])
 """Files with these suffixes hold one image, or several: an animation or the pages of a document."""
 
 _NUMBER_FIELD = re.compile(r"%(?:0(\d+))?d")
+_CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
 Kind = Literal["image", "animation", "numbered", "video", "camera"]
 """An animation is a file whose suffix leaves open whether it holds one image or several. A pattern of numbered images,
@@ -133,7 +134,7 @@ def find_sources(
 
 def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     path = Path(item)
-    if item.isascii() and item.isdecimal() and not path.exists():
+    if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
         yield Source("camera", item)  # also one that is not connected

@@ -38,6 +38,8 @@ MAX_SIDE = 16384
 """The codec writes no larger images."""
 TICKS_PER_SECOND = 60000
 """Clock of written videos."""
+MIN_WRITTEN_RATE = 0.001
+"""Frames per second of the slowest written video. Files store rates as fractions, and times as integers."""
 INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
 """Formats with an index."""
 STREAM_TIMEOUT = 10.0
@@ -189,10 +191,10 @@ class VideoWriter:
             size = smaller
         self._size = size
         suffix = path.suffix.lower()
-        exact_rate = Fraction(rate).limit_denominator(1001)
+        exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
         # AVI has no times: its frames follow each other at the rate of its clock.
         self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
-        self._frame_length = 1 / rate
+        self._frame_length = float(1 / exact_rate)
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
@@ -318,9 +320,10 @@ def _is_cut_off(length: float, stated: float, tolerance: float) -> bool:
 
 
 def _open_input(location: Path | str) -> InputContainer:
+    """Open a file or a stream, also one whose tags, such as a title, are not UTF-8."""
     if isinstance(location, Path):
-        return av.open(f"file:{location}")
-    return av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT)
+        return av.open(f"file:{location}", metadata_errors="replace")
+    return av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, metadata_errors="replace")
 
 
 def _seconds(ticks: int, stream: Stream) -> float:

@@ -185,6 +185,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"train": "[1]"}, "has no split train"),
         ({"train": "'['"}, "does not exist"),
         ({"bad": "[1"}, "is not valid YAML"),
+        ({"bad": "!!timestamp x"}, "is not valid YAML"),
     ],
 )
 def test_a_bad_data_file_is_one_line(data_file: Path, settings: dict[str, Any], message: str) -> None:

@@ -41,6 +41,8 @@ def test_a_number_is_a_camera_unless_a_file_has_that_name(folder: Path, monkeypa
     monkeypatch.chdir(folder)
     (folder / "b.png").rename(folder / "5")
     assert [source.kind for source in find_sources(["5", "6"])] == ["image", "camera"]
+    with pytest.raises(DataError, match="no such file or folder: 99999999999"):
+        find_sources(["99999999999"])  # no camera can have this number
 
 
 def test_addresses_and_device_files_are_sources() -> None:

@@ -202,6 +202,20 @@ def test_images_that_start_after_the_sound_still_do(tmp_path: Path) -> None:
     assert sound_packets(path)[0][0] == pytest.approx(-1.5, abs=0.05)
 
 
+@pytest.mark.parametrize("suffix", [".avi", ".mp4"])
+@pytest.mark.parametrize("rate", [1e-5, 1e-300])
+def test_images_that_follow_each_other_very_slowly_are_written(tmp_path: Path, suffix: str, rate: float) -> None:
+    write_images(tmp_path / f"slow{suffix}", [grey_image(0), grey_image(1)], [0.0, 900.0], rate)
+    assert len([frame for frame in read_video(tmp_path / f"slow{suffix}") if not frame.error]) == 2
+
+
+def test_a_title_that_is_not_utf_8_does_not_matter(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "clip.mp4")
+    assert b"Lavf" in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(b"Lavf", b"Lav\xbe"))
+    assert [frame.error for frame in read_video(path)] == [None] * 12
+
+
 def test_a_part_of_a_video_has_its_part_of_the_sound(tmp_path: Path) -> None:
     source = write_media(tmp_path / "in.mp4", np.arange(40) / 10, sound=4)
     path = write_with_sound_of(source, tmp_path / "out.mp4", start=2, duration=1)
