@@ -247,9 +247,8 @@ class RunState:
             restore_optimizer(self.optimizer, state["optimizer"])
         except (ValueError, KeyError) as error:
             raise CheckpointError(
-                f"{path} was saved by another optimizer, or the state of it is not valid; keep optim.name and "
-                "optim.decay_norms_and_biases, or use "
-                "--weights instead of --resume"
+                f"{path} was saved by another optimizer, or its state is not valid; keep optim.name and "
+                "optim.decay_norms_and_biases, or use --weights instead of --resume"
             ) from error
         # A fixed loss scale is a setting; it has the backoff factor 1.
         is_dynamic = self.scaler.is_enabled() and self.scaler.get_backoff_factor() < 1
