@@ -234,7 +234,10 @@ def test_what_a_network_cannot_compute_with_is_refused(model: PoseNet, tmp_path:
     weights = model.state_dict()
     weights[name] = change(weights[name])
     torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
-    with pytest.raises(CheckpointError, match=f"bad.pth: {re.escape(name)} {message}.*; ") as error:
+    # PyTorch 2.15 already refuses to read nested tensors.
+    with pytest.raises(
+        CheckpointError, match=f"bad.pth(: {re.escape(name)} {message}.*| is not a checkpoint.*); "
+    ) as error:
         load_model(path)
     assert "\n" not in str(error.value)
 
