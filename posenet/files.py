@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import io
 import itertools
@@ -32,19 +33,13 @@ MAX_TOML_DOTS = 500
 """The most dots in a line of a TOML file. Parsing a key takes time and memory by the square of its parts."""
 MAX_TOML_DEPTH = 20
 """How deep tables and lists of a TOML file may be nested."""
-
-_SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
-"""What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
-
-
-class SpecialFileError(OSError):
-    """An input is a FIFO, a socket or a device."""
-
-
 MAX_NAME_BYTES = 255
 """Longest name of a file that common file systems allow."""
 OWN_LOCK = re.compile(rb"\d+\n|\Z")
 """How a lock begins: it is empty, or names a process where the file system has no locks."""
+
+_SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
+"""What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
 _HEAD_BYTES = 4096
 """How much of a side file is read to recognise it."""
 _RESERVED_BYTES = 64
@@ -52,6 +47,10 @@ _RESERVED_BYTES = 64
 
 _FileId = tuple[int, int]
 """Device and inode, which all names of a file share."""
+
+
+class SpecialFileError(OSError):
+    """An input is a FIFO, a socket or a device."""
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -106,26 +105,17 @@ def check_outputs(
     Raises:
         DataError: an output is refused, appears twice, is a folder, or cannot be written.
     """
-    existing: dict[_FileId, Path] = {}
-    folders_of_outputs: dict[str, str] = {}
-    missing_folders: set[str] = set()
-    folders_to_make: set[str] = set()
+    chosen = [Path(path) for path in outputs]
+    real_folder = functools.cache(os.path.realpath)  # there may be many files in a few folders
     names: set[str] = set()
-    for path in map(Path, [*outputs, *side_files]):
-        folder, name = os.path.split(path)
-        if folder not in folders_of_outputs:
-            folders_of_outputs[folder] = os.path.realpath(folder)
-            if not os.path.isdir(folder or "."):
-                missing_folders.add(folder)
-        is_new = folder in missing_folders
-        is_link = not is_new and os.path.islink(path)
-        name = os.path.realpath(path) if is_link else os.path.join(folders_of_outputs[folder], name)
+    for path in [*chosen, *side_files]:
+        name = os.path.realpath(path) if os.path.islink(path) else os.path.join(real_folder(path.parent), path.name)
         if name in names:
             raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
         names.add(name)
-        if path not in side_files:
-            folders_to_make.add(folder)
-        status = None if is_new or path in side_files or str(path) == "-" else _status_of_output(path)
+    existing: dict[_FileId, Path] = {}
+    for path in chosen:
+        status = None if str(path) == "-" else _status_of_output(path)
         if status is None or is_standard_output(path):
             continue
         if stat.S_ISDIR(status.st_mode):
@@ -137,8 +127,7 @@ def check_outputs(
             existing[status.st_dev, status.st_ino] = path
     beside: dict[_FileId, Path] = {}
     for path in side_files:
-        is_new = os.path.dirname(path) in missing_folders
-        status = None if is_new else _status_of_output(path)
+        status = _status_of_output(path)
         if status and stat.S_ISREG(status.st_mode):
             beside[status.st_dev, status.st_ino] = path
     if existing or beside:
@@ -151,8 +140,8 @@ def check_outputs(
             raise DataError(
                 f"{path} was not written by posenet and is not replaced; move it, or choose another name or folder"
             )
-    for folder in folders_to_make:
-        _make_folder(Path(folder))
+    for folder in dict.fromkeys(path.parent for path in chosen):
+        _make_folder(folder)
 
 
 def begins_like(path: Path, own: re.Pattern[bytes]) -> bool:
@@ -167,7 +156,7 @@ def _status_of_output(path: Path) -> os.stat_result | None:
     """The status of what would be replaced; None if there is nothing. ``DataError`` if the path cannot be used."""
     try:
         return os.stat(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # making the folder reports a file in its place
         return None
     # A ValueError is a name that the system cannot express.
     except (OSError, ValueError) as error:
@@ -242,7 +231,7 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of ``path`` that killed processes have left; call it where no other one writes it."""
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+(-\d+)?\.tmp")
+    pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+(-\d+)?\.tmp")
     for other in path.parent.iterdir():
         if pattern.fullmatch(other.name):
             other.unlink(missing_ok=True)
@@ -250,12 +239,18 @@ def remove_leftovers(path: Path) -> None:
 
 def _temporary_path(path: Path, suffix: str) -> Path:
     """A name beside ``path`` that no file has: a killed process with the same id may have left one, or someone else."""
-    name = shorten_name(path.name, MAX_NAME_BYTES - _RESERVED_BYTES)
-    if name != path.name:  # another name may have the same beginning
-        name += f"-{zlib.crc32(os.fsencode(path.name)):08x}"
+    stem = _temporary_stem(path)
     numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    candidates = (path.with_name(f".{name}.{os.getpid()}{number}.tmp{suffix}") for number in numbers)
+    candidates = (path.with_name(f".{stem}.{os.getpid()}{number}.tmp{suffix}") for number in numbers)
     return next(candidate for candidate in candidates if not os.path.lexists(candidate))
+
+
+def _temporary_stem(path: Path) -> str:
+    """The name of a file in the names of its temporary files, which would else be too long for the file system."""
+    name = shorten_name(path.name, MAX_NAME_BYTES - _RESERVED_BYTES)
+    if name == path.name:
+        return name
+    return f"{name}-{zlib.crc32(os.fsencode(path.name)):08x}"  # another name may have the same beginning
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ All text that the command line shows, and every line of ``log.txt``, goes throug
 from __future__ import annotations
 
 import logging
+import re
 import reprlib
 import unicodedata
 
@@ -14,6 +15,13 @@ _short_repr.maxlevel = 2
 _short_repr.maxstring = 60
 _short_repr.maxother = 60
 _short_repr.maxlong = 60
+
+_NO_MEMORY = re.compile(
+    "allocate memory|out of memory|insufficient memory|bad_alloc|failed to map segment|start new thread|"
+    "could not create a primitive",
+    re.IGNORECASE,
+)
+"""In messages of PyTorch, OpenCV, oneDNN, the loader of libraries and the start of a thread: no ``MemoryError``."""
 
 
 class MessageFormatter(logging.Formatter):
@@ -58,6 +66,11 @@ def to_single_line(text: str) -> str:
 def truncate_for_message(value: object) -> str:
     """``repr`` of a value from a file, shortened, because the value can be of any length and depth."""
     return _short_repr.repr(value)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that the host or a device has too little memory."""
+    return isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)) is not None
 
 
 def first_sentence(error: Exception) -> str:

@@ -215,6 +215,15 @@ def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path)
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
+def test_temporary_files_with_shortened_names_are_removed_too(tmp_path):
+    path = tmp_path / ("a" * 250)
+    with pytest.raises(FileNotFoundError), atomic_replacement(path) as temporary:
+        left = temporary.with_name(temporary.name.replace(f".{os.getpid()}.", ".7."))
+        left.touch()
+    remove_leftovers(path)
+    assert os.listdir(tmp_path) == []
+
+
 OWN = re.compile(rb"ours|\Z")
 
 

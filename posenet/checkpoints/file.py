@@ -20,7 +20,7 @@ import torch
 
 from posenet.errors import CheckpointError, DamagedCheckpointError
 from posenet.files import atomic_replacement, is_standard_output
-from posenet.messages import truncate_for_message
+from posenet.messages import is_out_of_memory, truncate_for_message
 
 FORMAT = 1
 """Version of the dictionary that a run saves."""
@@ -107,7 +107,7 @@ def _read(path: Path) -> Any:
     # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user, except for
     # those that say nothing about the file.
     except Exception as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        if is_out_of_memory(error):
             raise CheckpointError(f"there is too little memory to read {path}; free some, and try again") from error
         # A seek to a place that a damaged file names is an invalid argument.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:

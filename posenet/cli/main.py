@@ -30,7 +30,7 @@ from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
-from posenet.messages import to_single_line, without_worker_traceback
+from posenet.messages import is_out_of_memory, to_single_line, without_worker_traceback
 
 TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
@@ -67,12 +67,6 @@ NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes
 MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 
-_NO_MEMORY = re.compile(
-    "allocate memory|out of memory|insufficient memory|bad_alloc|failed to map segment|start new thread|"
-    "could not create a primitive",
-    re.IGNORECASE,
-)
-"""In messages of PyTorch, OpenCV, oneDNN, the loader of libraries and the start of a thread: no ``MemoryError``."""
 _REMEDIES = {
     errno.ENOSPC: "free disk space, or choose another folder",
     errno.EDQUOT: "free disk space, or choose another folder",
@@ -213,7 +207,7 @@ def _describe_system_error(error: Exception) -> str:
     """What the system has refused, and a remedy; empty if the error has another cause."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return PYTORCH_MISSING
-    if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+    if is_out_of_memory(error):
         reason = str(error).partition("\n")[0][:MAX_REASON]
         return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
     if isinstance(error, OSError):

@@ -28,7 +28,7 @@ from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import check_outputs, flush_to_disk, is_standard_output, read_input, resolve_link
+from posenet.files import begins_like, check_outputs, flush_to_disk, is_standard_output, resolve_link
 from posenet.images import (
     AnnotatedFrame,
     check_image,
@@ -56,8 +56,10 @@ MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
 SPARE_BYTES = 8 * 2**20
 """Free disk space required for the structures that HDF5 writes in addition to the arrays."""
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-"""First bytes of every HDF5 file."""
+_HDF5 = re.compile(rb"\x89HDF\r\n\x1a\n")
+"""How every HDF5 file begins."""
+_UNFINISHED = re.compile(rb"\x89HDF\r\n\x1a\n|\0{8}|\0*\Z")
+"""How an unfinished store begins. A build that was killed early has left no byte, or the space for the beginning."""
 
 
 @dataclass(frozen=True)
@@ -443,12 +445,10 @@ def _remove_stale_files(store: Path) -> None:
     """Remove unfinished files of killed builds of a store, but none that may be in use or another program's."""
     pattern = re.compile(rf"{re.escape(store.name)}\.\d+\.partial")
     for path in store.parent.iterdir():
-        if not pattern.fullmatch(path.name) or not path.is_file():
+        if not pattern.fullmatch(path.name):
             continue
         try:
-            # A build that was killed early has left no byte, or the space for the beginning.
-            start = _first_bytes(path)
-            if (start == _HDF5_SIGNATURE or not any(start)) and not _is_locked(path):
+            if begins_like(path, _UNFINISHED) and not _is_locked(path):
                 path.unlink()
         except FileNotFoundError:  # another build has removed it
             continue
@@ -468,11 +468,6 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
-def _first_bytes(path: Path) -> bytes:
-    """The bytes of a file where an HDF5 file has its signature."""
-    return read_input(path, len(_HDF5_SIGNATURE))
-
-
 def _check_output(path: Path, overwrite: bool) -> None:
     """Raise ``DataError`` unless a store may be written to ``path``."""
     if is_standard_output(path):
@@ -483,7 +478,7 @@ def _check_output(path: Path, overwrite: bool) -> None:
     if not path.exists():
         return
     try:
-        is_hdf5 = path.is_file() and _first_bytes(path) == _HDF5_SIGNATURE
+        is_hdf5 = begins_like(path, _HDF5)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; choose another output") from error
     if not is_hdf5:

@@ -208,12 +208,15 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
-        tensors: list[Tensor] = []
-        message = [_pickle_without_tensors(value, tensors) if self.is_main else b""]
+        file = io.BytesIO()
+        sender = _TensorSender(file)
+        if self.is_main:
+            sender.dump(value)
+        message = [file.getvalue()]
         dist.broadcast_object_list(message, src=0)
         if not self.is_main:
             return _TensorReceiver(io.BytesIO(message[0])).load()
-        for tensor in tensors:
+        for tensor in sender.tensors:
             _broadcast_bytes(tensor.contiguous())
         return value
 
@@ -235,22 +238,15 @@ class DistributedRuntime(Runtime):
         dist.destroy_process_group()
 
 
-def _pickle_without_tensors(value: Any, tensors: list[Tensor]) -> bytes:
-    """Pickle ``value`` with the shapes and dtypes of its tensors alone; append these to ``tensors`` in this order.
+class _TensorSender(pickle.Pickler):
+    """Pickles an object with the shapes and dtypes alone of its plain tensors in host memory, which ``tensors`` lists.
 
     In a pickle a tensor would be in memory several times, and checkpoints have gigabytes of them.
     """
-    file = io.BytesIO()
-    _TensorSender(file, tensors).dump(value)
-    return file.getvalue()
 
-
-class _TensorSender(pickle.Pickler):
-    """Pickles an object, and appends its plain tensors in host memory to a list."""
-
-    def __init__(self, file: io.BytesIO, tensors: list[Tensor]) -> None:
+    def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
-        self.tensors = tensors
+        self.tensors: list[Tensor] = []
 
     def persistent_id(self, value: Any) -> tuple[torch.Size, torch.dtype] | None:
         if not isinstance(value, Tensor) or value.layout != torch.strided or value.device.type != "cpu":

@@ -7,8 +7,9 @@ import dataclasses
 import functools
 import itertools
 import os
+import sys
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
@@ -73,8 +74,8 @@ class Predictor:
 
     The network is set to evaluation mode and is not copied, so that a network in training can be evaluated.
     ``FusedNetwork`` is a faster copy of a network that is no longer trained. Several threads may use one predictor at
-    the same time. The people found in an image do not depend
-    on the other images of its batch, except for rounding on some devices.
+    the same time. The people found in an image do not depend on the other images of its batch, except for rounding on
+    some devices.
 
     Args:
         network: what finds people. A checkpoint, ours or a published one; an exported file, which ends in ``.onnx`` and
@@ -196,32 +197,25 @@ class Predictor:
         counter = itertools.count()
         pending: deque[_Group] = deque()
 
+        def read_images(group: Iterable[ImageInput]) -> Iterator[np.ndarray | None]:
+            for image in group:
+                number = next(counter)
+                try:
+                    yield to_bgr(image, channels)
+                except DataError as error:
+                    if on_error is None:
+                        raise
+                    on_error(number, error)
+                    yield None
+
         def split_into_batches() -> Iterator[list[np.ndarray]]:
             for group in groups:
-                readable: dict[int, np.ndarray] = {}
-                size = 0
-                failure: Exception | None = None
-                try:
-                    for size, image in enumerate(group, 1):
-                        number = next(counter)
-                        try:
-                            readable[size - 1] = to_bgr(image, channels)
-                        except DataError as error:
-                            if on_error is None:
-                                size -= 1
-                                raise
-                            on_error(number, error)
-                except Exception as error:  # after the images before it
-                    failure = error
-                places = list(readable)
-                arrays = list(readable.values())
-                batches = self._batch_by_input_size(arrays)
-                order = [places[index] for index in itertools.chain(*batches)]
-                pending.append(_Group(size, order))
-                for batch in batches:
-                    yield [arrays[index] for index in batch]
-                if failure is not None:
-                    raise failure
+                for images in batched(read_images(group), sys.maxsize):  # one list; after an error, what came before it
+                    readable = {place: image for place, image in enumerate(images) if image is not None}
+                    batches = self._batch_by_input_size(readable)
+                    pending.append(_Group(len(images), list(itertools.chain(*batches))))
+                    for batch in batches:
+                        yield [readable[place] for place in batch]
 
         people: list[list[Person]] = []
 
@@ -332,10 +326,10 @@ class Predictor:
         resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
         return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
 
-    def _batch_by_input_size(self, images: Sequence[np.ndarray]) -> list[list[int]]:
-        """Indices of images with network inputs of equal size, at most ``batch_size`` together."""
+    def _batch_by_input_size(self, images: Mapping[int, np.ndarray]) -> list[list[int]]:
+        """Keys of images with network inputs of equal size, at most ``batch_size`` together."""
         indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        for index, image in enumerate(images):
+        for index, image in images.items():
             sizes = tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
             indices_of.setdefault(sizes, []).append(index)
         return [batch for indices in indices_of.values() for batch in batched(indices, self.settings.batch_size)]

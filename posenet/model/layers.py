@@ -39,17 +39,16 @@ class UpsampleConv2d(nn.Conv2d):
         return F.conv_transpose2d(x, self._transposed_kernel(), self.bias, stride=2, padding=1)
 
     def to_transposed(self) -> nn.ConvTranspose2d:
-        """A layer for prediction that computes the same and stores the kernel of the transposed convolution."""
+        """A layer for prediction that computes the same, with the kernel of the transposed convolution and this bias."""
         layer = nn.ConvTranspose2d(self.in_channels, self.out_channels, 4, stride=2, padding=1)
         layer.weight = nn.Parameter(self._transposed_kernel().detach().contiguous(), requires_grad=False)
-        layer.bias = _copy_bias(self)
+        layer.bias = self.bias
         return layer
 
     def to_upsample_first(self) -> nn.Sequential:
-        """Two layers for prediction that compute the same: the enlargement, and the 3 x 3 convolution."""
+        """Two layers that compute the same with these parameters: the enlargement, and the 3 x 3 convolution."""
         conv = nn.Conv2d(self.in_channels, self.out_channels, 3, padding=1)
-        conv.weight = nn.Parameter(self.weight.detach().clone(), requires_grad=False)
-        conv.bias = _copy_bias(self)
+        conv.weight, conv.bias = self.weight, self.bias
         return nn.Sequential(nn.Upsample(scale_factor=2), conv)
 
     def _transposed_kernel(self) -> Tensor:
@@ -58,10 +57,6 @@ class UpsampleConv2d(nn.Conv2d):
         pairs = flipped[:, :, 1:] + flipped[:, :, :-1]  # (C', C, 4, 5)
         boxes = pairs[:, :, :, 1:] + pairs[:, :, :, :-1]  # (C', C, 4, 4)
         return boxes.transpose(0, 1)
-
-
-def _copy_bias(layer: nn.Conv2d) -> nn.Parameter | None:
-    return None if layer.bias is None else nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
 
 
 class ConvNorm(nn.Module):

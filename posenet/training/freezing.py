@@ -17,10 +17,9 @@ ALL_BUT_HEADS = "all-but-heads"
 
 def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
     """Freeze the parameters whose names match a pattern, and return the names; ``ConfigError`` if one matches none."""
-    parameters = dict(network.named_parameters())
     frozen = names_to_freeze(network, patterns)
     for name in frozen:
-        parameters[name].requires_grad_(False)
+        network.get_parameter(name).requires_grad_(False)
     return sorted(frozen)
 
 

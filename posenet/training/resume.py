@@ -22,7 +22,7 @@ from posenet.checkpoints.weights import (
 )
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
-from posenet.messages import pluralize, truncate_for_message
+from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, OptimConfig, config_differences, load_config
 from posenet.training.averaging import WeightAverage, trained_weights
@@ -227,9 +227,9 @@ class RunState:
             self.progress = Progress.from_state(state["progress"])
             self.progress.rescale_epoch(state["steps_per_epoch"], steps_per_epoch)
             _restore_random_state(state.get("random", []), runtime)
-        except torch.OutOfMemoryError:
-            raise  # the device is too small, not the checkpoint damaged
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise  # the checkpoint is not damaged
             raise CheckpointError(
                 f"{checkpoint.path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
             ) from error

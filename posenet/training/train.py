@@ -55,7 +55,7 @@ from posenet.training.resume import FoundCheckpoint, RunState, configure_run, ge
 from posenet.training.step import StepResult, TrainStep
 from posenet.training.stores import describe_contents, describe_paths, open_stores, refuse_trained_images
 from posenet.training.teacher import load_teacher, require_same_teacher
-from posenet.training.validation import CocoValidation, rehearse_validation, validation_loss
+from posenet.training.validation import CocoValidation, image_losses, validation_loss
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
@@ -374,7 +374,7 @@ class Trainer:
         self.model.eval()
         with contextlib.nullcontext() if self.average is None else self.average.applied():
             if self.validation_loader is not None:
-                rehearse_validation(self.wrapped_model, blank_batch(self.config), self.runtime)
+                image_losses(self.wrapped_model, blank_batch(self.config), self.runtime)
             if self.evaluate is not None:
                 self.evaluate.rehearse()
 

@@ -43,13 +43,8 @@ TILE_SIZE = 320, 426
 
 
 @torch.no_grad()
-def rehearse_validation(model: nn.Module, batch: Batch, runtime: Runtime) -> None:
-    """Compute the loss of a batch as ``validation_loss`` does, so that a lack of memory shows; change nothing."""
-    _image_losses(model, batch, runtime)
-
-
-def _image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
-    """(N,) float64 in host memory. On return, no tensor of the batch is on the device."""
+def image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
+    """The losses of the images of a batch, (N,) float64 in host memory. They are all that stays of it on return."""
     batch = runtime.to_device(batch)
     terms: torch.Tensor = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
     return terms.sum((1, 2)).cpu().double()
@@ -78,7 +73,7 @@ def validation_loss(
         for batch in bar:
             if stop_requested():
                 break
-            losses = _image_losses(model, batch, runtime)
+            losses = image_losses(model, batch, runtime)
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             replaced += log_unreadable([batch])
     except (DataError, OSError) as caught:

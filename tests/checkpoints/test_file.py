@@ -228,6 +228,7 @@ def test_a_second_list_of_entries_for_python_alone_is_refused(tmp_path: Path, ha
         (PermissionError(errno.EACCES, "Permission denied"), r"cannot read .*a\.pth \(Permission denied\)"),
         (MemoryError(), r"too little memory to read .*a\.pth"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), r"too little memory to read .*a\.pth"),
+        (RuntimeError("std::bad_alloc"), r"too little memory to read .*a\.pth"),
     ],
 )
 @pytest.mark.parametrize("place", ["torch.load", "zipfile.ZipFile"])

@@ -444,6 +444,19 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
             posenet.train(None, resume=tmp_path / "wrong", progress=False)
 
 
+def test_too_little_memory_to_restore_a_run_does_not_blame_its_checkpoint(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(LossGuard, "load_state_dict", fail)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        posenet.train(None, resume=tmp_path, progress=False)
+
+
 @pytest.mark.parametrize("saved, resumed, scale", [("0", "0", None), ("64", "32", 32), ("64", "0", 2**16)])
 def test_a_dynamic_loss_scale_is_restored_and_a_fixed_one_is_a_setting(
     stores: Stores, tmp_path: Path, saved: str, resumed: str, scale: float | None
