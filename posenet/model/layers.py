@@ -39,7 +39,7 @@ class UpsampleConv2d(nn.Conv2d):
         return F.conv_transpose2d(x, self._transposed_kernel(), self.bias, stride=2, padding=1)
 
     def to_transposed(self) -> nn.ConvTranspose2d:
-        """A layer for prediction that computes the same, with the kernel of the transposed convolution and this bias."""
+        """A layer for prediction that computes the same, with the kernel of the transposed convolution."""
         layer = nn.ConvTranspose2d(self.in_channels, self.out_channels, 4, stride=2, padding=1)
         layer.weight = nn.Parameter(self._transposed_kernel().detach().contiguous(), requires_grad=False)
         layer.bias = self.bias
