@@ -23,6 +23,7 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import load_config
 from posenet.synthetic.dataset import write_dataset
+from posenet.training.guard import LossGuard
 from tests.helpers.drawn_data import build_both
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
