@@ -85,7 +85,8 @@ def test_the_other_ranks_hold_what_they_receive_once(tmp_path: Path) -> None:
         assert sum(tensor.sum() for tensor in received.values()) == size / 2
         return (memory("VmHWM") - before) / (2 * size)
 
-    assert 0.9 < run_in_processes(2, tmp_path, receive)[1] < 1.5
+    # Other memory of the process may be released meanwhile, so the share can be below 1.
+    assert 0.5 < run_in_processes(2, tmp_path, receive)[1] < 1.5
 
 
 def gradients(runtime: DistributedRuntime) -> tuple[float, float]:
