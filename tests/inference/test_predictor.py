@@ -257,7 +257,7 @@ def test_a_network_that_overflows_is_an_error_and_not_an_image_without_people():
     predictor = Predictor(network, InferenceConfig(height=128))
     assert predictor(image)
     network.dtype = torch.float16
-    with pytest.raises(DataError, match="NaN or infinite values .*use amp off"):
+    with pytest.raises(DataError, match="NaN or infinite values.*use amp off"):
         predictor(image)
 
 

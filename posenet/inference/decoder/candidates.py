@@ -18,7 +18,7 @@ grows with the size of the maps: the strongest candidates of each keypoint are k
 ``MAX_PAIRS_PER_CELL`` pairs for every cell of a map, and the limbs with the highest scores, ``MIN_LIMBS`` or
 ``LIMBS_PER_CANDIDATE`` for every candidate. The maps of a 640 x 480 image, 512 pixels high, have room for 270 people.
 
-All values are finite, and are clipped to the range from 0 to ``MAX_VALUE``.
+Values that are read must be finite, and are clipped to the range from 0 to ``MAX_VALUE``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from posenet.errors import DataError
 from posenet.skeleton import Skeleton
 
 MAX_PAIRS_PER_CELL = 100
@@ -85,6 +86,7 @@ def find_keypoints(maps: np.ndarray, threshold: float) -> KeypointCandidates:
     num_keypoints, height, width = maps.shape
     padded = np.zeros((num_keypoints, height + 2, width + 2), np.float32)
     padded[:, 1:-1, 1:-1] = maps
+    _require_finite(padded)
     tall = padded.reshape(-1, width + 2)
     is_peak = (tall >= threshold) & (tall == cv2.dilate(tall, np.ones((3, 3), np.uint8)))
     centre, is_single = _plateau_centres(is_peak)
@@ -270,5 +272,19 @@ def _interpolated_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: n
 
 
 def _clipped(values: np.ndarray) -> np.ndarray:
-    """Values between 0 and ``MAX_VALUE``."""
+    """Values between 0 and ``MAX_VALUE``; ``DataError`` if they are not finite."""
+    _require_finite(values)
     return np.asarray(np.minimum(np.maximum(values, 0), MAX_VALUE))
+
+
+def _require_finite(values: np.ndarray) -> None:
+    """Raise ``DataError`` unless values of maps, a contiguous float32 array, are finite."""
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        # One pass without a copy. The sum is finite if all values are, unless some are beyond 1e16.
+        sum_of_squares = np.dot(flat, flat)
+    if not np.isfinite(sum_of_squares) and not np.isfinite(flat).all():
+        raise DataError(
+            "the network has computed NaN or infinite values: its weights are damaged, or its precision is too low; "
+            "use amp off (--amp off) or other weights"
+        )
