@@ -16,6 +16,10 @@ SQUEEZE_REDUCTION = 16
 """Squeeze-and-excitation reduces the channels by this factor."""
 
 
+MIN_CELLS_TO_TRANSPOSE = 2048
+"""Cells of a batch of maps from which on a transposed convolution pays for summing its kernel in every step (CPUs)."""
+
+
 def make_activation() -> nn.LeakyReLU:
     """The activation function of the whole network. It works in place, which saves memory in training."""
     return nn.LeakyReLU(0.01, inplace=True)
@@ -24,18 +28,21 @@ def make_activation() -> nn.LeakyReLU:
 class UpsampleConv2d(nn.Conv2d):
     """Enlarge maps by 2 (nearest neighbour) and convolve them with a 3 x 3 kernel: (N, C, h, w) to (N, C', 2h, 2w).
 
-    The enlarged maps are never computed. In one dimension, let w be the kernel, 0 outside its three values, and x the
+    The enlarged maps are not computed. In one dimension, let w be the kernel, 0 outside its three values, and x the
     map, 0 outside. Cell u of the enlarged map is x[u // 2], so the output is
     ``y[o] = sum over k of w[k] x[(o + k - 1) // 2] = sum over i of x[i] (w[2i - o + 1] + w[2i - o + 2])``.
     This is a transposed convolution of stride 2 and padding 1 with the kernel ``K[t] = w[2 - t] + w[3 - t]``, where
     t = o - 2i + 1 is 0 to 3. In two dimensions K has 4 x 4 values, each the sum of a 2 x 2 box of the flipped kernel.
-    It takes 4 multiplications for each output cell and pair of channels, where the 3 x 3 kernel takes 9.
+    It takes 4 multiplications for each output cell and pair of channels, where the 3 x 3 kernel takes 9. Small maps are
+    enlarged all the same: for them the sums would take longer than what they save.
     """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] * x.shape[2] * x.shape[3] < MIN_CELLS_TO_TRANSPOSE:
+            return super().forward(F.interpolate(x, scale_factor=2, mode="nearest"))
         return F.conv_transpose2d(x, self._transposed_kernel(), self.bias, stride=2, padding=1)
 
     def to_transposed(self) -> nn.ConvTranspose2d:

@@ -6,8 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
+from posenet.model import layers
 from posenet.model.layers import ConvNorm, UpsampleConv2d
+
+
+@pytest.fixture(params=[0, 1000], ids=["transposed", "upsampled"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forms in which large and small maps are computed."""
+    monkeypatch.setattr(layers, "MIN_CELLS_TO_TRANSPOSE", request.param)
 
 
 def enlarge_and_convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
@@ -15,6 +23,7 @@ def enlarge_and_convolve(x: Tensor, layer: nn.Conv2d) -> Tensor:
     return F.conv2d(F.interpolate(x, scale_factor=2, mode="nearest"), layer.weight, layer.bias, padding=1)
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("size", [(5, 6), (1, 1), (1, 7)])
 def test_upsample_conv_equals_enlarging_and_convolving_borders_and_gradients_included(size: tuple[int, int]) -> None:
     layer = UpsampleConv2d(3, 4).double()
@@ -30,6 +39,7 @@ def test_upsample_conv_equals_enlarging_and_convolving_borders_and_gradients_inc
         torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.usefixtures("form")
 def test_one_lit_cell_lights_the_cells_around_its_four() -> None:
     layer = UpsampleConv2d(1, 1)
     nn.init.ones_(layer.weight)
@@ -40,7 +50,8 @@ def test_one_lit_cell_lights_the_cells_around_its_four() -> None:
     assert torch.equal(layer(x)[0, 0], expected)
 
 
-def test_under_autocast_the_kernel_is_summed_in_float32() -> None:
+def test_under_autocast_the_kernel_is_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "MIN_CELLS_TO_TRANSPOSE", 0)
     layer = UpsampleConv2d(8, 8)
     x = torch.randn(1, 8, 6, 6).bfloat16().float()
     kernel = layer.to_transposed().weight
@@ -49,6 +60,14 @@ def test_under_autocast_the_kernel_is_summed_in_float32() -> None:
         expected = F.conv_transpose2d(x, kernel, stride=2, padding=1)
     assert output.dtype == torch.bfloat16
     assert torch.equal(output, expected)
+
+
+def test_only_large_maps_are_convolved_by_a_transposed_convolution() -> None:
+    layer = UpsampleConv2d(1, 1)
+    for size, flops in ((32, 2 * 9 * 64 * 64), (64, 2 * 16 * 64 * 64)):
+        with FlopCounterMode(display=False) as counter:
+            layer(torch.zeros(1, 1, size, size))
+        assert counter.get_total_flops() == flops
 
 
 def test_an_upsampling_layer_has_the_names_shapes_and_initial_weights_of_a_convolution() -> None:
