@@ -77,7 +77,7 @@ def device_of_process(path: str | Path, device: str, backend: BackendName | None
     """The device of one of several processes on this machine, for ``load_network`` with the same path and backend.
 
     It is of the type that ``device`` names, with the local rank as its index. If this process sees only one device of
-    that type, it is that one. ``ConfigError`` if ``device`` has an index, or there are fewer devices than processes.
+    that type, it is that one. ``ConfigError`` if ``device`` has an index, or there are several devices but too few.
     """
     if backend in (None, "auto", "torch") and not is_exported_file(path):
         from posenet.devices.runtime import device_of_rank
