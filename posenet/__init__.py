@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from posenet.errors import PosenetError as PosenetError
     from posenet.inference.decoder.decode import decode as decode
     from posenet.inference.evaluation import evaluate as evaluate
-    from posenet.inference.person import Person as Person
+    from posenet.person import Person as Person
     from posenet.inference.predictor import Predictor as Predictor
     from posenet.inference.tracking.tracker import Tracker as Tracker
     from posenet.model.posenet import PoseNet as PoseNet
@@ -54,7 +54,7 @@ __version__ = "0.5.0"
 _MODULES = {
     "Augmentation": "posenet.data.augment",
     "FocalL2Loss": "posenet.training.loss",
-    "Person": "posenet.inference.person",
+    "Person": "posenet.person",
     "PoseNet": "posenet.model.posenet",
     "PosenetError": "posenet.errors",
     "Predictor": "posenet.inference.predictor",

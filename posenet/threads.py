@@ -2,43 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import TypeVar, cast
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def map_in_threads(
-    function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, ahead: int = 1
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    workers: int = 1,
+    ahead: int = 1,
+    size_of: Callable[[Result], int] = lambda result: 0,
+    max_size: int = 0,
 ) -> Generator[Result, None, None]:
     """Like ``map``, with the same order of results, but the calls run on ``workers`` threads before they are needed.
 
-    Items are read on the caller's thread. At most ``ahead`` calls are started before their results are requested. If
-    reading an item fails, the results of those before it come first, as with ``map``.
+    Items are read on the caller's thread. At most ``ahead`` calls are started before their results are requested, and
+    fewer while these are larger than ``max_size`` together, by ``size_of``. If reading an item fails, the results of
+    those before it come first, as with ``map``.
     """
-    failure: Exception | None = None
-    iterator = iter(items)
+    failures: list[Exception] = []
+    last_size = 0  # an estimate for calls that have not returned
+
+    def size(call: Future[Result]) -> int:
+        nonlocal last_size
+        if call.done() and not call.exception():
+            last_size = size_of(call.result())
+        return last_size
+
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Result]] = deque()
         try:
-            while True:
-                try:
-                    item = next(iterator)
-                except StopIteration:
-                    break
-                except Exception as error:
-                    failure = error
-                    break
+            for item in until_failure(items, failures):
                 pending.append(pool.submit(function, item))
-                if len(pending) > ahead:
+                while len(pending) > ahead or (pending and sum(map(size, pending)) > max_size):
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
-            if failure is not None:
+            for failure in failures:
                 raise failure
         finally:  # after an error, or if the results are no longer wanted, calls that have not started are dropped
-            for future in pending:
-                future.cancel()
+            for call in pending:
+                call.cancel()
+
+
+def read_ahead(
+    items: Iterable[Item], *, ahead: int, size_of: Callable[[Item], int], max_size: int
+) -> Generator[Item, None, None]:
+    """The same items, read on another thread before they are needed, within the bounds of ``map_in_threads``."""
+    end = object()
+    iterator = iter(items)
+    # One worker, so that the calls follow each other.
+    results = map_in_threads(
+        lambda _: next(iterator, end),
+        itertools.repeat(None),
+        ahead=ahead,
+        size_of=lambda item: 0 if item is end else size_of(cast(Item, item)),
+        max_size=max_size,
+    )
+    with contextlib.closing(results):
+        for item in results:
+            if item is end:
+                return
+            yield cast(Item, item)
+
+
+def until_failure(items: Iterable[Item], failures: list[Exception]) -> Iterator[Item]:
+    """The same items; an error of ``items`` ends them, and is appended to ``failures`` instead of raised."""
+    try:
+        yield from items
+    except Exception as error:
+        failures.append(error)

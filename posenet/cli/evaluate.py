@@ -123,6 +123,5 @@ def _report(
         images, exif_frame = Path(args.images), predictor.exif_frame
         write_diagnosis([diagnosis], images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
     if args.plots:
-        print_message(
-            "\nwrote " + ", ".join(map(str, write_evaluation_curves(evaluation, Path(args.plots)))), file=messages
-        )
+        plots = write_evaluation_curves(evaluation.precision, evaluation.keypoints, evaluation.images, Path(args.plots))
+        print_message("\nwrote " + ", ".join(map(str, plots)), file=messages)

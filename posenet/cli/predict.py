@@ -47,7 +47,7 @@ from posenet.inference.media.journal import (
 )
 from posenet.inference.media.outputs import Write, require_display
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.shares import share
 from posenet.messages import pluralize

@@ -23,7 +23,7 @@ from posenet.inference.media.journal import find_journals, require_journal, side
 from posenet.inference.media.outputs import Show, Write, drawing_suffixes, output_paths, show_in_window, write_drawings
 from posenet.inference.media.people_files import write_coco, write_csv, write_json, write_json_lines
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source, files_of_source
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, ColourScheme, Trails, draw_people

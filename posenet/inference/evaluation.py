@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,10 +23,14 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import AnnotatedFrame, check_proportions, count_frames, read_annotated_image
 from posenet.inference.letterbox import Letterbox
-from posenet.inference.person import Person
+from posenet.inference.media.frames import READ_AHEAD, READ_AHEAD_BYTES, READ_THREADS
+from posenet.inference.media.sources import Frame, Source, split_into_blocks
+from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
-from posenet.inference.shares import batched, share
+from posenet.inference.result import Result
+from posenet.inference.shares import share
 from posenet.messages import pluralize
+from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -38,17 +44,11 @@ _log = logging.getLogger(__name__)
 
 MAX_TABLE_WIDTH = 120
 """Characters; most terminals would fold a wider table."""
-READ_AHEAD = 32
-"""Number of images that are read before they are predicted."""
-
 METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR", "AR50", "AR75", "ARM", "ARL")
 """COCO's keypoint metrics, in the order of ``COCOeval.stats``."""
 
-Result = dict[str, Any]
+CocoResult = dict[str, Any]
 """One person in COCO's results format: image_id, category_id, keypoints, score."""
-
-Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
-"""Returns the people in each of several BGR images, such as ``Predictor.stream``."""
 
 
 class ImageReading(NamedTuple):
@@ -74,7 +74,7 @@ class Evaluation:
     Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5."""
     precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
     """(10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size."""
-    results: Sequence[Result] = field(default=(), compare=False, repr=False)
+    results: Sequence[CocoResult] = field(default=(), compare=False, repr=False)
     """The predictions themselves, in COCO's results format, as ``evaluate`` returns them."""
 
     def table(self) -> str:
@@ -137,23 +137,16 @@ def evaluate(
             )
     else:
         predictor = Predictor.from_checkpoint(checkpoint, **{"amp": "off"} | options)
+    predictor = copy.copy(predictor)
+    predictor.min_score = 0.0  # people with low scores raise the AP
     ranks = ranks or Ranks()
-    if predictor.min_score > 0 and ranks.is_main:
-        _log.warning(
-            "people with a score below %g are left out, which lowers the AP; evaluate with min_score 0",
-            predictor.min_score,
-        )
     split = read_split(annotations, image_ids, predictor.skeleton)
-    batches = list(batched(sort_by_shape(split.images), predictor.settings.batch_size))
-    mine = list(itertools.chain(*share(batches, ranks.rank, ranks.world_size)))
-    frame = exif_frame or predictor.exif_frame
-    readings: dict[int, ImageReading] = {}
-    results = ranks.run_on_all(
-        lambda: predict_split(
-            predictor.stream, images, mine, split.category, exif_frame=frame, readings=readings, progress=progress
-        )
+    blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
+    mine = list(itertools.chain(*share(blocks, ranks.rank, ranks.world_size)))
+    results, readings = ranks.run_on_all(
+        lambda: _predict_share(predictor, mine, exif_frame or predictor.exif_frame, split.category, progress)
     )
-    shares = ranks.gather_objects((results, list(readings.values())))
+    shares = ranks.gather_objects((results, readings))
     if not ranks.is_main:
         return None
     log_readings(itertools.chain(*(readings_of_rank for _, readings_of_rank in shares)))
@@ -167,50 +160,82 @@ def evaluate(
     return replace(compute_coco_metrics(results, split, predictor.skeleton), results=results)
 
 
-def predict_split(
-    predict: Predict,
-    images_dir: str | Path,
-    images: Sequence[CocoImage],
-    category: int,
-    *,
+def _predict_share(
+    predictor: Predictor,
+    images: Sequence[tuple[CocoImage, Source]],
     exif_frame: ExifFrame,
-    readings: dict[int, ImageReading],
-    progress: bool = True,
-) -> list[Result]:
-    """Predict images in order, and return the people in COCO's results format. Background threads read the next images.
+    category: int,
+    progress: bool,
+) -> tuple[list[CocoResult], list[ImageReading]]:
+    """The people in some images in COCO's results format, and how the images were read."""
+    results: list[CocoResult] = []
+    readings: list[ImageReading] = []
+    with (
+        contextlib.closing(predict_annotated_images(predictor, images, exif_frame)) as predicted,
+        progress_bar(title="predict", total=len(images), disable=not progress) as bar,
+    ):
+        for item in predicted:
+            results += item.to_coco(category)
+            readings.append(item.reading)
+            bar.update()
+    return results, readings
+
+
+class AnnotatedResult(NamedTuple):
+    """The people in an annotated image."""
+
+    image: CocoImage
+    reading: ImageReading
+    result: Result
+    """In pixels of the image that was read."""
+
+    def to_coco(self, category: int) -> list[CocoResult]:
+        """The people in COCO's results format, in pixels of the annotated size; ``category`` is that of the split."""
+        people = scale_people(self.result.people, self.reading.size, self.reading.annotated_size)
+        return [person.to_coco_result(self.image.id, category, fill_missing=True) for person in people]
+
+
+def predict_annotated_images(
+    predictor: Predictor, sources: Iterable[tuple[CocoImage, Source]], exif_frame: ExifFrame
+) -> Generator[AnnotatedResult, None, None]:
+    """Predict images in order, each in the frame of its annotations. Background threads read the next images.
 
     Args:
-        category: id of the category in the results.
+        sources: the images and their files; see ``find_annotated_images``.
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
-            ``find_annotated_frame``. The people are in the frame of the annotations, in pixels of the annotated size.
-        readings: receives how each image was read, by image id; see ``log_readings``.
+            ``find_annotated_frame``.
 
     Raises:
         DataError: an image is missing, cannot be read, or has other proportions than annotated.
-        ValueError: ``predict`` does not return as many results as it received images.
     """
-    paths = find_image_files(images_dir, images)
+    waiting: deque[tuple[CocoImage, ImageReading]] = deque()  # of the frames whose results have not come
 
-    def read(image: CocoImage) -> np.ndarray:
-        path = paths[image.id]
+    def read(item: tuple[CocoImage, Source]) -> tuple[Frame, CocoImage, ImageReading]:
+        image, source = item
+        path = cast(Path, source.path)
         annotated_size = (image.height, image.width)
         pixels, frame = read_annotated_image(path, *annotated_size, exif_frame)
         size = (pixels.shape[0], pixels.shape[1])
         check_proportions(path, size, annotated_size)
-        readings[image.id] = ImageReading(frame, size, annotated_size)
-        return pixels
+        return Frame(source, pixels), image, ImageReading(frame, size, annotated_size)
 
-    def read_all() -> Iterator[np.ndarray]:
-        return map_in_threads(read, images, workers=2, ahead=READ_AHEAD)
+    def frames() -> Iterator[Frame]:
+        images_read = map_in_threads(
+            read,
+            sources,
+            workers=READ_THREADS,
+            ahead=READ_AHEAD,
+            size_of=lambda item: item[0].image.nbytes,
+            max_size=READ_AHEAD_BYTES,
+        )
+        with contextlib.closing(images_read):
+            for frame, image, reading in images_read:
+                waiting.append((image, reading))
+                yield frame
 
-    results: list[Result] = []
-    with progress_bar(title="predict", total=len(images), disable=not progress) as bar:
-        for image, people in zip(images, predict(read_all()), strict=True):
-            reading = readings[image.id]
-            people = scale_people(people, reading.size, reading.annotated_size)
-            results += [to_coco_result(person, image.id, category, fill_missing=True) for person in people]
-            bar.update()
-    return results
+    with contextlib.closing(predict_frames(predictor, frames())) as results:
+        for result in results:
+            yield AnnotatedResult(*waiting.popleft(), result)
 
 
 def scale_people(people: list[Person], size: tuple[int, int], other_size: tuple[int, int]) -> list[Person]:
@@ -236,40 +261,23 @@ def log_readings(readings: Iterable[ImageReading]) -> None:
         )
 
 
-def sort_by_shape(images: Iterable[CocoImage]) -> list[CocoImage]:
-    """Images of the same shape follow each other, so that the network gets full batches."""
-    return sorted(images, key=lambda image: image.width / image.height)
+def find_annotated_images(
+    folder: str | Path, images: Iterable[CocoImage], batch_size: int
+) -> list[list[tuple[CocoImage, Source]]]:
+    """The images and their files, in blocks as ``split_into_blocks`` makes them.
 
-
-def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dict[int, Path]:
-    """Return the path of every image by id; ``DataError`` if any file is missing."""
-    paths = {image.id: Path(images_dir, image.file_name) for image in images}
-    if missing := [path for path in paths.values() if not os.path.isfile(path)]:
+    Images of the same shape follow each other, so that the network gets full batches. ``DataError`` if a file is
+    missing.
+    """
+    ordered = sorted(images, key=lambda image: image.width / image.height)
+    paths = [Path(folder, image.file_name) for image in ordered]
+    if missing := [path for path in paths if not os.path.isfile(path)]:
         raise DataError(
             f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; check the image folder"
         )
-    return paths
-
-
-def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fill_missing: bool = False) -> Result:
-    """Convert a person to an entry of a COCO results file. Keypoints that were not found have score 0.
-
-    They are at (0, 0), or with ``fill_missing`` at ``Person.estimates``, or at the mean of the keypoints found if there
-    are no estimates: COCO compares the positions of all keypoints, and ignores their scores.
-    """
-    keypoints = person.to_coco().astype(float)
-    if fill_missing and person.found.any():
-        estimates = person.estimates
-        if estimates is None:
-            estimates = np.repeat(person.keypoints[person.found, :2].mean(axis=0)[None], len(person.keypoints), axis=0)
-        filled = np.where(person.found[:, None], person.keypoints[:, :2], estimates)
-        keypoints[:, :2] = person.skeleton.to_file_order(filled)
-    return {
-        "image_id": image_id,
-        "category_id": category,
-        "keypoints": keypoints.round(3).ravel().tolist(),
-        "score": person.score,
-    }
+    blocks = split_into_blocks([Source("image", path) for path in paths], batch_size)
+    remaining = iter(ordered)
+    return [[(next(remaining), source) for source in block] for block in blocks]
 
 
 def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.settings import MAP_STRIDE
 
 PADDING = 128

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
+import logging
 import os
-import sys
-from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast, overload
 
 import numpy as np
 
@@ -19,19 +18,25 @@ from posenet.errors import ConfigError, DataError
 from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.letterbox import Letterbox, resample_maps
+from posenet.inference.media.frames import FrameInput, read_frames
+from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
-from posenet.inference.person import Person
-from posenet.inference.shares import batched
+from posenet.inference.pipeline import predict_frames, track_people
+from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, ExifFrame, InferenceConfig
+from posenet.person import Person
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, ExifFrame, InferenceConfig, TrackingConfig
 from posenet.skeleton import Skeleton
-from posenet.threads import map_in_threads
+from posenet.visualization.drawing import MIN_SCORE
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from posenet.devices.precision import Amp
+
+
+_log = logging.getLogger(__name__)
 
 
 class InputBatch(NamedTuple):
@@ -60,15 +65,6 @@ class BatchMaps(NamedTuple):
     """(C, h, w) float32 of each image."""
 
 
-class _Group(NamedTuple):
-    """Images that may run together."""
-
-    size: int
-    """Their number."""
-    order: list[int]
-    """The places in the group of those that can be read, in the order in which they run."""
-
-
 class Predictor:
     """Finds people in images with a trained network.
 
@@ -92,7 +88,7 @@ class Predictor:
             for a file and "off" for a module; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
         backend: the software that runs a file; "auto" is the fastest one that is installed and as accurate. None is
             PyTorch for a checkpoint, and "auto" for an exported file.
-        min_score: people with a lower score, 0-1, are left out.
+        min_score: people with a lower score, 0-1, are left out; evaluation needs 0.
         exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it. None is that
             of the configuration.
         overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
@@ -113,7 +109,7 @@ class Predictor:
         device: torch.device | str | None = "auto",
         amp: Amp | Literal["auto"] | None = None,
         backend: BackendName | None = None,
-        min_score: float = 0.0,
+        min_score: float = MIN_SCORE,
         exif_frame: ExifFrame | None = None,
         **overrides: Any,
     ) -> None:
@@ -132,117 +128,86 @@ class Predictor:
         self.skeleton = skeleton or config.model.skeleton
         self.min_score = min_score
         self.exif_frame = exif_frame or config.data.exif_frame
+        self.tracking = config.tracking
 
     @classmethod
     def from_checkpoint(cls, path: str | os.PathLike[str], **options: Any) -> Self:
         """The same as ``Predictor(path, **options)``."""
         return cls(path, **options)
 
-    def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> list[Person]:
+    @overload
+    def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> Result: ...
+    @overload
+    def __call__(self, image: Sequence[ImageInput], channels: ChannelOrder = "bgr") -> list[Result]: ...
+    def __call__(
+        self, image: ImageInput | Sequence[ImageInput], channels: ChannelOrder = "bgr"
+    ) -> Result | list[Result]:
         """The people in an image, highest score first, with keypoints in pixels of the image.
 
         Args:
             image: the path or the address of an image file, or a PIL image, which are read upright as their EXIF data
-                say; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey images, images
-                with alpha and 16-bit images are converted.
+                say; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey images, images with alpha and
+                16-bit images are converted. Or a list of them, for a list of results (see ``stream``).
             channels: "rgb" for an array with the colours in that order. Files and PIL images state theirs.
 
         Raises:
-            DataError: the file cannot be read, or the object is not an image; or the network has computed values that
-                are NaN or infinite.
+            DataError: the single image cannot be read, or the object is not an image; or the network has computed
+                values that are NaN or infinite.
         """
-        return self.batch([image], channels)[0]
+        if isinstance(image, (list, tuple)):
+            return list(self.stream(image, channels))
+        return self.predict_frame(read_single_image(cast(ImageInput, image), channels))
 
-    def batch(self, images: Sequence[ImageInput], channels: ChannelOrder = "bgr") -> list[list[Person]]:
-        """The people in each of several images of any sizes. Images with network inputs of equal size run together."""
-        _refuse_single_image(images)
-        return list(self.stream_groups([images], channels))
+    def batch(self, images: Iterable[ImageInput], channels: ChannelOrder = "bgr") -> list[Result]:
+        """The same as ``list(predictor.stream(images, channels))``."""
+        return list(self.stream(images, channels))
 
     def stream(
         self,
-        images: Iterable[ImageInput],
+        inputs: FrameInput | Iterable[FrameInput],
         channels: ChannelOrder = "bgr",
-        on_error: Callable[[int, DataError], object] | None = None,
-    ) -> Generator[list[Person], None, None]:
-        """The people in each of any number of images, in order. Only a few images are in memory at a time.
+        *,
+        track: bool = False,
+        smooth: bool = False,
+        **selection: Any,
+    ) -> Generator[Result, None, None]:
+        """The people in any number of images and frames, in order. Only a few of them are in memory at a time.
 
-        Among ``batch_size`` images that follow each other, those with network inputs of equal size run together, so
-        images sorted by shape make full batches. An array may be overwritten when the next image is requested, as
-        ``cv2.VideoCapture.read`` does with an array that it is given.
+        Images with network inputs of the same size run together, so results may come some images later; frames of
+        cameras and live streams do not wait. An array may be overwritten when the next image is requested.
 
         Args:
-            on_error: what to do with an image that cannot be read. It is called with the number of the image, from 0,
-                and the error, before the result of the image, which is nobody. So ``errors = {}`` and
-                ``on_error=errors.__setitem__`` continue, and collect the errors.
+            inputs: images as for ``predictor(image)``, folders, patterns, videos, addresses, numbers of cameras; one,
+                or an iterable of several.
+            channels: order of the colours of arrays.
+            track: give every person of a video an ``id`` that stays. People are left out until they are confirmed.
+            smooth: remove the jitter of keypoints in videos; implies ``track``.
+            selection: ``start``, ``duration`` and ``stride`` of videos, and ``recursive``; see ``read_frames``.
+
+        Returns:
+            A result for each image or frame. One that cannot be read has no people and an ``error``, which is also
+            logged, so that a damaged file among many does not end the run.
 
         Raises:
-            DataError: an image cannot be read, and there is no ``on_error``. The people in the images before it are
-                returned first.
+            DataError: the only input does not exist, or has no image.
         """
-        _refuse_single_image(images)
-        copies = (image.copy() if isinstance(image, np.ndarray) else image for image in images)
-        return self.stream_groups(batched(copies, self.settings.batch_size), channels, on_error)
+        frames = read_frames(inputs, channels, **selection)
+        return self._predict_stream(frames, dataclasses.replace(self.tracking, smooth=smooth), track or smooth)
 
-    def stream_groups(
-        self,
-        groups: Iterable[Iterable[ImageInput]],
-        channels: ChannelOrder = "bgr",
-        on_error: Callable[[int, DataError], object] | None = None,
-    ) -> Generator[list[Person], None, None]:
-        """Like ``stream``, but only images of the same group run together.
+    def _predict_stream(
+        self, frames: Generator[Frame, None, None], tracking: TrackingConfig, is_tracked: bool
+    ) -> Generator[Result, None, None]:
+        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
+            for result in track_people(results, tracking) if is_tracked else results:
+                if result.error is not None:
+                    _log.warning("%s", result.error)
+                yield result
 
-        The last bits of the result for an image may depend on the images that it runs together with. If processes
-        share out whole groups, they find exactly the people that one process finds.
-        """
-        counter = itertools.count()
-        pending: deque[_Group] = deque()
-
-        def read_images(group: Iterable[ImageInput]) -> Iterator[np.ndarray | None]:
-            for image in group:
-                number = next(counter)
-                try:
-                    yield to_bgr(image, channels)
-                except DataError as error:
-                    if on_error is None:
-                        raise
-                    on_error(number, error)
-                    yield None
-
-        def split_into_batches() -> Iterator[list[np.ndarray]]:
-            for group in groups:
-                for images in batched(read_images(group), sys.maxsize):  # one list; after an error, what came before it
-                    readable = {place: image for place, image in enumerate(images) if image is not None}
-                    batches = self._batch_by_input_size(readable)
-                    pending.append(_Group(len(images), list(itertools.chain(*batches))))
-                    for batch in batches:
-                        yield [readable[place] for place in batch]
-
-        people: list[list[Person]] = []
-
-        def finished_groups() -> Iterator[list[Person]]:
-            nonlocal people
-            # A group of which nothing can be read runs nothing, and results of the next group may have come already.
-            while pending and len(people) >= len(pending[0].order):
-                group = pending.popleft()
-                people_of = dict(zip(group.order, people))
-                people = people[len(group.order) :]
-                yield from (people_of.get(index, []) for index in range(group.size))
-
-        # Threads work at the same time: one prepares the next batch, and one decodes the previous batch. The network
-        # runs on the caller's thread.
-        with (
-            contextlib.closing(map_in_threads(self.prepare_inputs, split_into_batches())) as inputs,
-            contextlib.closing(
-                map_in_threads(
-                    self._decode_batch,
-                    (BatchMaps(batch.image_sizes, batch.map_letterboxes, self.run_network(batch)) for batch in inputs),
-                )
-            ) as outputs,
-        ):
-            for people_of_batch in outputs:
-                people += people_of_batch
-                yield from finished_groups()
-        yield from finished_groups()
+    def predict_frame(self, frame: Frame) -> Result:
+        """The people in a frame that could be read; the threads of a stream are not needed."""
+        maps = self.start_network(self.prepare_inputs([frame.image]))
+        [people] = self.decode_batch(maps)
+        return Result(frame, people, self.skeleton)
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
@@ -291,7 +256,11 @@ class Predictor:
             raise ValueError(f"the network must compute maps of shape {expected}, not {maps.shape}")
         return maps
 
-    def _decode_batch(self, batch: BatchMaps) -> list[list[Person]]:
+    def start_network(self, batch: InputBatch) -> BatchMaps:
+        """Compute the maps of a batch."""
+        return BatchMaps(batch.image_sizes, batch.map_letterboxes, self.run_network(batch))
+
+    def decode_batch(self, batch: BatchMaps) -> list[list[Person]]:
         """The people of each image, with keypoints in its pixels."""
         people_of_images = []
         for image_size, letterbox, maps in zip(batch.image_sizes, batch.letterboxes, batch.maps):
@@ -326,13 +295,19 @@ class Predictor:
         resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
         return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
 
-    def _batch_by_input_size(self, images: Mapping[int, np.ndarray]) -> list[list[int]]:
-        """Keys of images with network inputs of equal size, at most ``batch_size`` together."""
-        indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        for index, image in images.items():
-            sizes = tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
-            indices_of.setdefault(sizes, []).append(index)
-        return [batch for indices in indices_of.values() for batch in batched(indices, self.settings.batch_size)]
+    def input_sizes(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        """(height, width) of the network inputs of an image at each scale; images with the same ones run together."""
+        return tuple(self.letterbox(image_size, scale).padded for scale in self.settings.scales)
+
+
+def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
+    """The frame of one image, of which a file with several gives the first; ``DataError`` if it is something else."""
+    if not isinstance(image, (str, os.PathLike)):
+        return Frame(IN_MEMORY, to_bgr(image, channels))
+    [source, *others] = find_sources([str(image)])
+    if others or not source.may_be_image:
+        raise DataError(f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each")
+    return Frame(source, to_bgr(image))
 
 
 def _network_in_memory(
@@ -371,12 +346,6 @@ def _network_in_memory(
 def _copy_maps(function: MapFunction, images: np.ndarray) -> np.ndarray:
     """The maps, in an array of their own: a function may write to the same one again while they are decoded."""
     return np.array(function(images))
-
-
-def _refuse_single_image(images: object) -> None:
-    """Raise ``DataError`` for one image instead of several: its rows, or the letters of its path, are no images."""
-    if isinstance(images, (str, Path)) or (isinstance(images, np.ndarray) and images.ndim < 4):
-        raise DataError("give several images as a list; for a single one, call the predictor itself")
 
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,8 @@ import numpy as np
 
 from posenet.errors import DataError
 from posenet.images import decode_image, to_bgr
+from posenet.inference.media.sources import IN_MEMORY, Frame
+from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 
 
@@ -37,24 +38,22 @@ class PredictPeople:
             DataError: the batch has neither a column ``image`` nor a column ``bytes``, or an array is no image.
         """
         if "bytes" in batch:
-            decoded = [_decode(data) for data in batch["bytes"]]
+            frames = [_decode(data) for data in batch["bytes"]]
         elif "image" in batch:
-            decoded = [to_bgr(image, "rgb") for image in batch["image"]]
+            frames = [Frame(IN_MEMORY, to_bgr(image, "rgb")) for image in batch["image"]]
         else:
             raise DataError(f"images must be in a column image or bytes, not {', '.join(batch)}")
-        readable = [image for image in decoded if not isinstance(image, str)]
-        people_of_images = iter(self._predictor.batch(readable))
-        people = [[] if isinstance(image, str) else next(people_of_images) for image in decoded]
+        results = list(predict_frames(self._predictor, frames))
         columns = {name: values for name, values in batch.items() if name not in ("image", "bytes")}
         return columns | {
-            "people": np.array([json.dumps([person.to_dict() for person in own]) for own in people], object),
-            "error": np.array([image if isinstance(image, str) else "" for image in decoded], object),
+            "people": np.array([result.to_json() for result in results], object),
+            "error": np.array([str(result.error or "") for result in results], object),
         }
 
 
-def _decode(data: bytes) -> np.ndarray | str:
-    """The image in a file, (H, W, 3) uint8 BGR, upright; or why it cannot be decoded."""
+def _decode(data: bytes) -> Frame:
+    """The image in a file, upright; with an error if it cannot be decoded."""
     try:
-        return decode_image(np.frombuffer(data, np.uint8))
+        return Frame(IN_MEMORY, decode_image(np.frombuffer(data, np.uint8)))
     except ValueError as error:
-        return str(error)
+        return Frame(IN_MEMORY, error=DataError(str(error)))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import read_split
 from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags
@@ -19,18 +21,19 @@ from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
 from posenet.inference.evaluation import (
+    AnnotatedResult,
     ImageReading,
     compute_coco_metrics,
-    find_image_files,
+    find_annotated_images,
     log_readings,
-    predict_split,
+    predict_annotated_images,
     scale_people,
-    sort_by_shape,
 )
-from posenet.inference.person import Person
+from posenet.inference.media.sources import Source
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
+from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
@@ -99,21 +102,25 @@ class CocoValidation:
         self.runtime = runtime
         amp = select_training_mode(runtime.device, config.train).amp
         self.predictor = Predictor(
-            network, config.inference, skeleton=config.model.skeleton, device=runtime.device, amp=amp
+            network,
+            config.inference,
+            skeleton=config.model.skeleton,
+            device=runtime.device,
+            amp=amp,
+            min_score=0.0,
         )
-        self.images_dir = config.data.val_images
         self.exif_frame = config.data.exif_frame
         self.show_progress = show_progress
         annotations = config.data.val_annotations
         self.split = read_split(annotations, skeleton=config.model.skeleton)
         if not self.split.annotated:
             raise DataError(f"{annotations} contains no annotated people; set data.val_annotations to another file")
-        find_image_files(self.images_dir, self.split.images)
+        blocks = find_annotated_images(config.data.val_images, self.split.images, config.inference.batch_size)
         # Every rank gets about the same number of images of every shape.
-        self.share = sort_by_shape(self.split.images)[runtime.rank :: runtime.world_size]
+        self.share = [*itertools.chain(*blocks)][runtime.rank :: runtime.world_size]
         self.truth = _labelled_people(self.split.people, config.model.skeleton)
         # Indices into ``share`` of the images that rank 0 draws: always the same ones, of different shapes.
-        with_people = [index for index, image in enumerate(self.share) if image.id in self.truth]
+        with_people = [index for index, (image, _) in enumerate(self.share) if image.id in self.truth]
         num_drawn = config.log.pictures if runtime.is_main else 0
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
         self.has_logged_frames = False
@@ -121,7 +128,7 @@ class CocoValidation:
     @cudnn_flags(benchmark=False)
     def rehearse(self) -> None:
         """Predict a blank image of the largest size of this rank's network inputs, so that a lack of memory shows."""
-        sizes = {self.predictor.letterbox((image.height, image.width)).resized for image in self.share}
+        sizes = {self.predictor.letterbox((image.height, image.width)).resized for image, _ in self.share}
         if sizes:
             self.predictor(np.zeros((*max(sizes, key=math.prod), 3), np.uint8))
 
@@ -157,48 +164,41 @@ class CocoValidation:
 
     def _predict(self, stop_requested: Callable[[], bool], drawings: list[np.ndarray]) -> list[dict[str, Any]]:
         """Predict this rank's share of the images, and append tiles of the images to draw to ``drawings``."""
-        drawn_images: dict[int, np.ndarray] = {}
+        results: list[dict[str, Any]] = []
+        readings: list[ImageReading] = []
 
-        def watch(images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-            for index, image in enumerate(images):
+        def watch() -> Iterator[tuple[CocoImage, Source]]:
+            for item in self.share:
                 if stop_requested():
                     raise StopRequested
+                yield item
+
+        with (
+            contextlib.closing(predict_annotated_images(self.predictor, watch(), self.exif_frame)) as predicted,
+            progress_bar(title="predict", total=len(self.share), disable=not self.show_progress) as bar,
+        ):
+            for index, item in enumerate(predicted):
+                results += item.to_coco(self.split.category)
+                readings.append(item.reading)
                 if index in self.drawn_indices:
-                    drawn_images[index] = image
-                yield image
-
-        def predict(images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
-            for index, people in enumerate(self.predictor.stream(watch(images))):
-                if index in drawn_images:
-                    drawings.extend(self._draw(index, drawn_images.pop(index), people))
-                yield people
-
-        readings: dict[int, ImageReading] = {}
-        results = predict_split(
-            predict,
-            self.images_dir,
-            self.share,
-            self.split.category,
-            exif_frame=self.exif_frame,
-            readings=readings,
-            progress=self.show_progress,
-        )
+                    drawings.extend(self._draw(item))
+                bar.update()
         if not self.has_logged_frames:
-            log_readings(readings.values())
+            log_readings(readings)
         self.has_logged_frames = True
         return results
 
-    def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
+    def _draw(self, item: AnnotatedResult) -> list[np.ndarray]:
         """Two tiles of one image: the annotated people and the predicted ones."""
-        coco_image = self.share[index]
-        size = (image.shape[0], image.shape[1])
-        truth = scale_people(self.truth[coco_image.id], (coco_image.height, coco_image.width), size)
-        predicted = [person for person in predicted if person.score >= MIN_SCORE]
+        image = item.result.image
+        reading = item.reading
+        truth = scale_people(self.truth[item.image.id], reading.annotated_size, reading.size)
+        predicted = [person for person in item.result if person.score >= MIN_SCORE]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
         truth_note, predicted_note = (pluralize(len(people), "person", "people") for people in (truth, predicted))
         return [
-            label_tile(truth_drawing, coco_image.file_name, TILE_SIZE, f"truth: {truth_note}"),
+            label_tile(truth_drawing, item.image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),
         ]
 

@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,8 +22,6 @@ from posenet.settings import MAP_STRIDE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from posenet.inference.evaluation import Evaluation
 
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
@@ -325,21 +323,25 @@ def evaluation_paths(folder: Path) -> list[Path]:
     return [folder / PRECISION_RECALL_FILE, folder / KEYPOINTS_FILE]
 
 
-def write_evaluation_curves(evaluation: Evaluation, folder: Path) -> list[Path]:
-    """Draw precision over recall and the OKS of every keypoint into files of a folder, and return their paths."""
-    _save_figure(precision_figure(evaluation), folder / PRECISION_RECALL_FILE)
-    _save_figure(keypoint_figure(evaluation), folder / KEYPOINTS_FILE)
+def write_evaluation_curves(
+    precision: np.ndarray, keypoints: Mapping[str, float], num_images: int, folder: Path
+) -> list[Path]:
+    """Draw precision over recall and the OKS of every keypoint into files of a folder, and return their paths.
+
+    The values are those of an ``Evaluation``.
+    """
+    _save_figure(precision_figure(precision, num_images), folder / PRECISION_RECALL_FILE)
+    _save_figure(keypoint_figure(keypoints), folder / KEYPOINTS_FILE)
     return evaluation_paths(folder)
 
 
-def precision_figure(evaluation: Evaluation) -> Figure:
+def precision_figure(precision: np.ndarray, num_images: int) -> Figure:
     """Draw precision over recall at several OKS thresholds, and their mean. The area under the mean is the AP."""
     figure = _new_figure((8.5, 5.5), layout="constrained")
     axes = figure.add_subplot()
-    _style_axes(axes, f"Precision over recall, {pluralize(evaluation.images, 'image')}", "recall", "precision")
+    _style_axes(axes, f"Precision over recall, {pluralize(num_images, 'image')}", "recall", "precision")
     axes.set_xlim(0, 1.01)
     axes.set_ylim(0, 1.02)
-    precision = evaluation.precision
     if (precision < 0).all():
         axes.set_title("no annotated people in these images", color=GREY, y=0.5)
         return figure
@@ -355,10 +357,10 @@ def precision_figure(evaluation: Evaluation) -> Figure:
     return figure
 
 
-def keypoint_figure(evaluation: Evaluation) -> Figure:
+def keypoint_figure(keypoints: Mapping[str, float]) -> Figure:
     """Draw the mean OKS of every keypoint as bars."""
     # matplotlib would read a name between dollar signs as a formula.
-    scores = {name.replace("$", r"\$"): value for name, value in evaluation.keypoints.items() if value >= 0}
+    scores = {name.replace("$", r"\$"): value for name, value in keypoints.items() if value >= 0}
     figure = _new_figure((7.5, 1.5 + 0.3 * max(len(scores), 4)), layout="constrained")
     axes = figure.add_subplot()
     _style_axes(axes, "Mean OKS of each keypoint where it is labelled; people not found count as 0")

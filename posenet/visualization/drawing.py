@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Hashable, Sequence
+from typing import Literal
 
 import cv2
 import numpy as np
 
 from posenet.images import ChannelOrder, ImageInput, to_bgr
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import Skeleton
-
-if TYPE_CHECKING:
-    from posenet.inference.media.sources import Frame, Source
 
 Colour = tuple[int, int, int]
 """BGR."""
@@ -108,26 +105,29 @@ class Trails:
     """
 
     def __init__(self) -> None:
-        self._source: Source | None = None
+        self._video: Hashable = None
         self._people: dict[int, Person] = {}  # as last seen
         self._points: dict[int, deque[tuple[float, np.ndarray]]] = {}  # seconds and (2,) x, y
 
-    def draw(self, drawing: np.ndarray, frame: Frame, people: Sequence[Person]) -> None:
-        """Add the trails of the people who have an ``id`` to the drawing of a frame."""
-        if frame.source != self._source:
-            self._source = frame.source
+    def draw(self, drawing: np.ndarray, video: Hashable, seconds: float, people: Sequence[Person]) -> None:
+        """Add the trails of the people who have an ``id`` to the drawing of a frame, at a time of a video.
+
+        Another ``video``, which may be anything that names it, starts without trails.
+        """
+        if video != self._video:
+            self._video = video
             self._people = {}
             self._points = {}
         for person in people:
             if person.id is not None:
-                self._points.setdefault(person.id, deque()).append((frame.seconds, self._next_point(person, person.id)))
+                self._points.setdefault(person.id, deque()).append((seconds, self._next_point(person, person.id)))
                 self._people[person.id] = person
         widest = max(2, _size_of(drawing) // 200)
         for id, points in self._points.items():
-            while points and frame.seconds - points[0][0] > TRAIL_SECONDS:
+            while points and seconds - points[0][0] > TRAIL_SECONDS:
                 points.popleft()
-            for (_, start), (seconds, end) in itertools.pairwise(points):
-                width = max(1, round(widest * (1 - (frame.seconds - seconds) / TRAIL_SECONDS)))
+            for (_, start), (end_seconds, end) in itertools.pairwise(points):
+                width = max(1, round(widest * (1 - (seconds - end_seconds) / TRAIL_SECONDS)))
                 pixels = np.rint([start, end]).astype(int).tolist()
                 cv2.line(drawing, pixels[0], pixels[1], person_colour(id), width, cv2.LINE_AA)
         self._points = {id: points for id, points in self._points.items() if points}

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from posenet.images import to_bgr, write_image
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIDDLE, OUTLINE, draw_people
 

@@ -24,7 +24,7 @@ from posenet.cli.prediction_outputs import PredictionSummary
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import answer, endless, media_server, raw_server

@@ -12,7 +12,7 @@ from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
 from posenet.data.store import Store
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations

@@ -2,12 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from posenet.annotations.reading import read_split
-from posenet.inference.evaluation import Evaluation, Predict, compute_coco_metrics, predict_split, sort_by_shape
-from posenet.settings import ExifFrame
+from posenet.inference.evaluation import (
+    Evaluation,
+    compute_coco_metrics,
+    find_annotated_images,
+    predict_annotated_images,
+)
+from posenet.person import Person
+from posenet.settings import ExifFrame, InferenceConfig
+from posenet.skeleton import COCO
+
+
+Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
+"""Returns the people in each of several BGR images."""
+
+
+class FunctionPredictor:
+    """What the pipeline needs of a predictor; each image runs alone, in order."""
+
+    settings = InferenceConfig(batch_size=1)
+    skeleton = COCO
+
+    def __init__(self, predict: Predict) -> None:
+        self.predict = predict
+
+    def input_sizes(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+        return (image_size,)
+
+    def prepare_inputs(self, images: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
+        return images
+
+    def start_network(self, images: Sequence[np.ndarray]) -> list[list[Person]]:
+        return list(self.predict(images))
+
+    def decode_batch(self, people: list[list[Person]]) -> list[list[Person]]:
+        return people
 
 
 def evaluate_people(
@@ -20,6 +58,8 @@ def evaluate_people(
 ) -> Evaluation:
     """Compare the people that a function finds with a split, as ``evaluate`` does with those of a network."""
     split = read_split(annotations, image_ids)
-    chosen = sort_by_shape(split.images)
-    results = predict_split(predict, images, chosen, split.category, exif_frame=exif_frame, readings={}, progress=False)
-    return compute_coco_metrics(results, split)
+    chosen = itertools.chain(*find_annotated_images(images, split.images, 1))
+    predictor: Any = FunctionPredictor(predict)
+    predicted = predict_annotated_images(predictor, chosen, exif_frame)
+    results = [result for item in predicted for result in item.to_coco(split.category)]
+    return replace(compute_coco_metrics(results, split), results=results)

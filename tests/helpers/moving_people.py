@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posenet.inference.person import Person
+from posenet.person import Person
 from tests.helpers.rendered_maps import standing_person
 
 

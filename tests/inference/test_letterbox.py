@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from posenet.inference.letterbox import Letterbox
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import COCO
 
 

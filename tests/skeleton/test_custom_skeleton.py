@@ -18,8 +18,8 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError
-from posenet.inference.evaluation import compute_coco_metrics, to_coco_result
-from posenet.inference.person import Person
+from posenet.inference.evaluation import compute_coco_metrics
+from posenet.person import Person
 from posenet.settings import AugmentConfig, TargetsConfig, config_from_dict, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
@@ -130,7 +130,7 @@ def test_perfect_maps_are_decoded_to_nearly_all_chairs(project: ChairProject, la
             keypoints = person.keypoints.copy()
             keypoints[:, :2] = (keypoints[:, :2] + 0.5) / 2 - 0.5
             found = Person(keypoints, person.score, skeleton)
-            results.append(to_coco_result(found, image.id, split.category, fill_missing=True))
+            results.append(found.to_coco_result(image.id, split.category, fill_missing=True))
     assert compute_coco_metrics(results, split, skeleton).metrics["AP"] > 0.95
 
 

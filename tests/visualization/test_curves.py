@@ -14,7 +14,6 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images import read_image
-from posenet.inference.evaluation import METRICS, Evaluation
 from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
@@ -231,18 +230,16 @@ def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:
     precision = np.clip(np.linspace(1.2, 0, 101) - np.linspace(0, 0.5, 10)[:, None], 0, 1)
     # Names with dollar signs are not read as formulas.
     keypoints = {"nose": 0.75, "Leye": 0.25, "Reye": -1, "$\\frac$": 0.5}
-    evaluation = Evaluation(dict.fromkeys(METRICS, 0.5), 8, keypoints, precision)
-    paths = write_evaluation_curves(evaluation, tmp_path / "plots")
+    paths = write_evaluation_curves(precision, keypoints, 8, tmp_path / "plots")
     assert paths == evaluation_paths(tmp_path / "plots")
     assert sorted(path.name for path in paths) == ["keypoints.png", "precision_recall.png"]
     assert all(read_image(path).std() > 10 for path in paths)
-    [panel] = precision_figure(evaluation).axes
+    [panel] = precision_figure(precision, 8).axes
     legend = [text.get_text() for text in panel.get_legend().get_texts()]
     assert legend[-1] == f"mean of 0.50 to 0.95: {precision.mean():.3f}"
     assert legend[0] == f"OKS 0.50: {precision[0].mean():.3f}"
     assert panel.get_legend().get_title().get_text() == "area (average precision)"
-    [panel] = keypoint_figure(evaluation).axes
+    [panel] = keypoint_figure(keypoints).axes
     assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["nose", "Leye"]
     assert [bar.get_width() for bar in panel.patches] == [0.75, 0.25, 0.5], "only labelled keypoints have a bar"
-    nobody = Evaluation(dict.fromkeys(METRICS, -1.0), 1, {"nose": -1})
-    assert len(write_evaluation_curves(nobody, tmp_path)) == 2
+    assert len(write_evaluation_curves(np.full((10, 101), -1.0), {"nose": -1}, 1, tmp_path)) == 2

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.inference.media.sources import Frame, Source
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import COCO
 from posenet.visualization.drawing import (
     LEFT,
@@ -136,7 +135,7 @@ def trail_columns(trails, x, seconds, source="a.mp4"):
     """(600,) bool: the columns in which a trail is drawn, for one person at ``x``, or for nobody."""
     people = [] if x is None else [dataclasses.replace(person_at(x), id=2)]
     drawing = np.zeros((400, 600, 3), np.uint8)
-    trails.draw(drawing, Frame(Source("video", Path(source)), drawing, 0, seconds, 25.0), people)
+    trails.draw(drawing, source, seconds, people)
     return drawing.any((0, 2))
 
 
@@ -160,5 +159,5 @@ def test_a_trail_does_not_jump_when_other_keypoints_are_found():
     person = dataclasses.replace(person_at(300), id=2)
     person.keypoints[:9, 2] = 0
     drawing = np.zeros((400, 600, 3), np.uint8)
-    trails.draw(drawing, Frame(Source("video", Path("a.mp4")), drawing, 1, 0.1, 25.0), [person])
+    trails.draw(drawing, "a.mp4", 0.1, [person])
     assert drawing.any((0, 2)).sum() < 8

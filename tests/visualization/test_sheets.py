@@ -74,7 +74,7 @@ def test_a_sheet_holds_all_tiles_in_rows(title: str) -> None:
 
 @pytest.fixture
 def predictor() -> Predictor:
-    return Predictor(SpotNetwork(), InferenceConfig(height=128, flip=True))
+    return Predictor(SpotNetwork(), InferenceConfig(height=128, flip=True), min_score=0)
 
 
 def test_maps_show_the_image_without_its_padding(predictor: Predictor) -> None:

@@ -19,7 +19,7 @@ from posenet.annotations.reading import read_annotations, read_split
 from posenet.cli.options import positive_int
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.decode import decode
-from posenet.inference.evaluation import compute_coco_metrics, to_coco_result
+from posenet.inference.evaluation import compute_coco_metrics
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.settings import MAP_STRIDE, Config
@@ -67,7 +67,7 @@ def measure_decoder(args: argparse.Namespace, config: Config, seed: int | None) 
         task = partial(decode, maps, skeleton=skeleton, **settings)
         seconds.append(measure({"decode": task}, args.repeats)["decode"])
         for person in letterbox.map_back(task(), size):
-            results.append(to_coco_result(person, image.id, split.category, fill_missing=True))
+            results.append(person.to_coco_result(image.id, split.category, fill_missing=True))
     metrics = compute_coco_metrics(results, split, skeleton).metrics
     return {
         "ap": metrics["AP"],

@@ -18,7 +18,7 @@ from posenet.inference.decoder.candidates import (
     largest_number_of_peaks,
 )
 from posenet.inference.decoder.pose_model import MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
 

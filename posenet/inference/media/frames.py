@@ -1,4 +1,4 @@
-"""From sources to frames, and from frames to people: ``read_frames``, ``predict_frames`` and ``track_people``."""
+"""From inputs of any kind to frames: ``read_frames``."""
 
 from __future__ import annotations
 
@@ -6,42 +6,38 @@ import contextlib
 import importlib.util
 import itertools
 import math
+import os
 import tempfile
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias, Union, cast
 
 import numpy as np
+from PIL import Image
 
 from posenet.downloading import fetch_video
 from posenet.errors import ConfigError, DataError
-from posenet.images import decode_image, download_image, read_image
+from posenet.images import ChannelOrder, ImageInput, decode_image, download_image, read_image, to_bgr
 from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
-from posenet.inference.media.sources import Frame, Source, find_sources
-from posenet.inference.person import Person
-from posenet.inference.predictor import Predictor
-from posenet.inference.shares import batched
-from posenet.inference.tracking.tracker import Tracker
-from posenet.settings import TrackingConfig
-from posenet.threads import map_in_threads
+from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
+from posenet.threads import map_in_threads, read_ahead
 
 READ_AHEAD = 32
-"""Number of image files that are read before they are requested."""
+"""Number of image files or frames of a video that are read before they are requested."""
+READ_AHEAD_BYTES = 48 * 2**20
+"""Fewer, if they take more memory than this."""
 READ_THREADS = 4
 """Number of threads that read image files."""
 
-
-class FramePeople(NamedTuple):
-    """A frame and its people; nobody in a frame that could not be read."""
-
-    frame: Frame
-    people: list[Person]
+FrameInput: TypeAlias = Union[Source, ImageInput, int]
+"""What frames are read from: the name of something, as ``posenet predict`` takes it, the number of a camera, a source
+that ``find_sources`` has found, or an image in memory."""
 
 
 def read_frames(
-    inputs: str | Path | Iterable[str | Path | Source],
+    inputs: FrameInput | Iterable[FrameInput],
+    channels: ChannelOrder = "bgr",
     *,
     start: float = 0.0,
     duration: float = math.inf,
@@ -51,11 +47,13 @@ def read_frames(
 ) -> Generator[Frame, None, None]:
     """Read the frames of images, folders, videos, streams and cameras, one input after the other.
 
-    What cannot be read is a frame with an ``error``. Only a few frames are in memory at a time.
+    What cannot be read is a frame with an ``error``, and so is an input of several that does not exist. Only a few
+    frames are in memory at a time. An array may be overwritten when the next image is requested, as
+    ``cv2.VideoCapture.read`` does with an array that it is given.
 
     Args:
-        inputs: one or several: files, folders, patterns, addresses and numbers of cameras, as ``posenet predict`` takes
-            them; or what ``find_sources`` has found.
+        inputs: one or several; an iterable is read on the caller's thread, as its images are needed.
+        channels: order of the colours of arrays.
         start: seconds after the first frame of every video; earlier frames are skipped.
         duration: seconds after ``start``; later frames are not read.
         stride: every how many frames of a video one is read.
@@ -63,28 +61,76 @@ def read_frames(
         stop_requested: checked while a live source delivers no image; true ends its frames.
 
     Raises:
-        DataError: an input does not exist, a folder has no images or videos, or a pattern has no match.
+        DataError: the only input does not exist, is a folder without images or videos, a pattern without a match, or
+            no image.
         ConfigError: a video needs PyAV, which is not installed.
     """
-    items = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
-    sources = [
-        source
-        for item in items
-        for source in ([item] if isinstance(item, Source) else find_sources([item], recursive=recursive))
-    ]
     selection = FrameSelection(start, duration, stride)
-    for may_be_image, group in itertools.groupby(sources, lambda source: source.may_be_image):
-        if not may_be_image:
-            for source in group:
+    found: Iterable[Source | Frame]
+    if _is_single(inputs):
+        found = _expand(cast(FrameInput, inputs), channels, recursive)
+    else:
+        found = _expand_all(cast(Iterable[FrameInput], inputs), channels, recursive)
+    for kind, group in itertools.groupby(found, _way_to_read):
+        if kind == "none":
+            yield from cast(Iterator[Frame], group)
+        elif kind == "image":
+            yield from _read_images(cast(Iterator[Source], group), selection)
+        else:
+            for source in cast(Iterator[Source], group):
                 yield from _read_video(source, selection, stop_requested)
-            continue
-        with contextlib.closing(map_in_threads(_read_image, group, workers=READ_THREADS, ahead=READ_AHEAD)) as images:
-            for item in images:
-                if isinstance(item, Frame):
-                    yield item
-                else:
-                    with contextlib.closing(item):
-                        yield from item.frames(selection)
+
+
+def _is_single(inputs: object) -> bool:
+    """Whether this is one input instead of an iterable of several; an array of four dimensions has several images."""
+    dimensions = getattr(inputs, "ndim", None)
+    is_image = isinstance(inputs, Image.Image) or (dimensions is not None and dimensions < 4)
+    return is_image or isinstance(inputs, (str, os.PathLike, int, Source)) or not isinstance(inputs, Iterable)
+
+
+def _expand(item: FrameInput, channels: ChannelOrder, recursive: bool) -> list[Source] | list[Frame]:
+    """The sources of one input, or the frame of an image in memory; ``DataError`` if there are none."""
+    if isinstance(item, Source):
+        return [item]
+    if isinstance(item, (str, os.PathLike, int)):
+        return find_sources([os.fspath(item) if isinstance(item, os.PathLike) else str(item)], recursive=recursive)
+    image = to_bgr(item, channels)
+    return [Frame(IN_MEMORY, image.copy() if np.may_share_memory(image, cast(np.ndarray, item)) else image)]
+
+
+def _expand_all(items: Iterable[FrameInput], channels: ChannelOrder, recursive: bool) -> Iterator[Source | Frame]:
+    """The sources and the frames of several inputs; a frame with an error for each that has none."""
+    for item in items:
+        try:
+            yield from _expand(item, channels, recursive)
+        except DataError as error:
+            is_name = isinstance(item, (str, os.PathLike))
+            yield Frame(Source("image", Path(cast(str, item))) if is_name else IN_MEMORY, error=error)
+
+
+def _way_to_read(found: Source | Frame) -> str:
+    if isinstance(found, Frame):
+        return "none"
+    return "image" if found.may_be_image else "video"
+
+
+def _read_images(sources: Iterable[Source], selection: FrameSelection) -> Iterator[Frame]:
+    """The frames of image files and animations, which are read on several threads."""
+    images = map_in_threads(
+        _read_image,
+        sources,
+        workers=READ_THREADS,
+        ahead=READ_AHEAD,
+        size_of=lambda item: item.image.nbytes if isinstance(item, Frame) else 0,
+        max_size=READ_AHEAD_BYTES,
+    )
+    with contextlib.closing(images):
+        for item in images:
+            if isinstance(item, Frame):
+                yield item
+            else:
+                with contextlib.closing(item):
+                    yield from item.frames(selection)
 
 
 def require_pyav() -> None:
@@ -141,66 +187,6 @@ def _open_video(
         reader = PyAVReader(source, location)
         if not is_file and not reader.length:
             return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source, location))
-    return stack.enter_context(contextlib.closing(reader)).frames(selection)
-
-
-def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[FramePeople, None, None]:
-    """Find the people in frames, in order; only a few frames are in memory at a time.
-
-    Images that follow each other run together in batches, and so do frames of one video. Frames of live sources run one
-    by one: a frame that waits for the next one would be out of date.
-    """
-    with contextlib.closing(_as_generator(frames)) as stream:
-        for is_live, group in itertools.groupby(stream, lambda frame: frame.is_live):
-            if is_live:
-                for frame in group:
-                    yield FramePeople(frame, [] if frame.error else predictor(frame.image))
-            else:
-                yield from _predict_in_batches(predictor, group)
-
-
-def _predict_in_batches(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[FramePeople]:
-    """Predict frames in batches. While the network runs, other frames are read, prepared and decoded."""
-    pending: deque[Frame] = deque()
-
-    def readable_images(batch: Iterable[Frame]) -> Iterator[np.ndarray]:
-        for frame in batch:
-            pending.append(frame)
-            if not frame.error:
-                yield frame.image
-
-    batches = (
-        readable_images(batch)
-        for _, run in itertools.groupby(frames, _belongs_to)
-        for batch in batched(run, predictor.settings.batch_size)
-    )
-    with contextlib.closing(predictor.stream_groups(batches)) as results:
-        for people in results:
-            # The result belongs to the first readable frame; unreadable frames before it have no people.
-            while pending[0].error:
-                yield FramePeople(pending.popleft(), [])
-            yield FramePeople(pending.popleft(), people)
-    for frame in pending:
-        yield FramePeople(frame, [])
-
-
-def _belongs_to(frame: Frame) -> tuple[int, Source | None]:
-    """The block of a frame, and the video; None for an image."""
-    is_image = frame.number is None and frame.source.may_be_image
-    return frame.source.block, None if is_image else frame.source
-
-
-def _as_generator(frames: Iterable[Frame]) -> Generator[Frame, None, None]:
-    yield from frames
-
-
-def track_people(predictions: Iterable[FramePeople], settings: TrackingConfig) -> Iterator[FramePeople]:
-    """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none."""
-    for _, predictions_of_source in itertools.groupby(predictions, lambda prediction: prediction.frame.source):
-        tracker = Tracker(settings)
-        seconds = -math.inf
-        for frame, people in predictions_of_source:
-            if frame.number is not None:
-                seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
-                people = tracker.update(people, seconds)
-            yield FramePeople(frame, people)
+    frames = stack.enter_context(contextlib.closing(reader)).frames(selection)
+    ahead = read_ahead(frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES)
+    return stack.enter_context(contextlib.closing(ahead))

@@ -24,7 +24,7 @@ from posenet.errors import DataError
 from posenet.files import OWN_LOCK, name_file_in_errors, write_atomically
 from posenet.inference.media.frames import FramePeople
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import Skeleton
 
 SUFFIX = ".progress"

@@ -24,7 +24,7 @@ from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, atomic_replacement, name_file_in_errors, resolve_link, shorten_name
 from posenet.images import WRITABLE_SUFFIXES, write_image
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
-from posenet.inference.person import Person
+from posenet.person import Person
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter

@@ -21,10 +21,9 @@ from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import is_standard_output, open_text_output, resolve_link
 from posenet.images import oriented_size, read_header
-from posenet.inference.evaluation import to_coco_result
 from posenet.inference.media.outputs import Write
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
@@ -120,7 +119,7 @@ def _json_list(file: TextIO) -> Iterator[Callable[[object], None]]:
 
 def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str, Any]:
     """A person in COCO's results format, with the file name and, in a video, frame and time; with an id if tracked."""
-    entry = to_coco_result(person, image_id) | {"file_name": frame.source.name}
+    entry = person.to_coco_result(image_id) | {"file_name": frame.source.name}
     if frame.number is not None:
         entry |= {"frame": frame.number, "time": round(frame.seconds, 4)}
     return entry if person.id is None else entry | {"id": person.id}

@@ -24,12 +24,17 @@ VIDEO_SUFFIXES = frozenset(
 ANIMATION_SUFFIXES = frozenset([".gif", ".tif", ".tiff", ".webp"])
 """Files with these suffixes hold one image, or several: an animation or the pages of a document."""
 
+MIN_BLOCKS = 64
+"""Sources are split into fewer blocks only if there are too few for as many whole batches."""
+MAX_BLOCK_BATCHES = 16
+"""Batches in a block at most; what an interruption costs, if the run is resumed."""
+
 _NUMBER_FIELD = re.compile(r"%(?:0(\d+))?d")
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
-Kind = Literal["image", "animation", "numbered", "video", "camera"]
+Kind = Literal["image", "animation", "numbered", "video", "camera", "memory"]
 """An animation is a file whose suffix leaves open whether it holds one image or several. A pattern of numbered images,
-such as ``frame_%04d.png``, is a video."""
+such as ``frame_%04d.png``, is a video. An image that a program holds in memory comes from no file."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,10 @@ class Source:
     def may_be_live(self) -> bool:
         """Whether it is a camera, or a video at an address, which may be a live stream."""
         return self.kind == "camera" or (self.url is not None and self.kind == "video")
+
+
+IN_MEMORY = Source("memory", "an image in memory")
+"""The source of an array or a PIL image."""
 
 
 @dataclass(frozen=True)
@@ -212,15 +221,16 @@ def files_of_source(source: Source) -> list[Path]:
 
 
 def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
-    """Split sources into numbered blocks that are predicted together: up to ``batch_size`` images, or one video.
+    """Split sources into numbered blocks whose images may run together: some batches of images, or one video.
 
     If every process predicts whole blocks, no batch contains images of two processes, so that the people do not depend
-    on their number.
+    on their number. More images make larger blocks, which fill the batches better.
     """
+    size = batch_size * min(max(1, len(sources) // (MIN_BLOCKS * batch_size)), MAX_BLOCK_BATCHES)
     blocks: list[list[Source]] = []
     for source in sources:
         last = blocks[-1] if blocks else []
-        if not (0 < len(last) < batch_size and last[0].may_be_image and source.may_be_image):
+        if not (0 < len(last) < size and last[0].may_be_image and source.may_be_image):
             blocks.append([])
         blocks[-1].append(dataclasses.replace(source, block=len(blocks) - 1))
     return blocks

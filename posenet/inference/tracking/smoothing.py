@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.inference.tracking.motion import person_sizes
 from posenet.settings import TrackingConfig
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.inference.tracking.motion import Motion
 from posenet.inference.tracking.smoothing import Smoother
 from posenet.settings import TrackingConfig

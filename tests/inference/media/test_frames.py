@@ -15,7 +15,9 @@ from PIL import Image
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.media.frames import FramePeople, predict_frames, read_frames, track_people
+from posenet.inference.media.frames import read_frames
+from posenet.inference.pipeline import RUNNING_BATCHES, predict_frames, track_people
+from posenet.inference.result import Result
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig, TrackingConfig
@@ -29,7 +31,7 @@ VIDEO = Source("video", Path("v.mp4"))
 
 @pytest.fixture
 def predictor() -> Predictor:
-    return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3))
+    return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3), min_score=0)
 
 
 def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ def test_only_a_few_frames_are_in_memory_at_a_time(predictor: Predictor) -> None
             yield Frame(VIDEO, spot_image(98, 132, (40, 20), (90, 60), 4), number, number / 10, 10.0)
 
     in_memory = [num_read - num_predicted for num_predicted, _ in enumerate(predict_frames(predictor, frames()))]
-    assert len(in_memory) == 60 and max(in_memory) <= 16
+    assert len(in_memory) == 60 and max(in_memory) <= predictor.settings.batch_size * (RUNNING_BATCHES + 2)
 
 
 @pytest.mark.parametrize("is_live", [False, True])
@@ -266,7 +268,8 @@ def test_people_belong_to_their_frames_among_unreadable_ones(predictor: Predicto
 
     predictions = list(predict_frames(predictor, frames()))
     assert len(predictions) == 24
-    for number, (frame, people) in enumerate(predictions):
+    for number, result in enumerate(predictions):
+        frame, people = result.frame, result.people
         if number in unreadable:
             assert str(frame.error) == f"frame {number}" and people == []
         else:
@@ -280,7 +283,7 @@ def test_images_run_together_only_within_their_block(tmp_path: Path) -> None:
     for number in range(6):
         write_image(tmp_path / f"{number}.png", np.zeros((64, 64, 3), np.uint8))
     sources = find_sources([tmp_path])
-    predictor = Predictor(network, InferenceConfig(height=64, batch_size=4))
+    predictor = Predictor(network, InferenceConfig(height=64, batch_size=4), min_score=0)
     sources = [dataclasses.replace(source, block=int(index >= 2)) for index, source in enumerate(sources)]
     assert len(list(predict_frames(predictor, read_frames(sources)))) == 6
     assert [shape[0] for shape in network.shapes] == [2, 4]
@@ -292,11 +295,11 @@ def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:
     person_of = {VIDEO: person_at(100), other: person_at(400)}
 
     def ids(*frames: tuple[Source, float]) -> list[int | None]:
-        predictions = [FramePeople(Frame(source, GREY, 0, seconds), [person_of[source]]) for source, seconds in frames]
+        predictions = [Result(Frame(source, GREY, 0, seconds), [person_of[source]]) for source, seconds in frames]
         tracked = track_people(predictions, TrackingConfig(confirm_frames=1))
-        return [person.id for _, people in tracked for person in people]
+        return [person.id for result in tracked for person in result]
 
     assert ids((VIDEO, 0.0), (VIDEO, 0.04), (other, 0.0), (other, 0.04)) == [1] * 4
     assert len(ids((VIDEO, 0.0), (VIDEO, 5.0), (VIDEO, 1.0), (VIDEO, 1.04))) == 4
-    [(_, [person])] = track_people([FramePeople(Frame(VIDEO, GREY), [person_at(100)])], TrackingConfig())
+    [[person]] = track_people([Result(Frame(VIDEO, GREY), [person_at(100)])], TrackingConfig())
     assert person.id is None

@@ -11,7 +11,7 @@ import pytest
 
 from posenet.inference.media.journal import Journal
 from posenet.inference.media.sources import Frame, Source, split_into_blocks
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import COCO
 
 RUN = {"inputs": "abc"}

@@ -25,7 +25,7 @@ from posenet.inference.media.people_files import (
     write_json_lines,
 )
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from tests.helpers.evaluations import evaluate_people
 from tests.helpers.image_bytes import encode, with_orientation

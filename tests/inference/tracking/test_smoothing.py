@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.inference.tracking.motion import person_sizes
 from posenet.inference.tracking.smoothing import SPEED_CUTOFF, Smoother
 from posenet.settings import TrackingConfig

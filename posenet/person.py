@@ -71,3 +71,25 @@ class Person:
     def to_coco(self) -> np.ndarray:
         """(F, 3) float32: x, y and score in the order of the annotation file, 17 rows for COCO."""
         return self.skeleton.to_file_order(self.keypoints)
+
+    def to_coco_result(
+        self, image_id: int | str, category: int = 1, *, fill_missing: bool = False
+    ) -> dict[str, Any]:
+        """An entry of a COCO results file. Keypoints that were not found have score 0.
+
+        They are at (0, 0), or with ``fill_missing`` at ``estimates``, or at the mean of the keypoints found if there
+        are no estimates: COCO compares the positions of all keypoints, and ignores their scores.
+        """
+        keypoints = self.to_coco().astype(float)
+        if fill_missing and self.found.any():
+            estimates = self.estimates
+            if estimates is None:
+                estimates = np.repeat(self.keypoints[self.found, :2].mean(axis=0)[None], len(self.keypoints), axis=0)
+            filled = np.where(self.found[:, None], self.keypoints[:, :2], estimates)
+            keypoints[:, :2] = self.skeleton.to_file_order(filled)
+        return {
+            "image_id": image_id,
+            "category_id": category,
+            "keypoints": keypoints.round(3).ravel().tolist(),
+            "score": self.score,
+        }

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from posenet.inference.person import Person
+from posenet.person import Person
 from posenet.skeleton import COCO
 
 

@@ -1,0 +1,210 @@
+"""From frames to results, each stage ahead of the next: read -> fill batches -> prepare -> network -> decode."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import math
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from posenet.inference.media.sources import Frame
+from posenet.inference.result import Result
+from posenet.inference.tracking.tracker import Tracker
+from posenet.person import Person
+from posenet.settings import TrackingConfig
+from posenet.threads import until_failure
+
+if TYPE_CHECKING:
+    from posenet.inference.predictor import Predictor
+
+WINDOW_BATCHES = 16
+"""A batch is filled from the images that follow each other, at most from this many times its size."""
+WINDOW_BYTES = 96 * 2**20
+"""And only from as many as take this much memory."""
+RUNNING_BATCHES = 6
+"""Batches that are prepared, computed and decoded at the same time."""
+RUNNING_BYTES = 64 * 2**20
+"""Fewer, if their images take more memory."""
+THREADS = 4
+"""Threads that prepare batches, and as many that decode them."""
+
+
+class Batch(NamedTuple):
+    """Frames that run together, and their places in the order of all frames."""
+
+    places: list[int]
+    frames: list[Frame]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the images."""
+        return sum(frame.image.nbytes for frame in self.frames)
+
+
+def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Result, None, None]:
+    """Find the people in frames, in order; nobody in a frame that could not be read.
+
+    Frames whose network inputs have the same size run together, also if others are between them. So there is a window
+    of frames that are read, but not predicted, which is bounded in number and in bytes. A live frame is predicted
+    before the next one is read: a frame that waits would be out of date. The last bits of the result for a frame may
+    depend on those that it runs together with, but batches never reach from one block of sources into the next (see
+    ``split_into_blocks``).
+
+    The frames are read on the caller's thread. An error in reading them is raised after the results of those before.
+    """
+    with (
+        contextlib.closing(_fill_batches(predictor, frames)) as batches,
+        contextlib.closing(_run_batches(predictor, batches)) as results,
+    ):
+        yield from _in_order(results)
+
+
+def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+    """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
+    window = _Window(predictor)
+    failures: list[Exception] = []
+    for place, frame in enumerate(until_failure(frames, failures)):
+        if frame.error is not None:
+            yield Batch([place], [frame])
+            continue
+        if window.is_other_block(frame) or frame.is_live:
+            yield from window.take_all()
+        if frame.is_live:
+            yield Batch([place], [frame])
+        else:
+            yield from window.add(place, frame)
+    yield from window.take_all()
+    for failure in failures:
+        raise failure
+
+
+@dataclass
+class _Window:
+    """Frames that wait until their batch is full."""
+
+    predictor: Predictor
+    waiting: dict[object, Batch] = field(default_factory=dict)
+    """By the sizes of their network inputs."""
+    sizes: deque[tuple[int, int]] = field(default_factory=deque)
+    """The place and the bytes of every frame since the first one that waits."""
+    video_frames: int = 0
+    """How many frames of a video were added since nothing waited."""
+    block: object = None
+
+    def is_other_block(self, frame: Frame) -> bool:
+        """Whether a frame must not run together with those that wait."""
+        block = (frame.source.block, None if frame.number is None else frame.source)
+        is_other = block != self.block
+        self.block = block
+        return is_other
+
+    def add(self, place: int, frame: Frame) -> Iterator[Batch]:
+        """Add a frame; yield the batches that are full, or have waited too long."""
+        batch_size = self.predictor.settings.batch_size
+        key = self.predictor.input_sizes(frame.image.shape[:2])
+        batch = self.waiting.setdefault(key, Batch([], []))
+        batch.places.append(place)
+        batch.frames.append(frame)
+        self.sizes.append((place, frame.image.nbytes))
+        if len(batch.frames) == batch_size:
+            yield self.waiting.pop(key)
+        while self._is_too_large(WINDOW_BATCHES * batch_size):
+            yield self._take_first()
+        if frame.number is not None:
+            self.video_frames += 1
+            # Also if frames of other sizes wait: a video can be resumed after each multiple of the batch size.
+            if self.video_frames == batch_size:
+                yield from self.take_all()
+
+    def _is_too_large(self, limit: int) -> bool:
+        """Whether the frames since the first one that waits are too many, or take too much memory."""
+        first = min((batch.places[0] for batch in self.waiting.values()), default=None)
+        while self.sizes and (first is None or self.sizes[0][0] < first):
+            self.sizes.popleft()
+        return len(self.sizes) >= limit or sum(size for _, size in self.sizes) > WINDOW_BYTES
+
+    def _take_first(self) -> Batch:
+        """Take the batch that waits longest out of the window."""
+        key = min(self.waiting, key=lambda key: self.waiting[key].places[0])
+        return self.waiting.pop(key)
+
+    def take_all(self) -> Iterator[Batch]:
+        """Take all batches out of the window."""
+        self.video_frames = 0
+        while self.waiting:
+            yield self._take_first()
+
+
+def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
+    """Results with the places of their frames, in the order of the batches."""
+    failures: list[Exception] = []
+    running: deque[tuple[Batch, Future[list[list[Person]]]]] = deque()
+
+    def finish_first() -> Iterator[tuple[int, Result]]:
+        batch, people_of_frames = running.popleft()
+        for place, frame, people in zip(*batch, people_of_frames.result()):
+            yield place, Result(frame, people, predictor.skeleton)
+
+    def is_too_much(running: Sequence[tuple[Batch, object]]) -> bool:
+        total = sum(batch.size for batch, _ in running)
+        return len(running) > 1 and (len(running) > RUNNING_BATCHES or total > RUNNING_BYTES)
+
+    with _threads(THREADS) as preparing, _threads(1) as computing, _threads(THREADS) as decoding:
+        for batch in until_failure(batches, failures):
+            [first, *_] = batch.frames
+            if first.error is not None:
+                yield batch.places[0], Result(first, [], predictor.skeleton)
+                continue
+            if first.is_live:
+                while running:
+                    yield from finish_first()
+                yield batch.places[0], predictor.predict_frame(first)
+                continue
+            # Each stage waits for the one before. The batches pass every stage in their order.
+            inputs = preparing.submit(predictor.prepare_inputs, [frame.image for frame in batch.frames])
+            maps = computing.submit(lambda inputs: predictor.start_network(inputs.result()), inputs)
+            running.append((batch, decoding.submit(lambda maps: predictor.decode_batch(maps.result()), maps)))
+            while running and (running[0][1].done() or is_too_much(running)):
+                yield from finish_first()
+        while running:
+            yield from finish_first()
+        for failure in failures:
+            raise failure
+
+
+@contextlib.contextmanager
+def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that drop what they have not begun when the context ends."""
+    with ThreadPoolExecutor(number) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
+    """The results, sorted by the places of their frames, each as soon as those before it are there."""
+    early: dict[int, Result] = {}
+    next_place = 0
+    for place, result in results:
+        early[place] = result
+        while next_place in early:
+            yield early.pop(next_place)
+            next_place += 1
+
+
+def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterator[Result]:
+    """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none."""
+    for _, results_of_source in itertools.groupby(results, lambda result: result.frame.source):
+        tracker = Tracker(settings)
+        seconds = -math.inf
+        for result in results_of_source:
+            if result.seconds is not None:
+                seconds = max(seconds, result.seconds)  # the clock of a damaged stream may jump back
+                result = dataclasses.replace(result, people=tracker.update(result.people, seconds))
+            yield result
