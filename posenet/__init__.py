@@ -2,16 +2,16 @@
 
 From an image to its people:
 
-    import cv2
-    from posenet import Predictor
+    import posenet
 
-    predictor = Predictor.from_checkpoint("checkpoints/demo/last.pth")
-    for person in predictor(cv2.imread("data/demo/coco/val2017/000010000005.jpg")):
+    predictor = posenet.Predictor("simplepose")
+    for person in predictor("photo.jpg"):
         print(person.score, person.named())
 
 Prediction: ``Predictor`` runs a trained network; its checkpoint holds the network, its settings and its skeleton. A
-``Person`` has keypoints in pixels of the image, and ``draw_people`` draws them. A ``Tracker`` recognises people
-from frame to frame of a video. ``decode`` finds the people in maps.
+``Result`` is the people of one image; a ``Person`` has keypoints in pixels of the image. ``draw_people`` draws them,
+and ``predict`` writes drawings and files of any number of images and videos. A ``Tracker`` recognises people from frame
+to frame of a video. ``decode`` finds the people in maps.
 
 Training: ``build_store`` makes a data set ready for training, ``train`` runs an experiment, and ``evaluate`` computes
 the AP of a checkpoint. A ``TrainingCallback`` receives the measurements of a run. For a training loop of your own,
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from posenet.errors import PosenetError as PosenetError
     from posenet.inference.decoder.decode import decode as decode
     from posenet.inference.evaluation import evaluate as evaluate
-    from posenet.person import Person as Person
+    from posenet.inference.predict import predict as predict
     from posenet.inference.predictor import Predictor as Predictor
+    from posenet.inference.result import Result as Result
     from posenet.inference.tracking.tracker import Tracker as Tracker
     from posenet.model.posenet import PoseNet as PoseNet
+    from posenet.person import Person as Person
     from posenet.settings import load_config as load_config
     from posenet.skeleton import Skeleton as Skeleton
     from posenet.skeleton import load_skeleton as load_skeleton
@@ -67,10 +69,12 @@ _MODULES = {
     "decode": "posenet.inference.decoder.decode",
     "diagnose": "posenet.diagnosis.diagnose",
     "draw_people": "posenet.visualization.drawing",
+    "Result": "posenet.inference.result",
     "evaluate": "posenet.inference.evaluation",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",
     "load_weights": "posenet.checkpoints.weights",
+    "predict": "posenet.inference.predict",
     "train": "posenet.training.train",
 }
 __all__ = list(_MODULES)

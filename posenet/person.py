@@ -72,9 +72,7 @@ class Person:
         """(F, 3) float32: x, y and score in the order of the annotation file, 17 rows for COCO."""
         return self.skeleton.to_file_order(self.keypoints)
 
-    def to_coco_result(
-        self, image_id: int | str, category: int = 1, *, fill_missing: bool = False
-    ) -> dict[str, Any]:
+    def to_coco_result(self, image_id: int | str, category: int = 1, *, fill_missing: bool = False) -> dict[str, Any]:
         """An entry of a COCO results file. Keypoints that were not found have score 0.
 
         They are at (0, 0), or with ``fill_missing`` at ``estimates``, or at the mean of the keypoints found if there

@@ -17,8 +17,8 @@ OWN_READS = {
     "devices.launch: status_file.read_text(encoding='utf-8')",
     "diagnosis.report.page: (folder / name).read_text(encoding='utf-8')",
     "files: open(path, 'rb')",
-    "inference.media.journal: open(path, 'rb')",
-    "inference.media.journal: open(self.path, 'rb')",
+    "inference.outputs.journal: open(path, 'rb')",
+    "inference.outputs.journal: open(self.path, 'rb')",
     "synthetic.dataset: path.read_text(encoding='utf-8')",
     "training.agreement: path.read_bytes()",
 }

@@ -16,14 +16,16 @@ _SETTINGS = ("height", "scales", "flip", "batch_size")
 """Options that override keys of the configuration's ``inference`` section."""
 
 
-def add_checkpoint_option(container: ArgumentContainer) -> None:
-    """Add ``--checkpoint``."""
+def add_checkpoint_option(container: ArgumentContainer, default: str | None = None) -> None:
+    """Add ``--checkpoint``, which must be given if there is no default."""
+    text = f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)"
     container.add_argument(
         "--checkpoint",
         "--weights",
-        required=True,
+        required=default is None,
+        default=default,
         metavar="FILE",
-        help=f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)",
+        help=text if default is None else f"{text} (default: {default}, the published weights)",
     )
 
 
@@ -83,6 +85,7 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
         device = device_of_process(args.checkpoint, device, args.backend, local_rank)
     overrides = {name: getattr(args, name) for name in _SETTINGS if name in args}
     exif_frame = None
+    tracking = None
     if is_exported_file(args.checkpoint):
         keys = [pair.partition("=")[0].strip() for pair in args.overrides]
         if args.config or any(key.startswith("model.") for key in keys):
@@ -94,6 +97,7 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
         names = [key.removeprefix("inference.") for key in keys if key.startswith("inference.")]
         overrides = {name: getattr(config.inference, name) for name in names} | overrides
         exif_frame = config.data.exif_frame if "data.exif_frame" in keys else None
+        tracking = config.tracking if any(key.startswith("tracking.") for key in keys) else None
     predictor = Predictor.from_checkpoint(
         args.checkpoint,
         config=requested_config(args),
@@ -104,6 +108,7 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
         **overrides,
     )
     predictor.exif_frame = exif_frame or predictor.exif_frame
+    predictor.tracking = tracking or predictor.tracking
     return predictor
 
 

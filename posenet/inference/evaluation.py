@@ -238,7 +238,7 @@ def predict_annotated_images(
             yield AnnotatedResult(*waiting.popleft(), result)
 
 
-def scale_people(people: list[Person], size: tuple[int, int], other_size: tuple[int, int]) -> list[Person]:
+def scale_people(people: Sequence[Person], size: tuple[int, int], other_size: tuple[int, int]) -> Sequence[Person]:
     """People in pixels of an image of (height, width) ``size``, in pixels of the same image in another size."""
     return people if size == other_size else Letterbox(size, size).map_back(people, other_size)
 

@@ -6,21 +6,23 @@ import contextlib
 import dataclasses
 import itertools
 import math
+import threading
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from posenet.inference.media.sources import Frame
 from posenet.inference.result import Result
 from posenet.inference.tracking.tracker import Tracker
 from posenet.person import Person
-from posenet.settings import TrackingConfig
+from posenet.settings import InferenceConfig, TrackingConfig
+from posenet.skeleton import Skeleton
 from posenet.threads import until_failure
-
-if TYPE_CHECKING:
-    from posenet.inference.predictor import Predictor
 
 WINDOW_BATCHES = 16
 """A batch is filled from the images that follow each other, at most from this many times its size."""
@@ -32,6 +34,28 @@ RUNNING_BYTES = 64 * 2**20
 """Fewer, if their images take more memory."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
+
+
+class StagedPredictor(Protocol):
+    """What the pipeline needs of a predictor."""
+
+    settings: InferenceConfig
+    skeleton: Skeleton
+
+    def input_sizes(self, image_size: tuple[int, int]) -> object:
+        """The same for two (height, width) if such images can run together."""
+
+    def prepare_inputs(self, images: Sequence[np.ndarray]) -> Any:
+        """The network inputs of images that run together."""
+
+    def start_network(self, batch: Any) -> Any:
+        """The maps of what ``prepare_inputs`` has returned; on a device, before they are complete."""
+
+    def decode_batch(self, batch: Any) -> list[list[Person]]:
+        """The people of each image in what ``start_network`` has returned."""
+
+    def predict_frame(self, frame: Frame) -> Result:
+        """All of it for a single frame."""
 
 
 class Batch(NamedTuple):
@@ -46,7 +70,9 @@ class Batch(NamedTuple):
         return sum(frame.image.nbytes for frame in self.frames)
 
 
-def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Result, None, None]:
+def predict_frames(
+    predictor: StagedPredictor, frames: Iterable[Frame], busy: dict[str, float] | None = None
+) -> Generator[Result, None, None]:
     """Find the people in frames, in order; nobody in a frame that could not be read.
 
     Frames whose network inputs have the same size run together, also if others are between them. So there is a window
@@ -56,15 +82,19 @@ def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[R
     ``split_into_blocks``).
 
     The frames are read on the caller's thread. An error in reading them is raised after the results of those before.
+
+    Args:
+        busy: receives the seconds in which each stage was at work; those of "reading" are what the others waited.
     """
+    stages = _Stages(predictor, {} if busy is None else busy)
     with (
-        contextlib.closing(_fill_batches(predictor, frames)) as batches,
-        contextlib.closing(_run_batches(predictor, batches)) as results,
+        contextlib.closing(_fill_batches(predictor, stages.timed_items("reading", frames))) as batches,
+        contextlib.closing(_run_batches(stages, batches)) as results,
     ):
         yield from _in_order(results)
 
 
-def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+def _fill_batches(predictor: StagedPredictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
     window = _Window(predictor)
     failures: list[Exception] = []
@@ -87,7 +117,7 @@ def _fill_batches(predictor: Predictor, frames: Iterable[Frame]) -> Generator[Ba
 class _Window:
     """Frames that wait until their batch is full."""
 
-    predictor: Predictor
+    predictor: StagedPredictor
     waiting: dict[object, Batch] = field(default_factory=dict)
     """By the sizes of their network inputs."""
     sizes: deque[tuple[int, int]] = field(default_factory=deque)
@@ -140,8 +170,54 @@ class _Window:
             yield self._take_first()
 
 
-def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
+class _Stages:
+    """The stages of a predictor, and the seconds in which each was at work."""
+
+    def __init__(self, predictor: StagedPredictor, busy: dict[str, float]) -> None:
+        self.predictor = predictor
+        self.busy = busy
+        self._lock = threading.Lock()
+
+    def prepare(self, images: Sequence[np.ndarray]) -> Any:
+        """Resize and pad images."""
+        with self._timed("resizing"):
+            return self.predictor.prepare_inputs(images)
+
+    def compute(self, inputs: Future[Any]) -> Any:
+        """Compute the maps of a batch."""
+        batch = inputs.result()
+        with self._timed("network"):
+            return self.predictor.start_network(batch)
+
+    def decode(self, maps: Future[Any]) -> list[list[Person]]:
+        """Find the people in the maps."""
+        batch = maps.result()
+        with self._timed("decoding"):
+            return self.predictor.decode_batch(batch)
+
+    def timed_items(self, name: str, items: Iterable[Frame]) -> Iterator[Frame]:
+        """The same items; the time in which they are read counts."""
+        iterator = iter(items)
+        while True:
+            with self._timed(name):
+                item = next(iterator, None)
+            if item is None:
+                return
+            yield item
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.busy[name] = self.busy.get(name, 0.0) + time.perf_counter() - start
+
+
+def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
     """Results with the places of their frames, in the order of the batches."""
+    predictor = stages.predictor
     failures: list[Exception] = []
     running: deque[tuple[Batch, Future[list[list[Person]]]]] = deque()
 
@@ -166,9 +242,9 @@ def _run_batches(predictor: Predictor, batches: Iterable[Batch]) -> Generator[tu
                 yield batch.places[0], predictor.predict_frame(first)
                 continue
             # Each stage waits for the one before. The batches pass every stage in their order.
-            inputs = preparing.submit(predictor.prepare_inputs, [frame.image for frame in batch.frames])
-            maps = computing.submit(lambda inputs: predictor.start_network(inputs.result()), inputs)
-            running.append((batch, decoding.submit(lambda maps: predictor.decode_batch(maps.result()), maps)))
+            inputs = preparing.submit(stages.prepare, [frame.image for frame in batch.frames])
+            maps = computing.submit(stages.compute, inputs)
+            running.append((batch, decoding.submit(stages.decode, maps)))
             while running and (running[0][1].done() or is_too_much(running)):
                 yield from finish_first()
         while running:

@@ -10,11 +10,12 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
 
 import numpy as np
 
 from posenet.errors import ConfigError, DataError
+from posenet.files import sha256_of
 from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.letterbox import Letterbox, resample_maps
@@ -117,6 +118,8 @@ class Predictor:
         # Nobody has a score of at least NaN.
         if not (isinstance(min_score, (int, float, np.floating)) and 0 <= min_score <= 1):
             raise ConfigError(f"min_score {truncate_for_message(min_score)} is not between 0 and 1; correct it")
+        self._origin = {"--amp": amp, "--backend": backend}
+        self._file = Path(network) if isinstance(network, (str, os.PathLike)) else None
         if isinstance(network, (str, os.PathLike)):
             self.network, config = load_network(
                 Path(network), config, device=str(device or "auto"), amp=amp or "auto", backend=backend
@@ -135,13 +138,22 @@ class Predictor:
         """The same as ``Predictor(path, **options)``."""
         return cls(path, **options)
 
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What the predictor was made from: the weights, which are a name or the SHA-256 of a file, and how they run.
+
+        The weights are None for a network that was in memory.
+        """
+        weights = None if self._file is None else str(self._file)
+        if self._file is not None and self._file.is_file():
+            weights = sha256_of(self._file)
+        return {"weights": weights, **self._origin}
+
     @overload
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> Result: ...
     @overload
-    def __call__(self, image: Sequence[ImageInput], channels: ChannelOrder = "bgr") -> list[Result]: ...
-    def __call__(
-        self, image: ImageInput | Sequence[ImageInput], channels: ChannelOrder = "bgr"
-    ) -> Result | list[Result]:
+    def __call__(self, image: list[ImageInput], channels: ChannelOrder = "bgr") -> list[Result]: ...
+    def __call__(self, image: ImageInput | list[ImageInput], channels: ChannelOrder = "bgr") -> Result | list[Result]:
         """The people in an image, highest score first, with keypoints in pixels of the image.
 
         Args:
@@ -156,7 +168,7 @@ class Predictor:
         """
         if isinstance(image, (list, tuple)):
             return list(self.stream(image, channels))
-        return self.predict_frame(read_single_image(cast(ImageInput, image), channels))
+        return self.predict_frame(read_single_image(image, channels))
 
     def batch(self, images: Iterable[ImageInput], channels: ChannelOrder = "bgr") -> list[Result]:
         """The same as ``list(predictor.stream(images, channels))``."""
@@ -306,7 +318,9 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
         return Frame(IN_MEMORY, to_bgr(image, channels))
     [source, *others] = find_sources([str(image)])
     if others or not source.may_be_image:
-        raise DataError(f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each")
+        raise DataError(
+            f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
+        )
     return Frame(source, to_bgr(image))
 
 

@@ -14,8 +14,8 @@ import numpy as np
 from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.media.sources import Frame
-from posenet.person import Person
 from posenet.messages import pluralize
+from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Drawing, draw_people
 
@@ -46,14 +46,18 @@ class Result(Sequence[Person]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (Result, list, tuple)) and list(self) == list(other)
 
-    def __repr__(self) -> str:
-        name = self.path or "image"
+    def __str__(self) -> str:
+        """Where the image comes from, its width and height, and the number of people; or why it could not be read."""
+        if self.error is not None:
+            return str(self.error)
+        name = self.frame.source.name
         if self.frame.number is not None:
             name += f", frame {self.frame.number}"
-        if self.error is not None:
-            return f"Result({name}: {self.error})"
         height, width = self.image.shape[:2]
-        return f"Result({name}: {width} x {height}, {pluralize(len(self), 'person', 'people')})"
+        return f"{name}: {width} x {height}, {pluralize(len(self), 'person', 'people')}"
+
+    def __repr__(self) -> str:
+        return f"<Result {self}>"
 
     @property
     def keypoints(self) -> np.ndarray:

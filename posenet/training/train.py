@@ -291,7 +291,8 @@ class Trainer:
         self.evaluate = None
         if config.data.val_images and config.data.val_annotations and config.train.evaluate_every:
             self.evaluate = CocoValidation(config, network, self.runtime, self.shows_progress)
-            refuse_trained_images(config, self.stores.train, self.evaluate.share)
+            own_images = [image for image, _ in self.evaluate.share]
+            refuse_trained_images(config, self.stores.train, own_images)
         if config.train.patience and self.evaluate is None and self.stores.val is None:
             raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
 

@@ -12,8 +12,8 @@ import torch
 import posenet
 from posenet.cli.main import run_tool
 from posenet.inference.onnx_export import build_onnx
-from posenet.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.person import Person
 from posenet.settings import Config, InferenceConfig
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.accelerators import simulation

@@ -21,7 +21,6 @@ from posenet.person import Person
 from posenet.settings import ExifFrame, InferenceConfig
 from posenet.skeleton import COCO
 
-
 Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
 """Returns the people in each of several BGR images."""
 

@@ -82,7 +82,7 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
     spot_file: Path, runtime: str, settings: dict[str, Any]
 ) -> None:
     photos = [spot_people_image(200, 300, 1, 1), spot_people_image(160, 330, 1, 2)]
-    predictor = Predictor.from_checkpoint(spot_file, device="cpu", amp="off", backend=runtime, **settings)  # type: ignore[arg-type]
+    predictor = Predictor.from_checkpoint(spot_file, device="cpu", amp="off", backend=runtime, min_score=0, **settings)  # type: ignore[arg-type]
     assert predictor.settings == InferenceConfig(**{"height": 192, "batch_size": 3} | settings)
     expected = Predictor(LinearSpotNetwork(), predictor.settings, min_score=predictor.min_score).batch(photos)
     found = predictor.batch(photos)
@@ -258,7 +258,7 @@ def test_falling_back_to_the_cpu_is_a_warning_unless_a_gpu_was_asked_for(
     # As with the package for GPUs where CUDA cannot start.
     available = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
-    predictor = Predictor.from_checkpoint(spot_file, device="auto", backend="onnxruntime")
+    predictor = Predictor.from_checkpoint(spot_file, device="auto", backend="onnxruntime", min_score=0)
     [record] = caplog.records
     assert record.levelname == "WARNING" and "computes on the CPU: its CUDA libraries are missing" in record.message
     assert predictor(spot_people_image(192, 256, 1))

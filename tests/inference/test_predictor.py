@@ -389,7 +389,9 @@ def test_threads_share_a_predictor_of_an_exported_file(spot_file, backend, flip)
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_threads_share_a_predictor_of_a_module(flip):
-    assert_threads_find_what_one_finds(Predictor(LinearSpotNetwork(), InferenceConfig(height=64, flip=flip), min_score=0))
+    assert_threads_find_what_one_finds(
+        Predictor(LinearSpotNetwork(), InferenceConfig(height=64, flip=flip), min_score=0)
+    )
 
 
 @pytest.mark.parametrize("backend", ["openvino", "onnxruntime"])

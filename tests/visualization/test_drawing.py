@@ -1,7 +1,6 @@
 """Drawings of people, and trails that follow them and end after a while."""
 
 import dataclasses
-from pathlib import Path
 
 import cv2
 import numpy as np

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias, Union, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from PIL import Image
@@ -30,7 +30,7 @@ READ_AHEAD_BYTES = 48 * 2**20
 READ_THREADS = 4
 """Number of threads that read image files."""
 
-FrameInput: TypeAlias = Union[Source, ImageInput, int]
+FrameInput: TypeAlias = Source | ImageInput | int
 """What frames are read from: the name of something, as ``posenet predict`` takes it, the number of a camera, a source
 that ``find_sources`` has found, or an image in memory."""
 

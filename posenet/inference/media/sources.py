@@ -119,6 +119,8 @@ class Frame:
     """Whether the source is a camera or a live stream, which does not wait for its reader."""
     error: DataError | None = None
     """Why the frame could not be read, or the source could not be opened."""
+    is_recorded: bool = False
+    """Whether it comes from the record of an earlier run; then only the size of its image is known."""
 
 
 def find_sources(

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.person import Person
 from posenet.inference.tracking.motion import person_sizes
+from posenet.person import Person
 from posenet.settings import TrackingConfig
 
 SPEED_CUTOFF = 1.0

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.person import Person
 from posenet.inference.tracking.motion import Motion
 from posenet.inference.tracking.smoothing import Smoother
+from posenet.person import Person
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 

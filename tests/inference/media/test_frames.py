@@ -16,10 +16,10 @@ from PIL import Image
 from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames
-from posenet.inference.pipeline import RUNNING_BATCHES, predict_frames, track_people
-from posenet.inference.result import Result
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.pipeline import RUNNING_BATCHES, predict_frames, track_people
 from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
 from posenet.settings import InferenceConfig, TrackingConfig
 from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
 from tests.helpers.moving_people import person_at

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from posenet.person import Person
 from posenet.inference.tracking.motion import person_sizes
 from posenet.inference.tracking.smoothing import SPEED_CUTOFF, Smoother
+from posenet.person import Person
 from posenet.settings import TrackingConfig
 from tests.helpers.moving_people import person_at
 

@@ -15,7 +15,8 @@ from posenet.data.build import build_store
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
-from posenet.inference.media.people_files import (
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.outputs.people_files import (
     ImageIds,
     image_folder,
     undo_orientation,
@@ -24,7 +25,7 @@ from posenet.inference.media.people_files import (
     write_json,
     write_json_lines,
 )
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from tests.helpers.evaluations import evaluate_people
@@ -41,9 +42,9 @@ def test_people_are_written_with_image_frame_and_time(tmp_path, write_people):
     image = Source("image", Path("d/000000000139.jpg"))
     video = Source("video", Path("v.mp4"))
     with write_people(path, [image, video]) as write:
-        write(Frame(image, GREY), [PERSON, PERSON])
-        write(Frame(video, GREY, 3, 0.12, 25.0), [PERSON])
-        write(Frame(video, GREY, 4, 0.16, 25.0), [])
+        write(Result(Frame(image, GREY), [PERSON, PERSON]))
+        write(Result(Frame(video, GREY, 3, 0.12, 25.0), [PERSON]))
+        write(Result(Frame(video, GREY, 4, 0.16, 25.0), []))
         if write_people is write_json_lines:
             assert path.read_text().count("\n") == 3, "complete at any time"
     text = path.read_text()
@@ -59,7 +60,7 @@ def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_fil
         pass
     assert json.loads(path.read_text()) == []
     with pytest.raises(OSError), write_json(path, []) as write:
-        write(Frame(CAMERA, GREY, 0), [PERSON])
+        write(Result(Frame(CAMERA, GREY, 0), [PERSON]))
         raise OSError("disk full")
     assert json.loads(path.read_text()) == []
     assert list(tmp_path.iterdir()) == [path]
@@ -108,7 +109,7 @@ def write_coco_file(path, frames, people_of, skeleton=COCO, exif_frame="displaye
     sources = [frame.source for frame in frames]
     with write_coco(path, sources, skeleton, exif_frame) as write:
         for frame, people in zip(frames, people_of, strict=True):
-            write(frame, people)
+            write(Result(frame, people))
     return json.loads(path.read_text())
 
 
@@ -237,14 +238,14 @@ def test_all_files_have_the_id_of_a_tracked_person(tmp_path):
     frame = Frame(video, GREY, 3, 0.12, 25.0)
     tracked = dataclasses.replace(PERSON, id=7)
     with write_json(tmp_path / "people.json", [video]) as write:
-        write(frame, [tracked, PERSON])
+        write(Result(frame, [tracked, PERSON]))
     first, second = json.loads((tmp_path / "people.json").read_text())
     assert first["id"] == 7
     assert "id" not in second
     [annotation] = write_coco_file(tmp_path / "coco.json", [frame], [[tracked]])["annotations"]
     assert annotation["track_id"] == 7
     with write_csv(tmp_path / "people.csv", COCO) as write:
-        write(frame, [tracked, PERSON])
+        write(Result(frame, [tracked, PERSON]))
     rows = list(csv.DictReader((tmp_path / "people.csv").read_text().splitlines()))
     assert [row["id"] for row in rows] == ["7", ""]
     assert tracked.to_dict() == PERSON.to_dict() | {"id": 7}
@@ -254,9 +255,9 @@ def test_a_table_has_one_row_per_person(tmp_path):
     path = tmp_path / "people.csv"
     odd = os.fsdecode(b"odd, \xfc.png")
     with write_csv(path, COCO) as write:
-        write(image_frame(odd), [person_at((1.25, 2)), PERSON])
-        write(image_frame("b.png"), [])
-        write(Frame(Source("video", Path("v.mp4")), GREY, 3, 0.12), [PERSON])
+        write(Result(image_frame(odd), [person_at((1.25, 2)), PERSON]))
+        write(Result(image_frame("b.png"), []))
+        write(Result(Frame(Source("video", Path("v.mp4")), GREY, 3, 0.12), [PERSON]))
     assert b"odd, \xfc.png" in path.read_bytes()
     first, second, third = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8", errors="surrogateescape")))
     assert first["file_name"] == odd and first["frame"] == first["time"] == ""

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,12 +21,13 @@ from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import is_standard_output, open_text_output, resolve_link
 from posenet.images import oriented_size, read_header
-from posenet.inference.media.outputs import Write
 from posenet.inference.media.sources import Frame, Source
-from posenet.person import Person
+from posenet.inference.result import Result
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
+Write = Callable[[Result], None]
+"""Writes a result of an image that could be read. Results come in order."""
 MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
 
@@ -78,8 +79,8 @@ def write_json_lines(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
                 file.unlink()  # a hard link to it keeps its content
             return stack.enter_context(file.open("w", encoding="utf-8"))
 
-        def write(frame: Frame, people: Sequence[Person]) -> None:
-            lines = [json.dumps(people_entry(frame, person, ids.id_of(frame))) + "\n" for person in people]
+        def write(result: Result) -> None:
+            lines = [json.dumps(entry) + "\n" for entry in people_entries(result, ids)]
             open_file().writelines(lines)
             open_file().flush()
 
@@ -94,9 +95,9 @@ def write_json(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
     with open_text_output(path) as file:
         with _json_list(file) as append:
 
-            def write(frame: Frame, people: Sequence[Person]) -> None:
-                for person in people:
-                    append(people_entry(frame, person, ids.id_of(frame)))
+            def write(result: Result) -> None:
+                for entry in people_entries(result, ids):
+                    append(entry)
                 file.flush()
 
             yield write
@@ -117,12 +118,41 @@ def _json_list(file: TextIO) -> Iterator[Callable[[object], None]]:
     file.write("[]" if is_empty else "\n]")
 
 
-def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str, Any]:
-    """A person in COCO's results format, with the file name and, in a video, frame and time; with an id if tracked."""
-    entry = person.to_coco_result(image_id) | {"file_name": frame.source.name}
-    if frame.number is not None:
-        entry |= {"frame": frame.number, "time": round(frame.seconds, 4)}
-    return entry if person.id is None else entry | {"id": person.id}
+def people_entries(result: Result, ids: ImageIds) -> list[dict[str, Any]]:
+    """People in COCO's results format, with the file name and, in a video, frame and time; with an id if tracked."""
+    frame = result.frame
+    entries = []
+    for person in result:
+        entry = person.to_coco_result(ids.id_of(frame)) | {"file_name": frame.source.name}
+        if frame.number is not None:
+            entry |= {"frame": frame.number, "time": round(frame.seconds, 4)}
+        entries.append(entry if person.id is None else entry | {"id": person.id})
+    return entries
+
+
+@contextlib.contextmanager
+def write_json_folder(paths: Mapping[Source, Sequence[Path]], sources: Iterable[Source]) -> Iterator[Write]:
+    """For each image or video a file of its people, as ``write_json`` writes all of them into one.
+
+    ``paths`` are those of ``output_paths``. A file is complete when results of another source arrive, or at the end.
+    """
+    ids = ImageIds(sources)
+    current: Source | None = None
+    append: Callable[[object], None]
+    with contextlib.ExitStack() as stack:
+
+        def write(result: Result) -> None:
+            nonlocal current, append
+            if result.frame.source != current:
+                stack.close()  # completes the file of the last source
+                current = result.frame.source
+                file = stack.enter_context(open_text_output(paths[current][0]))
+                stack.callback(file.write, "\n")
+                append = stack.enter_context(_json_list(file))
+            for entry in people_entries(result, ids):
+                append(entry)
+
+        yield write
 
 
 def image_folder(sources: Iterable[Source]) -> Path:
@@ -192,7 +222,8 @@ def write_coco(
         file.write(',\n"annotations": ')
         with _json_list(file) as append_annotation, _json_list(images) as append_image:
 
-            def write(frame: Frame, people: Sequence[Person]) -> None:
+            def write(result: Result) -> None:
+                frame = result.frame
                 orientation = 1
                 if exif_frame == "stored" and frame.number is None and frame.source.path is not None:
                     orientation = read_header(frame.source.path).orientation
@@ -207,7 +238,7 @@ def write_coco(
                 if frame.number is not None:
                     image |= {"video": frame.source.name, "frame": frame.number, "time": round(frame.seconds, 4)}
                 append_image(image)
-                for person in people:
+                for person in result:
                     keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
                     if not keypoints[:, 2].any():
                         continue
@@ -270,10 +301,11 @@ def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
         rows = csv.writer(file)
         rows.writerow(columns)
 
-        def write(frame: Frame, people: Sequence[Person]) -> None:
+        def write(result: Result) -> None:
+            frame = result.frame
             time = "" if frame.number is None else round(frame.seconds, 4)
             number = "" if frame.number is None else frame.number
-            for person in people:
+            for person in result:
                 person_id = "" if person.id is None else person.id
                 row: list[Any] = [frame.source.name, number, time, person_id, round(person.score, 4)]
                 row += person.box().astype(float).round(3).tolist()

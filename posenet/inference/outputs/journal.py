@@ -22,8 +22,8 @@ from filelock import FileLock, Timeout
 
 from posenet.errors import DataError
 from posenet.files import OWN_LOCK, name_file_in_errors, write_atomically
-from posenet.inference.media.frames import FramePeople
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.skeleton import Skeleton
 
@@ -130,19 +130,22 @@ def _lock(journal: Path) -> Iterator[None]:
 class Journal:
     """A file with a line that describes the run, a line for each frame in order, and a last line.
 
-    After a kill, the last line may be torn, and the last block (see ``split_into_blocks``) incomplete. Both are cut off
-    when the run continues.
+    After a kill, the last line may be torn, and the last block (see ``split_into_blocks``) incomplete. A torn line and
+    an incomplete block of images are cut off when the run continues. A video continues after its last whole batch.
 
     Attributes:
         next_block: the number of the block with which the run continues; valid after ``replay``.
+        begun: the results of that block that are recorded, if it is a video; valid after ``replay``.
     """
 
-    def __init__(self, path: Path, sources: Sequence[Source], skeleton: Skeleton) -> None:
+    def __init__(self, path: Path, sources: Sequence[Source], skeleton: Skeleton, batch_size: int) -> None:
         self.path = path
         self.next_block = 0
+        self.begun: list[Result] = []
         self._sources = sources
         self._index_of = {source: index for index, source in enumerate(sources)}
         self._skeleton = skeleton
+        self._batch_size = batch_size
 
     @contextlib.contextmanager
     def open(self, run: Mapping[str, Any], outputs: Sequence[str], *, resume: bool) -> Iterator[None]:
@@ -163,35 +166,43 @@ class Journal:
             with open(self.path, "ab", buffering=0) as self._file:
                 yield
 
-    def replay(self) -> Iterator[FramePeople]:
-        """Yield the frames of the blocks that are complete; cut off what follows. The images have no pixels."""
-        pending: list[FramePeople] = []
+    def replay(self) -> Iterator[Result]:
+        """Yield the results of the blocks that are complete; cut off what is neither in them nor in ``begun``."""
+        pending: list[tuple[Result, int]] = []  # and the position after each line
         with open(self.path, "rb") as file:
             cut = position = len(file.readline())
             for line in file:
                 try:
                     entry = json.loads(line)
-                    item = None if entry == {END: True} else self._decode(entry)
+                    result = None if entry == {END: True} else self._decode(entry)
                 except _DAMAGE:  # a torn line
                     break
-                block = len(self._sources) if item is None else item.frame.source.block
+                block = len(self._sources) if result is None else result.frame.source.block
                 if block > self.next_block:
-                    yield from pending
+                    yield from (result for result, _ in pending)
                     pending = []
                     self.next_block = block
                     cut = position
-                if item is not None:
-                    pending.append(item)
                 position += len(line)
+                if result is not None:
+                    pending.append((result, position))
+        readable = 0
+        for number, (result, end) in enumerate(pending, 1):
+            readable += result.error is None
+            is_video = not result.frame.source.may_be_image
+            if is_video and result.error is None and readable % self._batch_size == 0:
+                self.begun = [result for result, _ in pending[:number]]
+                cut = end
         os.truncate(self.path, cut)
 
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        """Append a frame."""
+    def write(self, result: Result) -> None:
+        """Append a result."""
+        frame = result.frame
         entry: dict[str, Any] = {"source": self._index_of[frame.source]}
         if frame.error:
             entry["error"] = str(frame.error)
         else:
-            found = [[person.keypoints.tolist(), person.score, person.id] for person in people]
+            found = [[person.keypoints.tolist(), person.score] for person in result]
             size = frame.image.shape[:2]
             entry |= {"number": frame.number, "seconds": frame.seconds, "size": size, "people": found}
         self._append(entry)
@@ -204,22 +215,23 @@ class Journal:
         with name_file_in_errors(self.path):
             self._file.write(_line(entry))
 
-    def _decode(self, entry: dict[str, Any]) -> FramePeople:
+    def _decode(self, entry: dict[str, Any]) -> Result:
         """The content of a line; one of ``_DAMAGE`` if this program cannot have written it."""
         source = self._sources[_whole(entry["source"])]
         if "error" in entry:
-            return FramePeople(Frame(source, error=DataError(str(entry["error"]))), [])
+            return Result(Frame(source, error=DataError(str(entry["error"])), is_recorded=True), [], self._skeleton)
         height, width = map(_whole, entry["size"])
         without_pixels = np.broadcast_to(np.uint8(0), (height, width, 3))
         number = None if entry["number"] is None else _whole(entry["number"])
         people = [self._decode_person(*person) for person in entry["people"]]
-        return FramePeople(Frame(source, without_pixels, number, _finite(entry["seconds"])), people)
+        frame = Frame(source, without_pixels, number, _finite(entry["seconds"]), is_recorded=True)
+        return Result(frame, people, self._skeleton)
 
-    def _decode_person(self, keypoints: Any, score: Any, person_id: Any) -> Person:
+    def _decode_person(self, keypoints: Any, score: Any) -> Person:
         array = np.array(keypoints, np.float32)
         if array.shape != (self._skeleton.num_keypoints, 3) or not np.isfinite(array).all():
             raise ValueError("a person has other keypoints")
-        return Person(array, _finite(score), self._skeleton, None if person_id is None else _whole(person_id))
+        return Person(array, _finite(score), self._skeleton)
 
 
 def write_completion_note(path: Path, run: Mapping[str, Any], unreadable: Mapping[int, str]) -> None:

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.inference.media.outputs import (
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.outputs.drawings import (
     drawing_suffixes,
     output_paths,
     require_display,
     show_in_window,
     write_drawings,
 )
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from tests.helpers.videos import GREY, full_disk, install_window, read_video, write_video
 
 CAMERA = Source("camera", 2)

@@ -24,7 +24,6 @@ from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, atomic_replacement, name_file_in_errors, resolve_link, shorten_name
 from posenet.images import WRITABLE_SUFFIXES, write_image
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
-from posenet.person import Person
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
@@ -35,8 +34,6 @@ WINDOW_TITLE = "posenet"
 _ESCAPE = 27
 _CLOSE_KEYS = frozenset([ord("q"), ord("Q"), _ESCAPE])
 
-Write = Callable[[Frame, Sequence[Person]], None]
-"""Writes a frame that could be read, with its people. Frames come in order."""
 Show = Callable[[Frame, np.ndarray], None]
 """Writes or shows the drawing of a frame, (H, W, 3) uint8 BGR."""
 
@@ -74,6 +71,16 @@ def drawing_suffixes(source: Source) -> list[str]:
     as_image = source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
     as_video = source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
     return {"image": [as_image], "animation": [as_image, as_video]}.get(source.kind, [as_video])
+
+
+def sheet_suffixes(source: Source) -> list[str]:
+    """Suffixes of the sheets of maps of a source: a file, or a folder of files for a video, whose suffix is empty."""
+    return {"image": [".jpg"], "animation": [".jpg", ""]}.get(source.kind, [""])
+
+
+def sheet_path(paths: Sequence[Path], frame: Frame) -> Path:
+    """The sheet of a frame of a source with these ``output_paths``; those of a video are named by frame number."""
+    return paths[0] if frame.number is None else paths[-1] / f"{frame.number:06d}.jpg"
 
 
 @contextlib.contextmanager

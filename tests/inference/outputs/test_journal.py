@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.inference.media.journal import Journal
 from posenet.inference.media.sources import Frame, Source, split_into_blocks
+from posenet.inference.outputs.journal import Journal
+from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.skeleton import COCO
 
@@ -20,7 +21,7 @@ PERSON = Person(np.ones((COCO.num_keypoints, 3), np.float32), 0.5, COCO)
 
 def new_journal(path: Path) -> Journal:
     sources = [Source("image", Path(f"{number}.png")) for number in range(3)]
-    return Journal(path, [source for [source] in split_into_blocks(sources, 1)], COCO)
+    return Journal(path, [source for [source] in split_into_blocks(sources, 1)], COCO, 1)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +31,8 @@ def new_journal(path: Path) -> Journal:
     + [{"seconds": value} for value in (None, "x", float("nan"), 10**400)]
     + [{"number": value} for value in (-1, 0.5, "0")]
     + [{"people": value} for value in (None, [1], [[]])]
-    + [{"people": [value]} for value in ([[[1, 2, 3]], 0.5, None], [[], 0.5, None])]
-    + [{"people": [[PERSON.keypoints.tolist(), *value]]} for value in (["x", None], [float("inf"), None], [0.5, "1"])]
+    + [{"people": [value]} for value in ([[[1, 2, 3]], 0.5], [[], 0.5])]
+    + [{"people": [[PERSON.keypoints.tolist(), *value]]} for value in (["x"], [float("inf")], [0.5, "1"])]
     + ['"end"', "5", "null", "[]", "[" * 10_000],
 )
 def test_a_line_that_the_program_cannot_have_written_ends_the_journal(tmp_path: Path, changes: Any) -> None:
@@ -40,7 +41,7 @@ def test_a_line_that_the_program_cannot_have_written_ends_the_journal(tmp_path: 
     with journal.open(RUN, [], resume=False):
         for number in range(3):
             source = Source("image", Path(f"{number}.png"), block=number)
-            journal.write(Frame(source, np.zeros((4, 6, 3), np.uint8)), [PERSON])
+            journal.write(Result(Frame(source, np.zeros((4, 6, 3), np.uint8)), [PERSON]))
     header, first, second, third = path.read_text().splitlines()
     damaged = json.dumps(json.loads(second) | changes) if isinstance(changes, dict) else changes
     path.write_text(f"{header}\n{first}\n{damaged}\n{third}\n")

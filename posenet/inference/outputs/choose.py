@@ -1,0 +1,145 @@
+"""Choosing and checking what a prediction writes, before any work is done."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from posenet.errors import ConfigError
+from posenet.files import check_outputs, is_standard_output, resolve_link
+from posenet.images import IMAGE_SUFFIXES
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Source, files_of_source
+from posenet.inference.outputs.drawings import drawing_suffixes, output_paths, sheet_suffixes
+from posenet.inference.outputs.journal import find_journals, require_journal, side_files, unrecorded_outputs
+
+DEFAULT_FOLDER = "predictions"
+"""Where drawings go if no output is named; ``predictions-2`` and so on if there is something in it."""
+
+Paths = dict[Source, list[Path]]
+"""What ``output_paths`` returns."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a prediction writes; the arguments are those of ``posenet.predict``."""
+
+    drawings: Paths
+    """Empty without drawings."""
+    sheets: Paths
+    """Of all maps; empty without them."""
+    people: Paths
+    """A file of the people of each source; empty without them."""
+    json: str | None
+    """One file of all people."""
+    coco: str | None
+    csv: str | None
+    folders: list[str]
+    """The folders that are named by the user, or chosen."""
+
+    @property
+    def files(self) -> list[str]:
+        """The files of all people."""
+        return [path for path in (self.json, self.coco, self.csv) if path]
+
+    @property
+    def journaled(self) -> Path | None:
+        """The first file of people, which can have journals; None if all are devices or standard output."""
+        files = [resolve_link(Path(path)) for path in self.files if not is_standard_output(path)]
+        return next((path for path in files if path.is_file() or not path.exists()), None)
+
+
+def choose_outputs(
+    sources: Sequence[Source],
+    *,
+    output: str | None,
+    json: str | None,
+    coco: str | None,
+    csv: str | None,
+    heatmaps: str | None,
+    show: bool,
+) -> Outputs:
+    """Choose the names of all files; ``ConfigError`` if the arguments contradict each other."""
+    if not (output or json or coco or csv or heatmaps or show):
+        output = _free_folder()
+    if json and json != "-" and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
+        raise ConfigError(
+            f"--json {json} writes JSON; end the name with .json, or .jsonl for one person per line, or name a folder "
+            "for a file of each image"
+        )
+    json_folder = json if json and _is_folder(json) else None
+    folders = {"--output": output, "--heatmaps": heatmaps, "--json": json_folder}
+    named = {flag: folder for flag, folder in folders.items() if folder}
+    for flag, folder in named.items():
+        suffix = Path(folder).suffix
+        if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
+            raise ConfigError(f"{flag} {folder} would be a folder for files named like the inputs; leave out {suffix}")
+    if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
+        raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
+    return Outputs(
+        drawings=output_paths(sources, Path(output), drawing_suffixes) if output else {},
+        sheets=output_paths(sources, Path(heatmaps), sheet_suffixes) if heatmaps else {},
+        people=output_paths(sources, Path(json_folder), lambda source: [".json"]) if json_folder else {},
+        json=None if json_folder else json,
+        coco=coco,
+        csv=csv,
+        folders=list(named.values()),
+    )
+
+
+def _is_folder(path: str) -> bool:
+    """Whether a name stands for a folder: one that exists, ends with a slash, or is new and has no suffix."""
+    return path != "-" and (
+        os.path.isdir(path) or path.endswith(("/", os.sep)) or not (Path(path).suffix or os.path.lexists(path))
+    )
+
+
+def _free_folder() -> str:
+    names = itertools.chain([DEFAULT_FOLDER], (f"{DEFAULT_FOLDER}-{number}" for number in itertools.count(2)))
+    return next(name for name in names if not os.path.lexists(name) or (os.path.isdir(name) and not os.listdir(name)))
+
+
+def is_lines_file(path: str | Path) -> bool:
+    """Whether a file of people has one person per line."""
+    return Path(path).suffix.lower() == ".jsonl"
+
+
+def check_paths(
+    outputs: Outputs,
+    sources: Sequence[Source],
+    other_inputs: Iterable[str | Path | int],
+    *,
+    overwrite: bool,
+    resume: bool,
+    is_shard: bool,
+    world_size: int,
+) -> None:
+    """Check all files that will be written (see ``check_outputs``); ``DataError`` if one of them cannot be."""
+    journaled = outputs.journaled
+    has_journals = journaled is not None and (resume or world_size > 1 or is_lines_file(journaled))
+    beside: dict[Path, re.Pattern[bytes]] = {}
+    if journaled is not None and has_journals:
+        beside = side_files(journaled, world_size)
+    new = outputs.files
+    is_continued = False
+    if resume and journaled is not None and not overwrite:
+        require_journal(journaled)
+        is_continued = bool(find_journals(journaled))
+        new = unrecorded_outputs(journaled, outputs.files)
+    files = [*itertools.chain(*outputs.drawings.values(), *outputs.people.values())]
+    folders: list[Path] = []
+    for source, paths in outputs.sheets.items():
+        for path, suffix in zip(paths, sheet_suffixes(source)):
+            (files if suffix else folders).append(path)
+    check_outputs(
+        [*outputs.files, *files],
+        itertools.chain(other_inputs, *map(files_of_source, sources)),
+        # The shards of a job that can be resumed write their drawings into the same folder.
+        overwrite=overwrite or is_continued or (resume and is_shard),
+        folders=folders,
+        side_files=beside,
+    )
+    check_outputs(new, overwrite=overwrite)

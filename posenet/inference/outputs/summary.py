@@ -1,0 +1,109 @@
+"""What a prediction has found, how fast, and what it could not read."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from posenet.errors import DataError
+from posenet.inference.media.sources import Source
+from posenet.inference.result import Result
+from posenet.messages import pluralize
+
+MAX_NAMED_FAILURES = 5
+"""Number of unreadable sources that the last message names."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class PredictionSummary:
+    """What has been found in some sources, and which of them could not be read completely."""
+
+    sources: Sequence[Source]
+    counts: Counter[str] = field(default_factory=Counter)
+    """Numbers of images, video frames, live frames, and detections: people without an id."""
+    tracks: set[tuple[Source, int]] = field(default_factory=set)
+    """The people with an id."""
+    unreadable: dict[Source, DataError] = field(default_factory=dict)
+    """The first error of every source."""
+    is_interrupted: bool = False
+    is_closed: bool = False
+    """Whether the user has closed the window of ``--show`` before the end."""
+    seconds: float = 0.0
+    """From the first image that was read to the last that was written, without those of an earlier run."""
+    busy: dict[str, float] = field(default_factory=dict)
+    """Seconds in which the stages of prediction were at work; several are at the same time."""
+    files: list[str] = field(default_factory=list)
+    """The files and folders that were written."""
+
+    def add(self, result: Result) -> None:
+        """Count a result; log the first error of each source."""
+        frame = result.frame
+        if frame.error:
+            if frame.source not in self.unreadable:
+                self.unreadable[frame.source] = frame.error
+                _log.warning("%s", frame.error)
+            return
+        self.tracks.update((frame.source, person.id) for person in result if person.id is not None)
+        self.counts["detections"] += sum(person.id is None for person in result)
+        self.counts["images" if frame.number is None else "video frames"] += 1
+        self.counts["live frames"] += frame.is_live
+
+    def merge(self, others: Iterable[PredictionSummary]) -> PredictionSummary:
+        """The sum of the summaries of all processes."""
+        total = PredictionSummary(self.sources)
+        for other in others:
+            total.counts.update(other.counts)
+            total.tracks |= other.tracks
+            total.unreadable |= other.unreadable
+            total.is_interrupted |= other.is_interrupted
+            total.is_closed |= other.is_closed
+            total.seconds = max(total.seconds, other.seconds)
+            for name, seconds in other.busy.items():
+                total.busy[name] = total.busy.get(name, 0.0) + seconds
+        return total
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether any frame could be read."""
+        return self.counts["images"] + self.counts["video frames"] > 0
+
+    def __str__(self) -> str:
+        images, frames, detections = (self.counts[name] for name in ("images", "video frames", "detections"))
+        counts = []
+        if images or not frames:
+            counts.append(pluralize(images, "image"))
+        if frames:
+            counts.append(pluralize(frames, "video frame"))
+        if self.tracks:
+            people = pluralize(len(self.tracks), "tracked person", "tracked people")
+            people += f" and {pluralize(detections, 'detection')}" if detections else ""
+        elif frames:
+            people = pluralize(detections, "detection")
+        else:
+            people = pluralize(detections, "person", "people")
+        return f"{people} in {' and '.join(counts)}"
+
+    def speed(self) -> str:
+        """Images or frames per second, and the share of the time in which each stage was at work; empty without any."""
+        count = self.counts["predicted"]
+        if not count or not self.seconds:
+            return ""
+        unit = "frames" if self.counts["video frames"] else "images"
+        longest_first = sorted(self.busy.items(), key=lambda stage: -stage[1])
+        shares = ", ".join(f"{name} {seconds / self.seconds:.0%}" for name, seconds in longest_first)
+        return f"{count / self.seconds:.3g} {unit}/s, busy: {shares}"
+
+    def unreadable_error(self) -> DataError | None:
+        """An error that names the unreadable sources; None if all could be read."""
+        if not self.unreadable:
+            return None
+        only_images = all(source.kind == "image" for source in self.sources)
+        inputs = pluralize(len(self.sources), "image" if only_images else "input")
+        problem = "could not be read" if only_images else "could not be read completely"
+        names = [source.name for source in self.unreadable]
+        shown = ", ".join(names[:MAX_NAMED_FAILURES]) + (" ..." if len(names) > MAX_NAMED_FAILURES else "")
+        return DataError(f"{len(names)} of {inputs} {problem}: {shown}")

@@ -1,0 +1,533 @@
+"""``predict``: from inputs to files, in one process or several, and again from where an earlier run has stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import itertools
+import logging
+import math
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posenet.devices.ranks import Ranks
+from posenet.errors import ConfigError, DataError
+from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
+from posenet.images import write_image
+from posenet.inference.media.frames import read_frames, require_pyav
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
+from posenet.inference.outputs.choose import Outputs, check_paths, choose_outputs, is_lines_file
+from posenet.inference.outputs.drawings import require_display, sheet_path, show_in_window, write_drawings
+from posenet.inference.outputs.journal import (
+    Journal,
+    check_resumable,
+    completion_note_path,
+    journal_paths,
+    read_completion_note,
+    write_completion_note,
+)
+from posenet.inference.outputs.people_files import (
+    Write,
+    write_coco,
+    write_csv,
+    write_json,
+    write_json_folder,
+    write_json_lines,
+)
+from posenet.inference.outputs.summary import PredictionSummary
+from posenet.inference.pipeline import predict_frames, track_people
+from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
+from posenet.inference.shares import share
+from posenet.messages import pluralize
+from posenet.progress_bar import progress_bar
+from posenet.settings import TrackingConfig
+from posenet.visualization.drawing import Trails
+from posenet.visualization.sheets import draw_heatmap_sheet
+
+JOURNAL_VERSION = 2
+"""Journals of another version are not continued."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionOptions:
+    """The options of ``predict``, which explains them."""
+
+    output: str | None = None
+    json: str | None = None
+    coco: str | None = None
+    csv: str | None = None
+    heatmaps: str | None = None
+    show: bool = False
+    overwrite: bool = False
+    resume: bool = False
+    recursive: bool = False
+    shard: str | None = None
+    start: float = 0.0
+    duration: float = math.inf
+    stride: int = 1
+    track: bool = False
+    smooth: bool = False
+    trails: bool = False
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether people get numbers."""
+        return self.track or self.smooth or self.trails
+
+
+def predict(
+    inputs: str | os.PathLike[str] | int | Iterable[str | os.PathLike[str] | int],
+    predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor] = "simplepose",
+    *,
+    progress: bool = True,
+    ranks: Ranks | None = None,
+    stop_requested: Callable[[], bool] = lambda: False,
+    on_result: Callable[[Result], object] | None = None,
+    other_inputs: Iterable[str | Path | int] = (),
+    **options: Any,
+) -> PredictionSummary:
+    """Find people in images, videos, streams and cameras; draw them, and write their keypoints.
+
+    For results in memory, iterate over ``Predictor.stream``.
+
+    Args:
+        inputs: one or several: files, folders, patterns, addresses and numbers of cameras. "-" is standard input: a
+            list of files, or one image.
+        predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one.
+        progress: whether to show a progress bar.
+        ranks: the processes that share the inputs; None is this process alone.
+        stop_requested: checked after every image; true ends the prediction. What has been found is written.
+        on_result: called with every result, in order, when it is written.
+        other_inputs: further files that are never replaced.
+        options:
+            output: folder for drawings of images and videos. If no output is named at all, a new folder.
+            json: file of all people in COCO's results format, with file names, and in videos with frame numbers and
+                times; ``.jsonl`` has one person per line while the prediction runs. Or a folder for a file of each
+                image.
+            coco: file of a COCO data set: all images, with the people as annotations.
+            csv: file of a table with one person per row.
+            heatmaps: folder for sheets with all maps of the network.
+            show: show the drawings in a window.
+            overwrite: replace files that exist. An input is never replaced.
+            resume: continue the files of people after an interruption.
+            recursive: search the subfolders of folders too.
+            shard: "3/100" predicts only part 3, counted from 0, of 100 equal parts of the inputs.
+            start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
+            track: give every person of a video an id that stays.
+            smooth: remove the jitter of keypoints in videos; implies ``track``.
+            trails: draw where every person of a video was; implies ``track``.
+
+    Returns:
+        Counts, speed, the files that were written, and what could not be read, which is not an error here.
+
+    Raises:
+        PosenetError: an input does not exist, an output exists, none of the inputs can be read, or the network cannot
+            be loaded.
+    """
+    ranks = ranks or Ranks()
+    run = _prepare(inputs, predictor, PredictionOptions(**options), list(other_inputs), ranks)
+    summary = PredictionSummary(run.sources)
+    if not ranks.run_on_all(lambda: _is_complete(run, summary)):
+        ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
+        summary = summary.merge(ranks.gather_objects(summary))
+        ranks.run_on_main(lambda: _complete(run, summary))
+        if summary.has_frames:
+            # After an interruption, several processes leave the people in their journals.
+            are_joined = ranks.world_size == 1 or not summary.is_interrupted
+            files = run.outputs.files if are_joined else []
+            summary.files = [path for path in [*run.outputs.folders, *files] if path != "-"]
+    return summary
+
+
+def check_inputs_and_outputs(
+    inputs: Sequence[str], options: PredictionOptions, other_inputs: Iterable[str | Path | int], world_size: int
+) -> None:
+    """Raise what ``predict`` raises for inputs and outputs. Standard input, which can be read once, is not read."""
+    sources = [] if "-" in inputs else _find_inputs(inputs, options, world_size)
+    _check_outputs(_choose_outputs(options, sources), sources, options, other_inputs, world_size)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What all processes together predict, with which network, and the journals from which it can be resumed."""
+
+    options: PredictionOptions
+    ranks: Ranks
+    sources: list[Source]
+    outputs: Outputs
+    predictor: Predictor
+    tracking: TrackingConfig | None
+    blocks: Sequence[list[Source]]
+    """The sources, or those of a shard, in numbered blocks."""
+    journaled: Path | None
+    """The file of people that has journals; None without."""
+    description: dict[str, Any]
+    """Everything that the people depend on, for the journals. Messages name the keys whose values differ."""
+
+    def journal_of(self, rank: int) -> Journal | None:
+        """The journal of one of the processes."""
+        if self.journaled is None:
+            return None
+        path = journal_paths(self.journaled, self.ranks.world_size)[rank]
+        return Journal(path, self.sources, self.predictor.skeleton, self.predictor.settings.batch_size)
+
+    def tracked(self, results: Iterable[Result]) -> Iterable[Result]:
+        """The results, with people who have numbers if they are tracked."""
+        return results if self.tracking is None else track_people(results, self.tracking)
+
+
+def _prepare(
+    inputs: Any,
+    predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor],
+    options: PredictionOptions,
+    other_inputs: Sequence[str | Path | int],
+    ranks: Ranks,
+) -> _Run:
+    """Check the options, find the inputs and load the network."""
+    shard, num_shards = _parse_shard(options.shard)
+    names = [inputs] if isinstance(inputs, (str, os.PathLike, int)) else list(inputs)
+    names = [name if isinstance(name, int) else os.fspath(name) for name in names]
+    sources: list[Source] = ranks.broadcast_object(
+        ranks.run_on_main(lambda: _find_inputs(list(map(str, names)), options, ranks.world_size))
+    )
+    outputs = ranks.broadcast_object(ranks.run_on_main(lambda: _choose_outputs(options, sources)))
+    ranks.run_on_main(lambda: _check_outputs(outputs, sources, options, other_inputs, ranks.world_size))
+    if options.show:
+        require_display()
+    if options.is_tracked and all(source.kind == "image" for source in sources):
+        _log.warning("--track, --smooth and --trails have no effect on images, only on videos and cameras")
+    loaded = ranks.run_on_all(lambda: _load(predictor))
+    all_blocks = split_into_blocks(sources, loaded.settings.batch_size)
+    sources = [source for block in all_blocks for source in block]
+    blocks = share(all_blocks, shard, num_shards)
+    tracking = None
+    if options.is_tracked:
+        tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
+    journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
+    description = {} if journaled is None else _describe(options, sources, loaded, tracking)
+    # The paths of outputs are those of the sources without their blocks, which do not count in comparisons.
+    return _Run(options, ranks, sources, outputs, loaded, tracking, blocks, journaled, description)
+
+
+def _load(predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor]) -> Predictor:
+    if isinstance(predictor, Predictor):
+        return predictor
+    return Predictor(predictor) if isinstance(predictor, (str, os.PathLike)) else predictor()
+
+
+def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: int) -> list[Source]:
+    """The inputs, each once."""
+    listed: list[Source] = []
+    if "-" in inputs:
+        if sys.stdin is None:
+            raise DataError("standard input is closed; give the names of files instead of -")
+        listed = parse_standard_input(sys.stdin.buffer.read())
+    sources = find_sources(inputs, listed=listed, recursive=options.recursive)
+    if not sources:
+        raise DataError("no input: the list of files is empty")
+    live = [source.name for source in sources if source.may_be_live]
+    if world_size > 1 and (live or options.show):
+        reason = "--show" if options.show else live[0]
+        raise ConfigError(f"{reason} needs a single process; leave out --nproc and the launcher")
+    if (options.shard or options.resume) and live:
+        raise ConfigError(f"--shard and --resume need inputs that can be read again, unlike {live[0]}")
+    kinds = {source.kind for source in sources}
+    if "video" in kinds or (options.output and kinds & {"numbered", "camera"}):
+        require_pyav()
+    return sources
+
+
+def _choose_outputs(options: PredictionOptions, sources: Sequence[Source]) -> Outputs:
+    return choose_outputs(
+        sources,
+        output=options.output,
+        json=options.json,
+        coco=options.coco,
+        csv=options.csv,
+        heatmaps=options.heatmaps,
+        show=options.show,
+    )
+
+
+def _check_outputs(
+    outputs: Outputs,
+    sources: Sequence[Source],
+    options: PredictionOptions,
+    other_inputs: Iterable[str | Path | int],
+    world_size: int,
+) -> None:
+    check_paths(
+        outputs,
+        sources,
+        other_inputs,
+        overwrite=options.overwrite,
+        resume=options.resume,
+        is_shard=options.shard is not None,
+        world_size=world_size,
+    )
+
+
+def _parse_shard(text: str | None) -> tuple[int, int]:
+    """The index and the count of ``3/100``; the whole without a text."""
+    if text is None:
+        return 0, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None:
+        raise ConfigError(f"--shard {text}: give the number of the shard and their count, such as 0/100")
+    index, count = int(match[1]), int(match[2])
+    if index >= count:
+        raise ConfigError(f"--shard {text}: shards count from 0, so the first number must be below the second")
+    return index, count
+
+
+def _choose_journaled_file(
+    options: PredictionOptions, outputs: Outputs, sources: Sequence[Source], num_blocks: int, world_size: int
+) -> Path | None:
+    """The file of people that has journals, because it can be resumed or several processes write it; None without.
+
+    Raises:
+        ConfigError: no option names a file of people that can have journals.
+    """
+    file = outputs.journaled
+    if options.resume or (world_size > 1 and outputs.files):
+        if file is None:
+            reason = "--resume" if options.resume else "a prediction by several processes"
+            raise ConfigError(f"{reason} needs a file of people: give --json, --coco or --csv the name of a file")
+        return file
+    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
+    return file if can_continue and num_blocks > 1 else None
+
+
+def _describe(
+    options: PredictionOptions, sources: Sequence[Source], predictor: Predictor, tracking: TrackingConfig | None
+) -> dict[str, Any]:
+    """See ``_Run.description``."""
+    names = hashlib.sha256()
+    for source in sources:
+        names.update(f"{source.kind}:{source.name}\n".encode(errors="surrogateescape"))
+    settings = dataclasses.asdict(predictor.settings)
+    return {
+        "journal": JOURNAL_VERSION,
+        "inputs": names.hexdigest(),
+        **predictor.origin,
+        "inference settings": settings | {"scales": list(predictor.settings.scales)},
+        "--shard": options.shard,
+        "--min-score": predictor.min_score,
+        "frames of videos (--start, --duration, --stride)": [options.start, str(options.duration), options.stride],
+        "tracking settings": dataclasses.asdict(tracking) if tracking else None,
+    }
+
+
+def _is_complete(run: _Run, summary: PredictionSummary) -> bool:
+    """Whether an earlier run with ``resume`` is complete. If so, add to the summary what that run could not read.
+
+    Raises:
+        DataError: the file of people can neither be continued nor started.
+    """
+    if not run.options.resume or run.journaled is None:
+        return False
+    note = completion_note_path(run.journaled)
+    unreadable = read_completion_note(note, run.description, run.sources)
+    if unreadable is None:
+        check_resumable(run.journaled, run.ranks.world_size)
+        return False
+    missing = [path for path in run.outputs.files if path != "-" and not Path(path).exists()]
+    if missing:
+        raise DataError(
+            f"{missing[0]} is missing, but according to {note} the prediction is complete; start again with "
+            "--overwrite instead of --resume"
+        )
+    _log.info("%s is complete", run.journaled)
+    for journal in journal_paths(run.journaled, run.ranks.world_size):
+        if journal != note:
+            journal.unlink(missing_ok=True)  # the earlier run may have been killed just before this
+    for source, text in unreadable.items():
+        summary.add(Result(Frame(source, error=DataError(text))))
+    return True
+
+
+def _predict_share(
+    run: _Run,
+    summary: PredictionSummary,
+    progress: bool,
+    stop_requested: Callable[[], bool],
+    on_result: Callable[[Result], object] | None,
+) -> None:
+    """Predict the blocks of this process. One process alone writes the files of people, and perhaps a journal.
+
+    Of several processes, each writes a journal, and ``_complete`` the files.
+    """
+    is_alone = run.ranks.world_size == 1
+    closed = threading.Event()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(name_file_in_errors(", ".join([*run.outputs.files, *run.outputs.folders])))
+        journal = run.journal_of(run.ranks.rank)
+        if journal:
+            stack.enter_context(journal.open(run.description, run.outputs.files, resume=run.options.resume))
+        if run.options.resume and run.ranks.is_main:
+            for path in run.outputs.files:
+                remove_leftovers(resolve_link(Path(path)))
+        write_people = _open_people_files(run, stack) if is_alone else []
+        write_images = _open_image_outputs(run, stack, stop_requested, closed.set)
+        recorded = journal.replay() if journal else iter(())
+        found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
+        bar = stack.enter_context(_progress_bar(run, progress and run.ranks.is_main))
+        begin = time.perf_counter()
+        writing = 0.0
+        for result in run.tracked(itertools.chain(recorded, found)):
+            summary.add(result)
+            start = time.perf_counter()
+            if result.error is None:
+                for write in [*write_people, *([] if result.frame.is_recorded else write_images)]:
+                    write(result)
+            writing += time.perf_counter() - start
+            if on_result is not None:
+                on_result(result)
+            bar.update()
+            summary.is_interrupted = stop_requested()
+            if summary.is_interrupted or closed.is_set():
+                break
+        else:
+            if journal:
+                journal.finish()
+        summary.seconds = time.perf_counter() - begin
+        summary.busy["drawing and writing"] = writing
+        summary.is_closed = closed.is_set()
+        error = summary.unreadable_error()
+        if error and not summary.is_interrupted and not summary.has_frames and is_alone:
+            raise error  # inside the context, so that no files of people replace earlier ones
+
+
+def _find_people(
+    run: _Run, journal: Journal | None, summary: PredictionSummary, stop_requested: Callable[[], bool]
+) -> Generator[Result, None, None]:
+    """The results of this process that its journal does not have, and those of the video in which it ends."""
+    options = run.options
+    blocks = share(run.blocks, run.ranks.rank, run.ranks.world_size)
+    remaining = [block for block in blocks if not journal or block[0].block >= journal.next_block]
+    sources = [source for block in remaining for source in block]
+    if len(remaining) < len(blocks):
+        _log.info("already done: %s", pluralize(sum(map(len, blocks)) - len(sources), "input"))
+    frames = read_frames(
+        sources,
+        start=options.start,
+        duration=options.duration,
+        stride=options.stride,
+        stop_requested=stop_requested,
+    )
+    with contextlib.closing(frames):
+        # The images are read again, for the drawings; the people in them are known.
+        for recorded in journal.begun if journal else []:
+            frame = next(frames, None)
+            if frame is None or not _is_same_frame(frame, recorded.frame):
+                raise DataError(
+                    f"{recorded.frame.source.name} has changed since the prediction began; start again without --resume"
+                )
+            yield dataclasses.replace(recorded, frame=frame)
+        with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:
+            for result in results:
+                if journal:
+                    journal.write(result)
+                summary.counts["predicted"] += result.error is None
+                yield result
+
+
+def _is_same_frame(frame: Frame, other: Frame) -> bool:
+    if frame.error is not None or other.error is not None:
+        return str(frame.error) == str(other.error)
+    return (frame.source, frame.number, frame.image.shape) == (other.source, other.number, other.image.shape)
+
+
+def _progress_bar(run: _Run, is_shown: bool) -> Any:
+    blocks = share(run.blocks, run.ranks.rank, run.ranks.world_size)
+    sources = list(itertools.chain(*blocks))
+    # How many frames a video has is not known.
+    total = len(sources) if all(source.kind == "image" for source in sources) else None
+    return progress_bar(title="predict", total=total, disable=not is_shown)
+
+
+def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:
+    """Open the files of all people, which ``stack`` completes."""
+    outputs, sources, predictor = run.outputs, run.sources, run.predictor
+    files = []
+    if outputs.json:
+        write_people = write_json_lines if is_lines_file(outputs.json) else write_json
+        files.append(write_people(Path(outputs.json), sources))
+    if outputs.coco:
+        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
+    if outputs.csv:
+        files.append(write_csv(Path(outputs.csv), predictor.skeleton))
+    return list(map(stack.enter_context, files))
+
+
+def _open_image_outputs(
+    run: _Run, stack: contextlib.ExitStack, stop_requested: Callable[[], bool], on_close: Callable[[], None]
+) -> list[Write]:
+    """Open the outputs that each image or video has for itself, which ``stack`` completes; see ``show_in_window``."""
+    outputs = run.outputs
+    trails = Trails() if run.options.trails else None
+    writers: list[Write] = []
+    shows = []
+    if outputs.people:
+        writers.append(stack.enter_context(write_json_folder(outputs.people, run.sources)))
+    if outputs.drawings:
+        shows.append(stack.enter_context(write_drawings(outputs.drawings)))
+    if run.options.show:
+        shows.append(stack.enter_context(show_in_window(stop_requested, on_close)))
+
+    def draw(result: Result) -> None:
+        frame = result.frame
+        drawing = result.plot()
+        if trails:
+            trails.draw(drawing, frame.source, frame.seconds, result)
+        for show in shows:
+            show(frame, drawing)
+        if outputs.sheets:
+            maps = run.predictor.compute_maps(frame.image)
+            sheet = draw_heatmap_sheet(frame.image, maps, run.predictor.skeleton, drawing)
+            write_image(sheet_path(outputs.sheets[frame.source], frame), sheet)
+
+    return [*writers, draw] if shows or outputs.sheets else writers
+
+
+def _complete(run: _Run, summary: PredictionSummary) -> None:
+    """Join the journals of several processes to the files of people, and leave a note for ``resume``."""
+    if summary.is_interrupted or run.journaled is None:
+        return
+    if summary.is_closed:
+        _log.info("The window was closed before the end of the inputs; --resume continues %s", run.journaled)
+        return
+    note = completion_note_path(run.journaled)
+    journals = [path for path in journal_paths(run.journaled, run.ranks.world_size) if path != note]
+    if journals:
+        error = summary.unreadable_error()
+        if error and not summary.has_frames:
+            raise error
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(name_file_in_errors(", ".join(run.outputs.files)))
+            writers = _open_people_files(run, stack)
+            for rank in range(run.ranks.world_size):
+                journal = run.journal_of(rank)
+                assert journal is not None
+                with journal.open(run.description, run.outputs.files, resume=True):
+                    for result in run.tracked(journal.replay()):
+                        for write in writers if result.error is None else []:
+                            write(result)
+    if run.options.resume:
+        unreadable = {run.sources.index(source): str(error) for source, error in summary.unreadable.items()}
+        write_completion_note(note, run.description, unreadable)
+    else:
+        note.unlink(missing_ok=True)
+    for path in journals:
+        path.unlink()

@@ -1,0 +1,104 @@
+"""The pipeline from frames to results: batches from a window, order, bounds and live frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from posenet.errors import DataError
+from posenet.inference import pipeline
+from posenet.inference.media.sources import IN_MEMORY, Frame
+from posenet.inference.pipeline import WINDOW_BATCHES, predict_frames
+from posenet.inference.predictor import Predictor
+from posenet.settings import InferenceConfig
+from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
+
+BATCH_SIZE = 4
+SIZES = {"landscape": (64, 128), "portrait": (128, 64), "square": (64, 64)}
+
+
+def frame_of(size: str, number: int = 0) -> Frame:
+    height, width = SIZES[size]
+    return Frame(IN_MEMORY, spot_image(height, width, (20 + number % 20, 20), (30, 50), 4))
+
+
+def predict(frames: Iterator[Frame]) -> tuple[list[int], list[float]]:
+    """The sizes of the batches, and where the noses are."""
+    network = SpotNetwork()
+    predictor = Predictor(network, InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
+    results = list(predict_frames(predictor, frames))
+    return [shape[0] for shape in network.shapes], [round(result[0].keypoints[NOSE, 0]) for result in results]
+
+
+def test_images_of_one_size_run_together_although_others_are_between_them() -> None:
+    sizes = ["landscape", "portrait", "landscape", "square"] * 16
+    batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
+    assert batches == [BATCH_SIZE] * 16
+    assert noses == [20 + number % 20 for number in range(64)]
+
+
+def test_a_rare_image_waits_no_longer_than_the_window() -> None:
+    batches, _ = predict(frame_of("landscape" if number else "portrait") for number in range(3 * 64))
+    before = (WINDOW_BATCHES * BATCH_SIZE - 1) // BATCH_SIZE
+    assert batches[before] == 1 and sum(batches) == 3 * 64 and batches.count(BATCH_SIZE) == 47
+
+
+def test_large_images_wait_in_smaller_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "WINDOW_BYTES", 3 * 64 * 128 * 3)
+    sizes = ["landscape", "portrait", "square"] * 6
+    batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
+    assert max(batches) < BATCH_SIZE and sum(batches) == len(noses) == 18
+
+
+def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
+    seen: list[int] = []
+
+    def frames() -> Iterator[Frame]:
+        for number in range(5):
+            assert len(seen) == number
+            yield Frame(IN_MEMORY, frame_of("square").image, number, number / 10, is_live=True)
+
+    for result in predict_frames(predictor, frames()):
+        seen.append(len(result))
+    assert seen == [1] * 5
+
+
+def test_the_time_of_each_stage_is_measured() -> None:
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64), min_score=0)
+    busy: dict[str, float] = {}
+    assert len(list(predict_frames(predictor, [frame_of("square")] * 3, busy))) == 3
+    assert set(busy) == {"reading", "resizing", "network", "decoding"} and all(value > 0 for value in busy.values())
+
+
+def test_closing_the_results_ends_the_reading() -> None:
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1), min_score=0)
+    closed = False
+
+    def frames() -> Iterator[Frame]:
+        nonlocal closed
+        try:
+            while True:
+                yield frame_of("square")
+        finally:
+            closed = True
+
+    source = frames()
+    results = predict_frames(predictor, source)
+    assert len(next(results)) == 1
+    results.close()
+    source.close()  # type: ignore[attr-defined]
+    assert closed
+
+
+def test_frames_without_an_image_come_in_order_and_run_nothing() -> None:
+    error = DataError("damaged")
+    frames = [Frame(IN_MEMORY, error=error), frame_of("square"), Frame(IN_MEMORY, error=error)]
+    network = SpotNetwork()
+    predictor = Predictor(network, InferenceConfig(height=64), min_score=0)
+    results = list(predict_frames(predictor, frames))
+    assert [result.error for result in results] == [error, None, error]
+    assert [len(result) for result in results] == [0, 1, 0] and len(network.shapes) == 1
+    assert np.array_equal(results[1].image, frames[1].image)

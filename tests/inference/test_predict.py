@@ -1,0 +1,143 @@
+"""``posenet.predict``: from inputs to files, from Python."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import posenet
+from posenet.errors import DataError
+from posenet.images import write_image
+from posenet.inference.predict import predict
+from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
+from posenet.settings import InferenceConfig
+from tests.helpers.spot_networks import SpotNetwork, spot_image
+from tests.helpers.videos import read_video
+
+BATCH_SIZE = 4
+
+
+@pytest.fixture(autouse=True)
+def _working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """A video of a person who walks."""
+    from posenet.inference.media.video import VideoWriter
+
+    path = tmp_path / "clip.mp4"
+    with contextlib.closing(VideoWriter(path, (98, 132), 10)) as writer:
+        for number in range(22):
+            writer.write(spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4), number / 10)
+    return path
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for name, x in (("a.png", 40), ("b.png", 70)):
+        write_image(tmp_path / "photos" / name, spot_image(98, 132, (x, 20), (90, 60), 4))
+    return tmp_path / "photos"
+
+
+def spot_predictor() -> Predictor:
+    return Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"track": True}, {"smooth": True, "output": "drawn"}], ids=str)
+@pytest.mark.parametrize("stop_after", [1, 9, 21])
+def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, options: dict, stop_after: int) -> None:
+    whole_network = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
+    drawn = {"output": "whole"} if "output" in options else {}
+    predict(clip, whole_network, json="whole.jsonl", **options | drawn)
+    written = 0
+
+    def count(result: object) -> None:
+        nonlocal written
+        written += 1
+
+    def is_enough() -> bool:
+        return written == stop_after
+
+    options = options | {"json": "p.jsonl", "resume": True}
+    first = predict(clip, spot_predictor(), on_result=count, stop_requested=is_enough, **options)
+    assert first.is_interrupted and written == stop_after
+    second = spot_predictor()
+    summary = predict(clip, second, **options)
+    predicted = sum(shape[0] for shape in second.network.network.shapes)
+    assert predicted == 22 - stop_after // BATCH_SIZE * BATCH_SIZE == summary.counts["predicted"]
+    assert summary.counts["video frames"] == 22
+    assert Path("p.jsonl").read_bytes() == Path("whole.jsonl").read_bytes() != b""
+    if drawn:
+        for one, other in zip(read_video("drawn/clip.mp4"), read_video("whole/clip.mp4"), strict=True):
+            assert np.array_equal(one.image, other.image)
+    assert predict(clip, spot_predictor(), **options).counts["predicted"] == 0
+
+
+def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
+    results: list[object] = []
+    options = {"json": "p.jsonl", "resume": True}
+    stop = {"on_result": results.append, "stop_requested": lambda: len(results) == 9}
+    predict(clip, spot_predictor(), **options, **stop)
+    from posenet.inference.media.video import VideoWriter
+
+    with contextlib.closing(VideoWriter(clip, (64, 64), 10)) as writer:
+        for number in range(12):
+            writer.write(np.zeros((64, 64, 3), np.uint8), number / 10)
+    with pytest.raises(DataError, match="clip.mp4 has changed since the prediction began; start again without"):
+        predict(clip, spot_predictor(), **options)
+
+
+def test_drawings_go_into_a_new_folder_if_no_output_is_named(photos: Path) -> None:
+    for folder in ("predictions", "predictions-2"):
+        summary = posenet.predict(photos, spot_predictor())
+        assert summary.files == [folder] and str(summary) == "2 people in 2 images"
+        assert sorted(path.name for path in Path(folder).iterdir()) == ["a.png", "b.png"]
+        assert not np.array_equal(cv2.imread(f"{folder}/a.png"), cv2.imread("photos/a.png"))
+
+
+@pytest.mark.parametrize("name", ["people", "people/", "there"])
+def test_a_folder_gets_a_file_of_people_for_each_input(photos: Path, clip: Path, name: str) -> None:
+    Path("there").mkdir()
+    write_image(photos / "empty.png", np.zeros((64, 64, 3), np.uint8))
+    summary = predict([photos, clip], spot_predictor(), json=name, csv="people.csv")
+    assert summary.files == [name, "people.csv"]
+    files = {path.name: json.loads(path.read_text()) for path in Path(name).iterdir()}
+    assert {name: len(entries) for name, entries in files.items()} == {
+        "a.json": 1,
+        "b.json": 1,
+        "empty.json": 0,
+        "clip.json": 22,
+    }
+    assert [entry["frame"] for entry in files["clip.json"]] == list(range(22))
+    assert files["a.json"][0]["file_name"].endswith("a.png")
+    with pytest.raises(DataError, match="exists"):
+        predict(photos, spot_predictor(), json=name)
+
+
+def test_results_of_several_inputs_come_in_order_and_name_them(photos: Path, clip: Path) -> None:
+    lines: list[str] = []
+    (photos / "damaged.png").write_bytes(b"no image")
+    summary = predict(
+        [photos, clip], spot_predictor(), csv="p.csv", duration=0.25, on_result=lambda r: lines.append(str(r))
+    )
+    assert lines[0].endswith("a.png: 132 x 98, 1 person") and lines[1].endswith("b.png: 132 x 98, 1 person")
+    assert "damaged.png cannot be decoded" in lines[2]
+    assert [line.rpartition("clip.mp4")[2] for line in lines[3:]] == [
+        f", frame {number}: 132 x 98, 1 person" for number in range(3)
+    ]
+    assert list(map(str, summary.unreadable.values())) == [lines[2]]
+
+
+@pytest.mark.parametrize("inputs", ["missing.png", ["missing.png"], []])
+def test_inputs_that_do_not_exist_are_an_error_before_anything_is_written(inputs: object, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file|no input"):
+        predict(inputs, spot_predictor(), json="p.json")  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
