@@ -308,7 +308,7 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     FakeCapture.install(monkeypatch, count=100).release(100)
     is_file = {True: open_video, False: FakeCapture}
     monkeypatch.setattr(cv2, "VideoCapture", lambda source: is_file[Path(str(source)).is_file()](source))
-    monkeypatch.setattr("posenet.cli.predict.require_display", lambda: None)
+    monkeypatch.setattr("posenet.inference.predict.require_display", lambda: None)
     for name in ("namedWindow", "destroyAllWindows", "imshow"):
         monkeypatch.setattr(cv2, name, lambda *_: None)
     monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: 1)

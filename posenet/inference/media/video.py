@@ -42,6 +42,8 @@ MIN_WRITTEN_RATE = 0.001
 """Frames per second of the slowest written video. Files store rates as fractions, and times as integers."""
 INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
 """Formats with an index."""
+_ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
+"""How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
 STREAM_TIMEOUT = 10.0
 """Seconds without data after which a stream counts as lost."""
 STREAM_OPTIONS = {
@@ -322,8 +324,8 @@ def _is_cut_off(length: float, stated: float, tolerance: float) -> bool:
 def _open_input(location: Path | str) -> InputContainer:
     """Open a file or a stream, also one whose tags, such as a title, are not UTF-8."""
     if isinstance(location, Path):
-        return av.open(f"file:{location}", metadata_errors="replace")
-    return av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, metadata_errors="replace")
+        return av.open(f"file:{location}", **_ANY_TAGS)
+    return av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, **_ANY_TAGS)
 
 
 def _seconds(ticks: int, stream: Stream) -> float:
