@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar, cast
 
@@ -29,20 +29,25 @@ def map_in_threads(
     those before it come first, as with ``map``.
     """
     failures: list[Exception] = []
-    last_size = 0  # an estimate for calls that have not returned
+    last_size: int | None = None
 
     def size(call: Future[Result]) -> int:
+        """That of the result; of a call that has not returned, the same as that of the last one."""
         nonlocal last_size
         if call.done() and not call.exception():
             last_size = size_of(call.result())
-        return last_size
+        return last_size or 0
+
+    def is_enough(calls: Sequence[Future[Result]]) -> bool:
+        total = sum(map(size, calls))
+        return total > max_size or len(calls) > (workers if max_size and last_size is None else ahead)
 
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Result]] = deque()
         try:
             for item in until_failure(items, failures):
                 pending.append(pool.submit(function, item))
-                while len(pending) > ahead or (pending and sum(map(size, pending)) > max_size):
+                while pending and is_enough(pending):
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

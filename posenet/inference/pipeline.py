@@ -26,11 +26,11 @@ from posenet.threads import until_failure
 
 WINDOW_BATCHES = 16
 """A batch is filled from the images that follow each other, at most from this many times its size."""
-WINDOW_BYTES = 96 * 2**20
+WINDOW_BYTES = 72 * 2**20
 """And only from as many as take this much memory."""
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
-RUNNING_BYTES = 64 * 2**20
+RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
@@ -136,14 +136,18 @@ class _Window:
     def add(self, place: int, frame: Frame) -> Iterator[Batch]:
         """Add a frame; yield the batches that are full, or have waited too long."""
         batch_size = self.predictor.settings.batch_size
+        size = frame.image.nbytes
+        while self._waiting_bytes() + size > WINDOW_BYTES and self.waiting:
+            yield self._take_first()
         key = self.predictor.input_sizes(frame.image.shape[:2])
         batch = self.waiting.setdefault(key, Batch([], []))
         batch.places.append(place)
         batch.frames.append(frame)
-        self.sizes.append((place, frame.image.nbytes))
+        self.sizes.append((place, size))
         if len(batch.frames) == batch_size:
             yield self.waiting.pop(key)
-        while self._is_too_large(WINDOW_BATCHES * batch_size):
+        self._waiting_bytes()
+        if len(self.sizes) >= WINDOW_BATCHES * batch_size:
             yield self._take_first()
         if frame.number is not None:
             self.video_frames += 1
@@ -151,12 +155,12 @@ class _Window:
             if self.video_frames == batch_size:
                 yield from self.take_all()
 
-    def _is_too_large(self, limit: int) -> bool:
-        """Whether the frames since the first one that waits are too many, or take too much memory."""
-        first = min((batch.places[0] for batch in self.waiting.values()), default=None)
-        while self.sizes and (first is None or self.sizes[0][0] < first):
+    def _waiting_bytes(self) -> int:
+        """Forget the frames before the first one that waits, and add up the bytes of the others."""
+        first = min((batch.places[0] for batch in self.waiting.values()), default=math.inf)
+        while self.sizes and self.sizes[0][0] < first:
             self.sizes.popleft()
-        return len(self.sizes) >= limit or sum(size for _, size in self.sizes) > WINDOW_BYTES
+        return sum(size for _, size in self.sizes)
 
     def _take_first(self) -> Batch:
         """Take the batch that waits longest out of the window."""
