@@ -324,8 +324,8 @@ def _is_cut_off(length: float, stated: float, tolerance: float) -> bool:
 def _open_input(location: Path | str) -> InputContainer:
     """Open a file or a stream, also one whose tags, such as a title, are not UTF-8."""
     if isinstance(location, Path):
-        return av.open(f"file:{location}", **_ANY_TAGS)
-    return av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, **_ANY_TAGS)
+        return cast(InputContainer, av.open(f"file:{location}", **_ANY_TAGS))
+    return cast(InputContainer, av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, **_ANY_TAGS))
 
 
 def _seconds(ticks: int, stream: Stream) -> float:
