@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -90,41 +92,52 @@ def resize_image(image: np.ndarray, out: np.ndarray) -> None:
     cv2.resize(image, (width, height), dst=out, interpolation=interpolation)
 
 
-def resample_maps(maps: np.ndarray, letterboxes: Sequence[Letterbox], target: Sequence[Letterbox]) -> np.ndarray:
-    """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w'), by cubic convolution.
+class Resampling(NamedTuple):
+    """How the maps of one inference scale are resampled to the decoded cells of a larger one.
 
     Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and for cells. The two scales are padded differently, so s is
-    the ratio of the sizes of the resized images, not of the maps.
-
-    Args:
-        letterboxes: how the images were resized for ``maps``.
-        target: how for the result; if it is ``letterboxes`` itself, the maps are returned unchanged.
+    the ratio of the sizes of the resized images, not of the maps. All fields are for rows and columns.
     """
-    if letterboxes is target:
-        return maps
-    resampled = []
-    for image_maps, source, other in zip(maps, letterboxes, target):
-        rows, columns = (
-            _cubic_weights(size, side // MAP_STRIDE, old / new)
-            for size, side, old, new in zip(image_maps.shape[1:], other.padded, source.resized, other.resized)
+
+    zoom: tuple[float, float]
+    """New cells per cell."""
+    cells: tuple[int, int]
+    """The cells, from the first one, that the decoded cells depend on."""
+    repeated: tuple[int, int]
+    """How often the last cell is repeated, so that there are enough of them."""
+    decoded_cells: tuple[int, int]
+    """Those of the larger scale."""
+
+
+def plan_resampling(source: Letterbox, target: Letterbox) -> Resampling:
+    """Resample the maps of images resized as ``source`` says to ``target``, which is at least as large."""
+    zoom = target.resized[0] / source.resized[0], target.resized[1] / source.resized[1]
+    cells, repeated = zip(
+        *(
+            _plan_axis(padded // MAP_STRIDE, factor, wanted)
+            for padded, factor, wanted in zip(source.padded, zoom, target.decoded_cells)
         )
-        resampled.append(rows @ image_maps @ columns.T)
-    return np.stack(resampled)
+    )
+    return Resampling(zoom, cells, repeated, target.decoded_cells)
 
 
-def _cubic_weights(size: int, new_size: int, step: float) -> np.ndarray:
-    """(new_size, size) float32 weights of cubic convolution with a = -0.75, as in OpenCV; cells repeat at the border.
+def _plan_axis(available: int, zoom: float, wanted: int) -> tuple[int, int]:
+    """``cells`` and ``repeated`` for the rows or the columns."""
+    ahead = 0 if zoom == 1 else 2  # cubic interpolation between cells depends on two more
+    cells = min(available, math.ceil(wanted / zoom) + ahead)
+    repeated = 0
+    while int((cells + repeated) * zoom) < wanted:
+        repeated += 1
+    return cells, repeated
 
-    ``step`` is the distance of two new cells, in old cells. Keys: "Cubic Convolution Interpolation for Digital Image
-    Processing", IEEE Trans. ASSP 1981.
-    """
-    a = -0.75
-    position = (np.arange(new_size) + 0.5) * step - 0.5
-    weights = np.zeros((new_size, size), np.float32)
-    for offset in (-1, 0, 1, 2):
-        cell = np.floor(position).astype(int) + offset
-        d = np.abs(position - cell)
-        near = ((a + 2) * d - (a + 3)) * d**2 + 1
-        far = a * (((d - 5) * d + 8) * d - 4)
-        np.add.at(weights, (np.arange(new_size), cell.clip(0, size - 1)), np.where(d <= 1, near, far))
-    return weights
+
+def resample_map(cells: np.ndarray, resampling: Resampling) -> np.ndarray:
+    """Resample (h, w) float32 ``cells`` of a map by cubic convolution, to (h', w') ``decoded_cells``."""
+    if any(resampling.repeated):
+        rows, columns = resampling.repeated
+        cells = cv2.copyMakeBorder(cells, 0, rows, 0, columns, cv2.BORDER_REPLICATE)
+    zoom_y, zoom_x = resampling.zoom
+    # A size instead of the factors would change the ratio, because sizes are whole numbers.
+    resampled = cv2.resize(cells, None, fx=zoom_x, fy=zoom_y, interpolation=cv2.INTER_CUBIC)
+    rows, columns = resampling.decoded_cells
+    return resampled[:rows, :columns]

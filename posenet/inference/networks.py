@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 MapFunction = Callable[[np.ndarray], np.ndarray]
 """Computes the maps of images: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32.
 
-Several threads may call it at the same time. The array that it returns is the caller's."""
+Several threads may call it at the same time. Its next call on a thread may write to the array again that it returned
+there."""
 
 BackendName = Literal["auto", "torch", "openvino", "onnxruntime"]
 BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
@@ -127,6 +128,7 @@ class TorchNetwork:
         import torch
 
         from posenet.checkpoints.weights import require_usable_weights
+        from posenet.devices.device import supports_pinned_memory
 
         # Only parameters, and only numbers: other tensors of a module can have any type and any meaning.
         numbers = {name: value for name, value in network.named_parameters() if value.is_floating_point()}
@@ -135,9 +137,16 @@ class TorchNetwork:
         self.device = weight.device if device is None else torch.device(device)
         self.amp = amp
         self.network: Any = network.to(self.device).eval()
+        self.copies_in_background = supports_pinned_memory(self.device)
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """See ``MapFunction``."""
+        import torch
+
+        return self.compute_maps(torch.from_numpy(images).to(self.device)).float().cpu().numpy()
+
+    def compute_maps(self, images: torch.Tensor) -> torch.Tensor:
+        """The maps of (N, H, W, 3) uint8 BGR images on the network's device: there, and in the network's precision."""
         import torch
 
         from posenet.devices.precision import autocast
@@ -145,10 +154,16 @@ class TorchNetwork:
 
         with torch.inference_mode(), autocast(self.device, self.amp):
             channels_last = getattr(self.network, "channels_last", False)
-            inputs = images_to_input(torch.from_numpy(images).to(self.device), channels_last)
-            maps: torch.Tensor = self.network.heatmaps(inputs)
-            # A copy, because a module may write to the same tensor again while the maps are decoded.
-            return maps.float().to("cpu", copy=True).numpy()
+            maps: torch.Tensor = self.network.heatmaps(images_to_input(images, channels_last))
+            return maps
+
+    def host_tensor(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of the host, without values, which the device copies in the background if it can."""
+        import torch
+
+        # Memory is pinned for the current device of the thread, which may be another one.
+        with torch.accelerator.device_index(self.device.index if self.copies_in_background else None):
+            return torch.empty(*shape, dtype=dtype, pin_memory=self.copies_in_background)
 
 
 def _load_checkpoint(
@@ -321,14 +336,16 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | N
     if amp not in ("off", "auto"):
         raise ConfigError(f"ONNX Runtime runs a graph in the precision of its file; leave out amp {amp}")
     has_cuda = _CUDA_PROVIDER in onnxruntime.get_available_providers()
-    providers: list[str | tuple[str, dict[str, int]]] = ["CPUExecutionProvider"]
+    providers: list[str | tuple[str, dict[str, int | str]]] = ["CPUExecutionProvider"]
     if device != "cpu" and (device != "auto" or has_cuda):
         match = re.fullmatch(r"(?:cuda|auto)(?::(\d+))?", device)
         if match is None or not has_cuda:
             raise ConfigError(
                 f"ONNX Runtime has no device {device!r} here; use --device cpu, or install onnxruntime-gpu"
             )
-        providers.insert(0, (_CUDA_PROVIDER, {"device_id": int(match[1] or 0)}))
+        # By default ONNX Runtime would time all algorithms of every convolution again for every shape of input.
+        cuda_options: dict[str, int | str] = {"device_id": int(match[1] or 0), "cudnn_conv_algo_search": "HEURISTIC"}
+        providers.insert(0, (_CUDA_PROVIDER, cuda_options))
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.log_severity_level = _ORT_ERRORS_ONLY

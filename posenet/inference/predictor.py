@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import os
-from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import sha256_of
 from posenet.images import ChannelOrder, ImageInput, to_bgr
+from posenet.inference.averaging import InputBatch, PendingMaps, prepare_inputs, start_network
 from posenet.inference.decoder.decode import decode
-from posenet.inference.letterbox import Letterbox, resample_maps
+from posenet.inference.letterbox import Letterbox
 from posenet.inference.media.frames import FrameInput, read_frames
 from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
@@ -26,7 +25,7 @@ from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.person import Person
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, ExifFrame, InferenceConfig, TrackingConfig
+from posenet.settings import INPUT_MULTIPLE, Config, ExifFrame, InferenceConfig, TrackingConfig
 from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIN_SCORE
 
@@ -38,32 +37,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-
-
-class InputBatch(NamedTuple):
-    """N images, resized and padded for the network at each inference scale."""
-
-    image_sizes: list[tuple[int, int]]
-    """(height, width) of each image."""
-    letterboxes: list[list[Letterbox]]
-    """``letterboxes[scale][image]``, without scales that the limits of the size make equal to another one."""
-    counts: list[int]
-    """How many of the scales each of these stands for."""
-    map_letterboxes: list[Letterbox]
-    """Those of the largest scale; the maps of all scales are resampled to its cells."""
-    inputs: list[np.ndarray]
-    """For each of these scales (N, H, W, 3) BGR uint8."""
-
-
-class BatchMaps(NamedTuple):
-    """The maps of N images, and what the decoder needs to map people back; the inputs are no longer in memory."""
-
-    image_sizes: list[tuple[int, int]]
-    """(height, width) of each image."""
-    letterboxes: list[Letterbox]
-    """Those of the scale whose cells the maps have."""
-    maps: list[np.ndarray]
-    """(C, h, w) float32 of each image."""
 
 
 class Predictor:
@@ -223,59 +196,23 @@ class Predictor:
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
-        image_sizes = [(image.shape[0], image.shape[1]) for image in images]
-        largest = [self.letterbox(size, max(self.settings.scales)) for size in image_sizes]
-        counts = Counter(tuple(self.letterbox(size, scale) for size in image_sizes) for scale in self.settings.scales)
-        # The same list as ``largest``, so that its maps are not resampled.
-        letterboxes = [largest if list(key) == largest else list(key) for key in counts]
-        inputs = []
-        for letterboxes_of_scale in letterboxes:
-            batch = np.empty((len(images), *letterboxes_of_scale[0].padded, 3), np.uint8)
-            for letterbox, image, out in zip(letterboxes_of_scale, images, batch):
-                letterbox.apply(image, out)
-            inputs.append(batch)
-        return InputBatch(image_sizes, letterboxes, list(counts.values()), largest, inputs)
+        return prepare_inputs(self.network, images, self.settings.scales, self.letterbox)
 
-    def run_network(self, batch: InputBatch) -> list[np.ndarray]:
+    def start_network(self, batch: InputBatch, all_channels: bool = False) -> PendingMaps:
+        """Start to compute the maps of a batch, averaged over scales and flip, without waiting for a device.
+
+        They are those that people are decoded from, or, if ``all_channels``, also person mask and keypoint foreground.
+        """
+        return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=all_channels)
+
+    def run_network(self, batch: InputBatch, all_channels: bool = False) -> list[np.ndarray]:
         """(C, h, w) float32 maps of each image, averaged over the scales, in ``decoded_cells`` of the largest one."""
-        total: np.ndarray | None = None
-        for images, letterboxes, count in zip(batch.inputs, batch.letterboxes, batch.counts):
-            maps = resample_maps(self._average_over_flip(images), letterboxes, batch.map_letterboxes)
-            if count > 1:
-                maps = maps * np.float32(count)
-            total = maps if total is None else total + maps
-        assert total is not None  # there is a scale
-        if sum(batch.counts) > 1:
-            total = total / np.float32(sum(batch.counts))
-        cells = [letterbox.decoded_cells for letterbox in batch.map_letterboxes]  # the others are padding
-        return [maps[:, :rows, :columns] for maps, (rows, columns) in zip(total, cells)]
+        return self.start_network(batch, all_channels).wait()
 
-    def _average_over_flip(self, images: np.ndarray) -> np.ndarray:
-        """Maps of (N, H, W, 3) images, averaged with those of the mirrored images if the settings say so."""
-        maps = self._compute_maps(images)
-        if self.settings.flip:
-            # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-            mirrored = self._compute_maps(np.ascontiguousarray(images[:, :, ::-1]))
-            maps = (maps + mirrored[:, self.skeleton.flip_channels, :, ::-1]) / 2
-        return maps
-
-    def _compute_maps(self, images: np.ndarray) -> np.ndarray:
-        """The maps of (N, H, W, 3) images; ``ValueError`` if their shape is another: people would be misplaced."""
-        maps = self.network(images)
-        count, height, width = images.shape[:3]
-        expected = (count, self.skeleton.num_channels, height // MAP_STRIDE, width // MAP_STRIDE)
-        if maps.shape != expected:
-            raise ValueError(f"the network must compute maps of shape {expected}, not {maps.shape}")
-        return maps
-
-    def start_network(self, batch: InputBatch) -> BatchMaps:
-        """Compute the maps of a batch."""
-        return BatchMaps(batch.image_sizes, batch.map_letterboxes, self.run_network(batch))
-
-    def decode_batch(self, batch: BatchMaps) -> list[list[Person]]:
+    def decode_batch(self, pending: PendingMaps) -> list[list[Person]]:
         """The people of each image, with keypoints in its pixels."""
         people_of_images = []
-        for image_size, letterbox, maps in zip(batch.image_sizes, batch.letterboxes, batch.maps):
+        for image_size, letterbox, maps in zip(pending.image_sizes, pending.letterboxes, pending.wait()):
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,
@@ -290,7 +227,7 @@ class Predictor:
         """(C, h, w) float32 maps of an image without its padding, averaged over scales and flip."""
         batch = self.prepare_inputs([to_bgr(image, channels)])
         rows, columns = batch.map_letterboxes[0].image_cells
-        return self.run_network(batch)[0][:, :rows, :columns]
+        return self.run_network(batch, all_channels=True)[0][:, :rows, :columns]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
         """How an image of (height, width) ``image_size`` is resized and padded.
@@ -339,7 +276,7 @@ def _network_in_memory(
             raise ConfigError(
                 f"a predictor needs a path, a name of weights, a module or a function, not a {type(network).__name__}"
             )
-        return functools.partial(_copy_maps, network)
+        return network
     if not hasattr(network, "heatmaps"):
         raise ConfigError(
             f"{type(network).__name__} has no method heatmaps(images), which computes the maps; give a PoseNet, or the "
@@ -355,11 +292,6 @@ def _network_in_memory(
         weight = next(network.parameters(), torch.empty(0))
         amp = select_amp(weight.device if device is None else torch.device(device), "auto")
     return TorchNetwork(network, device, amp or "off")  # type: ignore[arg-type]
-
-
-def _copy_maps(function: MapFunction, images: np.ndarray) -> np.ndarray:
-    """The maps, in an array of their own: a function may write to the same one again while they are decoded."""
-    return np.array(function(images))
 
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:

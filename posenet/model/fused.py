@@ -29,6 +29,7 @@ class FusedNetwork(nn.Module):
 
     Attributes:
         channels_last: asks callers for images in the channels-last memory format.
+        dtype: the type of weights, features and maps.
     """
 
     channels_last = True
@@ -48,7 +49,7 @@ class FusedNetwork(nn.Module):
         self.network = network.to(dtype=self.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def heatmaps(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) float32 BGR 0-1, best in channels-last format, to (N, num_channels, H/4, W/4) float32."""
+        """(N, 3, H, W) float32 BGR 0-1, best in channels-last format, to (N, num_channels, H/4, W/4) in ``dtype``."""
         inputs = images.to(self.dtype, memory_format=torch.channels_last)
         maps: Tensor = self.network.heatmaps(inputs)
-        return maps.to(torch.float32, memory_format=torch.contiguous_format)
+        return maps.contiguous()

@@ -121,6 +121,11 @@ class Skeleton:
         return slice(self.num_parts, self.num_parts + self.num_keypoints)
 
     @property
+    def num_decoded_channels(self) -> int:
+        """Body parts and keypoints: the first channels, from which people are decoded."""
+        return self.num_parts + self.num_keypoints
+
+    @property
     def mask_channel(self) -> int:
         return self.num_channels - 2
 

@@ -83,7 +83,7 @@ class Teacher:
         """The teacher's maps for (N, 3, H, W) images, resampled to (N, C, *size) and clamped to [0, 1]."""
         if self.input_size is not None and self.input_size != tuple(images.shape[2:]):
             images = F.interpolate(images, size=self.input_size, mode="bilinear", align_corners=False, antialias=True)
-        maps = self.network_on(images.device).heatmaps(images)
+        maps = self.network_on(images.device).heatmaps(images).float()
         if tuple(maps.shape[2:]) != size:
             maps = F.interpolate(maps, size=size, mode="bilinear", align_corners=False, antialias=True)
         maps = maps.clamp(0, 1)

@@ -16,7 +16,7 @@ from posenet.inference.predictor import Predictor
 from posenet.person import Person
 from posenet.settings import Config, InferenceConfig
 from posenet.synthetic.dataset import write_dataset
-from tests.helpers.accelerators import simulation
+from tests.helpers.accelerators import count_host_reads, simulation
 from tests.helpers.drawn_data import build_both
 from tests.helpers.networks import random_network
 from tests.helpers.source_files import ROOT
@@ -72,6 +72,56 @@ def test_reduced_precision_finds_a_single_person_where_the_cpu_does(accelerator:
     image = spot_people_image(192, 256, num_people=1)
     people = make_predictor(accelerator, amp)(image)
     assert_same_people(people, make_predictor(CPU)(image), REDUCED_PIXELS)
+
+
+def test_a_batch_is_averaged_on_the_device_with_a_single_synchronization(
+    accelerator: torch.device, images: list[np.ndarray]
+) -> None:
+    """Not all images fill the width of the input, and each has another ratio of the scales."""
+    settings: dict[str, Any] = {"scales": (0.5, 1.0, 1.5), "flip": True}
+    different = [images[0], images[1][:, :250], images[4][:, :230]]
+    predictor = make_predictor(accelerator, **settings)
+    predictor.run_network(predictor.prepare_inputs(different))  # the first use of a device may wait for it
+    with count_host_reads(accelerator) as launching:
+        pending = predictor.start_network(predictor.prepare_inputs(different))
+    assert launching.count == 0, f"the thread that starts kernels waited: {launching.kinds}"
+    with count_host_reads(accelerator) as waiting:
+        maps = pending.wait()
+    assert waiting.count <= 1, f"the host waited several times: {waiting.kinds}"
+    cpu = make_predictor(CPU, **settings)
+    expected = cpu.run_network(cpu.prepare_inputs(different))
+    for maps_of_image, expected_maps in zip(maps, expected, strict=True):
+        np.testing.assert_allclose(maps_of_image, expected_maps, atol=1e-4)
+
+
+@pytest.mark.parametrize("settings", [{}, {"flip": True}, {"scales": (0.5, 1.0)}], ids=str)
+def test_a_module_may_write_to_the_same_tensor_again(
+    accelerator: torch.device, images: list[np.ndarray], settings: dict[str, Any]
+) -> None:
+    class ReusingNetwork(LinearSpotNetwork):
+        def __init__(self) -> None:
+            super().__init__()
+            self.maps: dict[torch.Size, torch.Tensor] = {}
+
+        def heatmaps(self, images: torch.Tensor) -> torch.Tensor:
+            maps = super().heatmaps(images)
+            return self.maps.setdefault(maps.shape, maps).copy_(maps)
+
+    predictor = Predictor(ReusingNetwork(), InferenceConfig(height=HEIGHT, **settings), device=accelerator)
+    expected = make_predictor(CPU, **settings)
+    pending = [predictor.start_network(predictor.prepare_inputs([image])) for image in images[:2]]
+    for maps, image in zip(pending, images[:2], strict=True):
+        [maps_of_cpu] = expected.run_network(expected.prepare_inputs([image]))
+        np.testing.assert_allclose(maps.wait()[0], maps_of_cpu, atol=1e-4)
+
+
+def test_maps_in_half_precision_become_float32_on_the_host(accelerator: torch.device, images: list[np.ndarray]) -> None:
+    predictor = make_predictor(accelerator, "bf16")
+    [maps] = predictor.run_network(predictor.prepare_inputs(images[:1]))
+    assert maps.dtype == np.float32
+    tensor = torch.from_numpy(maps)
+    assert torch.equal(tensor, tensor.bfloat16().float())
+    np.testing.assert_allclose(maps, make_predictor(CPU).compute_maps(images[0])[: len(maps)], atol=0.02)
 
 
 def test_the_ap_is_that_of_the_cpu(accelerator: torch.device, tmp_path: Path) -> None:

@@ -2,9 +2,10 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.inference.letterbox import Letterbox
+from posenet.inference.letterbox import Letterbox, plan_resampling, resample_map
 from posenet.person import Person
 from posenet.skeleton import COCO
+from tests.helpers.cubic_convolution import resample
 
 
 def test_the_image_lies_at_the_upper_left_of_the_padding():
@@ -103,3 +104,25 @@ def test_the_result_can_be_written_into_a_batch():
 def test_the_decoder_receives_one_more_cell_on_each_side_where_there_is_padding():
     assert Letterbox((97, 131), (128, 192)).decoded_cells == (26, 34)
     assert Letterbox((128, 192), (128, 192)).decoded_cells == (32, 48)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (Letterbox((256, 342), (256, 384)), Letterbox((512, 683), (512, 704))),
+        (Letterbox((320, 213), (320, 256)), Letterbox((416, 277), (448, 320))),  # the source has no padding below
+        (Letterbox((128, 128), (128, 128)), Letterbox((131, 131), (192, 192))),
+        (Letterbox((64, 1), (64, 64)), Letterbox((640, 7), (640, 64))),
+        (Letterbox((100, 5), (128, 64)), Letterbox((100, 5), (128, 64))),
+        (Letterbox((128, 1984), (128, 1984)), Letterbox((129, 2000), (192, 2048))),
+    ],
+    ids=str,
+)
+def test_maps_are_resampled_by_the_ratio_of_the_images(source, target):
+    """Noise is the hardest case: every weight of every cell shows."""
+    cells = np.random.default_rng(0).random((1, source.padded[0] // 4, source.padded[1] // 4), dtype=np.float32)
+    rows, columns = target.decoded_cells
+    expected = resample(cells, source, target)[0, :rows, :columns]
+    plan = plan_resampling(source, target)
+    needed = cells[0, : plan.cells[0], : plan.cells[1]]
+    np.testing.assert_allclose(resample_map(needed, plan), expected, rtol=0, atol=1e-5)

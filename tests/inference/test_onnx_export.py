@@ -269,6 +269,26 @@ def test_falling_back_to_the_cpu_is_a_warning_unless_a_gpu_was_asked_for(
     assert not caplog.records
 
 
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_algorithms_are_not_timed_again_for_every_shape_of_input(
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images have many shapes, and a network over two hundred convolutions."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    make_session = onnxruntime.InferenceSession
+    requested = []
+
+    def record_providers(model: bytes, options: Any, providers: list[Any]) -> Any:
+        requested.extend(providers)
+        return make_session(model, options, providers=["CPUExecutionProvider"])
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", record_providers)
+    Predictor.from_checkpoint(spot_file, device="auto:1", backend="onnxruntime")
+    options = {"device_id": 1, "cudnn_conv_algo_search": "HEURISTIC"}
+    assert requested == [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+
+
 class FakeDriver:
     """CUDA's driver on a machine with some GPUs."""
 

@@ -66,5 +66,5 @@ def test_weights_are_stored_in_half_precision(amp: Amp, dtype: torch.dtype, tole
         fused = FusedNetwork(network, amp)
         assert {p.dtype for p in fused.parameters()} == {dtype}
         maps, expected = fused.heatmaps(IMAGES), network.eval().heatmaps(IMAGES)
-    assert maps.dtype == torch.float32
+    assert maps.dtype == dtype
     assert (maps - expected).abs().max() < tolerance * expected.abs().max()

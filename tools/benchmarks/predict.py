@@ -12,7 +12,8 @@ import torch
 from benchmarks.measuring import Table, measure
 from posenet.cli.options import positive_int
 from posenet.images import find_images, read_image
-from posenet.inference.predictor import InputBatch, Predictor
+from posenet.inference.averaging import InputBatch
+from posenet.inference.predictor import Predictor
 from posenet.settings import Config
 
 

@@ -55,7 +55,8 @@ def decode(
     """Find the people in the maps of one image.
 
     Args:
-        maps: (C, h, w) floating-point output of the network.
+        maps: (C, h, w) floating-point output of the network. The last two channels, person mask and keypoint
+            foreground, are not used and may be missing.
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs a higher response than this on the map of its body part.
@@ -92,7 +93,8 @@ def check_maps(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
         maps = maps.detach().cpu()
         maps = (maps.float() if maps.is_floating_point() else maps).numpy()
     maps = np.asarray(maps)
-    if maps.ndim != 3 or len(maps) != skeleton.num_channels or not maps.size:
+    num_channels = skeleton.num_channels, skeleton.num_decoded_channels
+    if maps.ndim != 3 or len(maps) not in num_channels or not maps.size:
         raise ValueError(f"maps must be ({skeleton.num_channels}, h, w), not {maps.shape}")
     if maps.dtype.kind != "f":
         raise ValueError(f"maps must be floating-point numbers, not {maps.dtype}")

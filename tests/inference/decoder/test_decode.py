@@ -205,6 +205,12 @@ def test_arguments_out_of_range_are_refused(arguments):
         decode(np.zeros((50, 4, 4), np.float32), **arguments)
 
 
+def test_maps_from_which_nobody_is_decoded_may_be_missing():
+    maps = render_people(standing_person(150, 190), standing_person(380, 190))
+    people = decode(maps)
+    assert len(people) == 2 and decode(maps[:-2]) == people
+
+
 @pytest.mark.parametrize("shape", [(18, 32, 32), (50, 1, 32, 32), (50, 0, 0)])
 def test_maps_of_another_skeleton_or_of_a_batch_are_refused(shape):
     with pytest.raises(ValueError, match=rf"maps must be \(50, h, w\), not {re.escape(str(shape))}"):

@@ -1,0 +1,258 @@
+"""From images to maps: inputs at all inference scales, the network, and the average over the scales and the flip."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
+
+import cv2
+import numpy as np
+
+from posenet.inference.letterbox import Letterbox, Resampling, plan_resampling, resample_map
+from posenet.inference.networks import MapFunction, TorchNetwork
+from posenet.settings import MAP_STRIDE
+from posenet.skeleton import Skeleton
+
+if TYPE_CHECKING:
+    import torch
+
+
+class InputBatch(NamedTuple):
+    """N images, resized and padded for the network at each inference scale."""
+
+    image_sizes: list[tuple[int, int]]
+    """(height, width) of each image."""
+    letterboxes: list[list[Letterbox]]
+    """``letterboxes[scale][image]``, largest scale first, without those that the limits of the size make equal."""
+    counts: list[int]
+    """How many of the scales each of these stands for."""
+    inputs: list[np.ndarray]
+    """For each of these scales (N, H, W, 3) BGR uint8."""
+
+    @property
+    def map_letterboxes(self) -> list[Letterbox]:
+        """Those of the largest scale; the maps of all scales are resampled to its cells."""
+        return self.letterboxes[0]
+
+
+class PendingMaps(NamedTuple):
+    """The averaged maps of N images, which a device may still be computing, and what maps people back."""
+
+    image_sizes: list[tuple[int, int]]
+    """(height, width) of each image."""
+    letterboxes: list[Letterbox]
+    """Those of the scale whose cells the maps have."""
+    wait: Callable[[], list[np.ndarray]]
+    """Wait for the device, on any thread, and return (C, h, w) float32 of each image, in its ``decoded_cells``."""
+
+
+def prepare_inputs(
+    network: MapFunction,
+    images: Sequence[np.ndarray],
+    scales: Sequence[float],
+    letterbox_of: Callable[[tuple[int, int], float], Letterbox],
+) -> InputBatch:
+    """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size.
+
+    Args:
+        letterbox_of: the letterbox of an image of (height, width) at an inference scale.
+    """
+    image_sizes = [(image.shape[0], image.shape[1]) for image in images]
+    counts = Counter(tuple(letterbox_of(size, scale) for size in image_sizes) for scale in sorted(scales, reverse=True))
+    inputs = []
+    for letterboxes in counts:
+        batch = _new_inputs(network, (len(images), *letterboxes[0].padded, 3))
+        for letterbox, image, out in zip(letterboxes, images, batch):
+            letterbox.apply(image, out)
+        inputs.append(batch)
+    return InputBatch(image_sizes, [list(letterboxes) for letterboxes in counts], list(counts.values()), inputs)
+
+
+def _new_inputs(network: MapFunction, shape: tuple[int, ...]) -> np.ndarray:
+    """An uninitialized uint8 array from which the device of the network, if it has one, copies in the background."""
+    if not _is_on_device(network):
+        return np.empty(shape, np.uint8)
+    import torch
+
+    return network.host_tensor(shape, torch.uint8).numpy()
+
+
+def _is_on_device(network: MapFunction) -> TypeGuard[TorchNetwork]:
+    return isinstance(network, TorchNetwork) and network.device.type != "cpu"
+
+
+def start_network(
+    network: MapFunction, batch: InputBatch, skeleton: Skeleton, *, flip: bool, all_channels: bool = False
+) -> PendingMaps:
+    """Start to compute the maps of a batch, averaged over its scales and, if ``flip``, over the mirrored images.
+
+    A device averages the maps itself, and this returns without waiting for it.
+
+    Args:
+        all_channels: also the maps that nobody is decoded from, person mask and keypoint foreground.
+
+    Raises:
+        ValueError: the network computes maps of another shape: people would be misplaced.
+    """
+    num_channels = skeleton.num_channels if all_channels else skeleton.num_decoded_channels
+    if _is_on_device(network):
+        wait = _start_on_device(network, batch, skeleton, flip, num_channels)
+        return PendingMaps(batch.image_sizes, batch.map_letterboxes, wait)
+    maps = _average_on_host(network, batch, skeleton, flip, num_channels)
+    return PendingMaps(batch.image_sizes, batch.map_letterboxes, lambda: maps)
+
+
+def _average_on_host(
+    network: MapFunction, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
+) -> list[np.ndarray]:
+    """The averages for each image, whatever runs the network."""
+    plans = [
+        [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
+        for letterboxes in batch.letterboxes
+    ]
+    sums = [
+        _sum_over_flip(network, images, [plan.cells for plan in plans_of_scale], skeleton, flip, num_channels)
+        for images, plans_of_scale in zip(batch.inputs, plans)
+    ]
+    num_maps = sum(batch.counts) * (2 if flip else 1)
+    if num_maps > 1:
+        for sums_of_image, plans_of_image in zip(zip(*sums), zip(*plans)):
+            # All scales of one channel after another, while it is in the cache.
+            for channel in zip(*sums_of_image):
+                _average_scales(channel, plans_of_image, batch.counts, num_maps)
+    return sums[0]
+
+
+def _average_scales(
+    sums: Sequence[np.ndarray], plans: Sequence[Resampling], counts: Sequence[int], num_maps: int
+) -> None:
+    """Average the sums of one map at all scales, of ``num_maps`` maps in all, in place of that of the largest scale."""
+    total = sums[0]
+    if counts[0] > 1:
+        total *= counts[0]
+    for cells, plan, count in zip(sums[1:], plans[1:], counts[1:]):
+        if count > 1:
+            cells *= count
+        total += resample_map(cells, plan)
+    total /= num_maps
+
+
+def _sum_over_flip(
+    network: MapFunction,
+    images: np.ndarray,
+    cells: Sequence[tuple[int, int]],
+    skeleton: Skeleton,
+    flip: bool,
+    num_channels: int,
+) -> list[np.ndarray]:
+    """Maps of (N, H, W, 3) images, plus those of the mirrored images if ``flip``: the first rows and columns of each.
+
+    The arrays, (C, rows, columns) float32, are the caller's.
+    """
+    if not flip:
+        maps = _compute_maps(network, images, skeleton)
+        return [image_maps[:num_channels, :rows, :columns].copy() for image_maps, (rows, columns) in zip(maps, cells)]
+    # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
+    mirrored_images = np.empty_like(images)
+    for image, out in zip(images, mirrored_images):
+        cv2.flip(image, 1, dst=out)
+    sums = []
+    for image_maps, (rows, columns) in zip(_compute_maps(network, mirrored_images, skeleton), cells):
+        mirrored = image_maps[:, :rows, image_maps.shape[2] - columns :]
+        sums.append(np.empty((num_channels, rows, columns), np.float32))
+        for out, twin in zip(sums[-1], skeleton.flip_channels):
+            cv2.flip(mirrored[twin], 1, dst=out)
+    for total, image_maps in zip(sums, _compute_maps(network, images, skeleton)):
+        total += image_maps[: total.shape[0], : total.shape[1], : total.shape[2]]
+    return sums
+
+
+def _compute_maps(network: MapFunction, images: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """The maps of images; see ``start_network``."""
+    maps = np.asarray(network(images), np.float32)
+    _require_shape(maps.shape, images.shape, skeleton)
+    return maps
+
+
+def _start_on_device(
+    network: TorchNetwork, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
+) -> Callable[[], list[np.ndarray]]:
+    """Let the device average, and copy the averages to the host with a single copy; what waits for it."""
+    import torch
+
+    rows, columns = (max(sizes) for sizes in zip(*(letterbox.decoded_cells for letterbox in batch.map_letterboxes)))
+    with torch.inference_mode():
+        averages = _average_on_device(network, batch, skeleton, flip, num_channels)[:, :, :rows, :columns].contiguous()
+        copies = network.host_tensor(averages.shape, averages.dtype)
+        copies.copy_(averages, non_blocking=network.copies_in_background)
+    copied = torch.Event(network.device, blocking=True) if network.copies_in_background else None
+    if copied is not None:
+        copied.record(torch.accelerator.current_stream(network.device))
+
+    def wait() -> list[np.ndarray]:
+        # This function keeps the batch in memory, whose inputs the device may still be copying.
+        if copied is not None:
+            copied.synchronize()
+        maps_of_images = []
+        for letterbox, maps in zip(batch.map_letterboxes, copies):
+            rows, columns = letterbox.decoded_cells
+            maps_of_images.append(maps[:, :rows, :columns].float().numpy())
+        return maps_of_images
+
+    return wait
+
+
+def _average_on_device(
+    network: TorchNetwork, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
+) -> torch.Tensor:
+    """(N, C, h, w) averages, correct in the decoded cells of each image.
+
+    They are float32, or in the network's precision if there is only one scale without flip.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    def to_device(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(network.device, non_blocking=network.copies_in_background)
+
+    def compute_maps(images: torch.Tensor) -> torch.Tensor:
+        maps = network.compute_maps(images)
+        _require_shape(maps.shape, images.shape, skeleton)
+        return maps
+
+    num_maps = sum(batch.counts) * (2 if flip else 1)
+    if num_maps == 1:
+        return compute_maps(to_device(torch.from_numpy(batch.inputs[0])))[:, :num_channels]
+    flip_channels = network.host_tensor([num_channels], torch.int64)
+    flip_channels.copy_(torch.from_numpy(skeleton.flip_channels[:num_channels]))
+    twins = to_device(flip_channels)
+
+    def sum_over_flip(inputs: np.ndarray) -> torch.Tensor:
+        images = to_device(torch.from_numpy(inputs))
+        # A copy, because the network may write to the same tensor again.
+        sums = compute_maps(images)[:, :num_channels].to(torch.float32, copy=True)
+        if flip:
+            sums += compute_maps(images.flip(2)).index_select(1, twins).flip(3)
+        return sums
+
+    total = sum_over_flip(batch.inputs[0]) * batch.counts[0]
+    for inputs, letterboxes, count in zip(batch.inputs[1:], batch.letterboxes[1:], batch.counts[1:]):
+        sums = sum_over_flip(inputs) * count
+        for out, maps, *pair in zip(total, sums, letterboxes, batch.map_letterboxes):
+            plan = plan_resampling(*pair)
+            rows, columns = plan.cells
+            more_rows, more_columns = plan.repeated
+            cells = F.pad(maps[None, :, :rows, :columns], (0, more_columns, 0, more_rows), mode="replicate")
+            resampled = F.interpolate(cells, scale_factor=plan.zoom, mode="bicubic")
+            rows, columns = plan.decoded_cells
+            out[:, :rows, :columns] += resampled[0, :, :rows, :columns]
+    return total.div_(num_maps)
+
+
+def _require_shape(shape: Sequence[int], images_shape: Sequence[int], skeleton: Skeleton) -> None:
+    """Raise ``ValueError`` if maps have another shape than those of (N, H, W, 3) images."""
+    count, height, width, _ = images_shape
+    expected = (count, skeleton.num_channels, height // MAP_STRIDE, width // MAP_STRIDE)
+    if tuple(shape) != expected:
+        raise ValueError(f"the network must compute maps of shape {expected}, not {tuple(shape)}")
