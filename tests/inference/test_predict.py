@@ -15,7 +15,6 @@ from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
-from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import SpotNetwork, spot_image
 from tests.helpers.videos import read_video

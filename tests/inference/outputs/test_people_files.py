@@ -234,7 +234,7 @@ def test_other_skeletons_have_their_own_keypoints_and_lines(tmp_path):
     assert category["keypoints"] == ["l", "r", "t"] and category["skeleton"] == [[3, 1], [3, 2]]
     assert content["annotations"][0]["keypoints"] == [3, 4, 2, 0, 0, 0, 1, 2, 2]
     with write_csv(tmp_path / "people.csv", skeleton) as write:
-        write(image_frame(__file__), [person])
+        write(Result(image_frame(__file__), [person]))
     [row] = csv.DictReader((tmp_path / "people.csv").read_text().splitlines())
     assert (row["left_x"], row["right_x"], row["top_y"]) == ("3.0", "", "2.0"), "only COCO files have other names"
 
