@@ -31,25 +31,28 @@ TURN_DEGREES = -20.0
 """Of the sample in training.svg, which is mirrored, too."""
 UPRIGHT = {
     "nose": (0, -78),
-    "Leye": (5, -82),
-    "Reye": (-5, -82),
-    "Lear": (11, -79),
-    "Rear": (-11, -79),
-    "Lsho": (19, -56),
-    "Rsho": (-19, -56),
-    "Lelb": (34, -34),
-    "Relb": (-33, -36),
-    "Lwri": (44, -60),
-    "Rwri": (-40, -12),
-    "Lhip": (12, -4),
-    "Rhip": (-12, -4),
-    "Lkne": (17, 30),
-    "Rkne": (-16, 31),
-    "Lank": (19, 62),
-    "Rank": (-22, 63),
+    "left_eye": (5, -82),
+    "right_eye": (-5, -82),
+    "left_ear": (11, -79),
+    "right_ear": (-11, -79),
+    "left_shoulder": (19, -56),
+    "right_shoulder": (-19, -56),
+    "left_elbow": (34, -34),
+    "right_elbow": (-33, -36),
+    "left_wrist": (44, -60),
+    "right_wrist": (-40, -12),
+    "left_hip": (12, -4),
+    "right_hip": (-12, -4),
+    "left_knee": (17, 30),
+    "right_knee": (-16, 31),
+    "left_ankle": (19, 62),
+    "right_ankle": (-22, 63),
 }
 """Pixels from the middle of a person who waves."""
-THICKNESS = (("sho", "elb", 11), ("elb", "wri", 10), ("hip", "kne", 13), ("kne", "ank", 11), ("sho", "hip", 16))
+THICKNESS = (
+    ("shoulder", "elbow", 11), ("elbow", "wrist", 10), ("hip", "knee", 13), ("knee", "ankle", 11),
+    ("shoulder", "hip", 16),
+)  # fmt: skip
 """Parts of one side of a body, and their widths in pixels."""
 
 
@@ -89,10 +92,10 @@ def draw_bodies(people: np.ndarray) -> list[str]:
     shapes = []
     for person, colour in zip(people, BODIES):
         joint = dict(zip(COCO.keypoints, person))
-        for side in "LR":
+        for side in ("left", "right"):
             for a, b, width in THICKNESS:
-                shapes.append(line(joint[side + a], joint[side + b], colour, width))
-        shapes.append(line(joint["neck"], (joint["Lhip"] + joint["Rhip"]) / 2, colour, 26))
+                shapes.append(line(joint[f"{side}_{a}"], joint[f"{side}_{b}"], colour, width))
+        shapes.append(line(joint["neck"], (joint["left_hip"] + joint["right_hip"]) / 2, colour, 26))
         shapes.append(dot(joint["nose"], colour, 15))
     return shapes
 

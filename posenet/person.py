@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import operator
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton import SHORT_NAMES
+
+Keypoint = tuple[float, float, float]
+"""x, y and score."""
 
 
-@dataclass(frozen=True, eq=False)
+class NamedKeypoints(dict[str, Keypoint]):
+    """Keypoints by name. The short names of version 0.5 and before, such as "Lwri", are understood too."""
+
+    def __missing__(self, name: str) -> Keypoint:
+        if name in self:
+            return self[SHORT_NAMES[name]]
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (name in SHORT_NAMES and super().__contains__(SHORT_NAMES[str(name)]))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            return default
+
+
+class Box(np.ndarray):
+    """A box as an array. Calling it returns it, as in version 0.5 and before, where ``Person.box`` was a method."""
+
+    def __call__(self) -> np.ndarray:
+        warnings.warn("Person.box is an array; write person.box, without ()", DeprecationWarning, stacklevel=2)
+        return np.asarray(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Person:
-    """One person found in an image. People are compared by value, without the estimates."""
+    """One person found in an image. People are compared by value, without the estimates.
+
+    Raises:
+        ValueError: an array has another shape than stated below or is not one of numbers, or the score is not finite.
+        TypeError: the score is not a number, or the id not an integer.
+    """
 
     keypoints: np.ndarray
     """(K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the first pixel is
@@ -28,13 +69,37 @@ class Person:
     others. None for a person who does not come from the decoder. COCO compares the positions of all keypoints, so that
     results for COCO contain these (``to_coco_result``)."""
 
+    def __post_init__(self) -> None:
+        count = self.skeleton.num_keypoints
+        remedy = "; Person.from_coco takes keypoints in the order of the annotation file"
+        # A frozen class has no other way to set its fields.
+        object.__setattr__(self, "keypoints", _to_float32(self.keypoints, (count, 3), "keypoints", remedy))
+        object.__setattr__(self, "score", float(self.score))
+        if not math.isfinite(self.score):
+            raise ValueError(f"score must be finite, not {self.score}")
+        if self.id is not None:
+            object.__setattr__(self, "id", operator.index(self.id))
+        if self.estimates is not None:
+            object.__setattr__(self, "estimates", _to_float32(self.estimates, (count, 2), "estimates"))
+
     @classmethod
-    def from_coco(cls, keypoints: np.ndarray, score: float, skeleton: Skeleton = COCO) -> Person:
-        """A person from (F, 3) x, y and score in the order of the annotation file, such as COCO's 17 keypoints."""
-        if np.shape(keypoints) != (len(skeleton.file_keypoints), 3):
-            raise ValueError(f"keypoints must be ({len(skeleton.file_keypoints)}, 3), not {np.shape(keypoints)}")
-        joints = skeleton.to_network_order(np.asarray(keypoints, np.float32)[None])[0]
-        return cls(joints, score, skeleton)
+    def from_coco(cls, keypoints: Any, score: float, skeleton: Skeleton = COCO, id: int | None = None) -> Person:
+        """A person from keypoints in the order of the annotation file, the inverse of ``to_coco``.
+
+        Derived keypoints, such as the neck, are computed.
+
+        Args:
+            keypoints: (F, 3) x, y and score, such as COCO's 17 keypoints, or the 3 F numbers in a row that a results or
+                an annotation file has. A keypoint with the score, or the visibility, 0 counts as not found.
+
+        Raises:
+            ValueError: they have another shape, or are not numbers.
+        """
+        shape = (len(skeleton.file_keypoints), 3)
+        if isinstance(keypoints, (Sequence, np.ndarray)) and len(keypoints) == math.prod(shape):
+            keypoints = np.reshape(keypoints, shape)
+        rows = _to_float32(keypoints, shape, "keypoints")
+        return cls(skeleton.to_network_order(rows[None])[0], score, skeleton, id)
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -45,27 +110,41 @@ class Person:
             and np.array_equal(self.keypoints, other.keypoints)
         )
 
+    def __repr__(self) -> str:
+        count = np.count_nonzero(self.skeleton.to_file_order(self.keypoints)[:, 2] > 0)
+        box = " ".join(f"{value:.0f}" for value in self.box.tolist())
+        number = "" if self.id is None else f"id {self.id}, "
+        total = len(self.skeleton.file_keypoints)
+        return f"Person({number}score {self.score:.2f}, {count} of {total} keypoints, box {box})"
+
     @property
     def found(self) -> np.ndarray:
         """(K,) bool: which keypoints were found."""
         return np.asarray(self.keypoints[:, 2] > 0)
 
-    def named(self) -> dict[str, tuple[float, float, float]]:
-        """x, y and score of the keypoints found, by name."""
+    def named(self) -> NamedKeypoints:
+        """x, y and score of the keypoints found, by name, such as "left_wrist"."""
         rows = zip(self.skeleton.keypoints, self.keypoints.tolist())
-        return {name: (x, y, score) for name, (x, y, score) in rows if score > 0}
+        return NamedKeypoints({name: (x, y, score) for name, (x, y, score) in rows if score > 0})
 
-    def box(self) -> np.ndarray:
+    @property
+    def box(self) -> Box:
         """(4,) float32: left, top, right and bottom of the keypoints found, in pixels; zeros if there are none."""
         points = self.keypoints[self.found, :2]
-        if not len(points):
-            return np.zeros(4, np.float32)
-        return np.concatenate([points.min(0), points.max(0)])
+        corners = np.concatenate([points.min(0), points.max(0)]) if len(points) else np.zeros(4, np.float32)
+        return corners.view(Box)
+
+    def within(self, limit: float) -> Person:
+        """The person without the keypoints that have a value that is not finite, or not between -limit and limit."""
+        is_within = (np.abs(self.keypoints) < limit).all(axis=1)  # False for NaN
+        if is_within.all():
+            return self
+        return dataclasses.replace(self, keypoints=np.where(is_within[:, None], self.keypoints, 0))
 
     def to_dict(self) -> dict[str, Any]:
         """The score, the box, the keypoints found by name (x, y, score) and the id, if any, in types of JSON."""
         keypoints = {name: list(values) for name, values in self.named().items()}
-        entry = {"score": self.score, "box": self.box().tolist(), "keypoints": keypoints}
+        entry = {"score": self.score, "box": self.box.tolist(), "keypoints": keypoints}
         return entry if self.id is None else entry | {"id": self.id}
 
     def to_coco(self) -> np.ndarray:
@@ -91,3 +170,20 @@ class Person:
             "keypoints": keypoints.round(3).ravel().tolist(),
             "score": self.score,
         }
+
+
+def _to_float32(values: Any, shape: tuple[int, int], name: str, remedy: str = "") -> np.ndarray:
+    """The values as a float32 array, the same object if they are one."""
+    if isinstance(values, np.ndarray) and values.dtype == np.float32 and values.shape == shape:
+        return values
+    rows, columns = shape
+    meaning = "x, y and score" if columns == 3 else "x and y"
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be ({rows}, {columns}) numbers, {meaning}, not {truncate_for_message(values)}")
+    if array.shape != shape:
+        raise ValueError(f"{name} must be ({rows}, {columns}), {meaning}, not {array.shape}{remedy}")
+    return np.asarray(array, np.float32)

@@ -1,4 +1,6 @@
+import dataclasses
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ def make_person(**points):
 
 
 def test_to_coco_has_the_order_of_the_file_and_no_neck():
-    person = make_person(nose=(1, 2, 0.9), neck=(5, 5, 0.8), Lsho=(3, 4, 0.7), Rank=(6, 7, 0.6))
+    person = make_person(nose=(1, 2, 0.9), neck=(5, 5, 0.8), left_shoulder=(3, 4, 0.7), right_ankle=(6, 7, 0.6))
     rows = person.to_coco()
     assert rows.shape == (17, 3)
     names = list(COCO.file_names)
@@ -26,14 +28,88 @@ def test_to_coco_has_the_order_of_the_file_and_no_neck():
     assert np.count_nonzero(rows[:, 2]) == 3
 
 
-def test_keypoints_of_another_shape_are_refused():
-    with pytest.raises(ValueError, match=r"must be \(17, 3\), not \(18, 3\)"):
+def test_from_coco_is_the_inverse_of_to_coco():
+    person = dataclasses.replace(make_person(nose=(1, 2, 0.9), left_wrist=(3, 4, 0.7)), id=3)
+    assert Person.from_coco(person.to_coco(), person.score, person.skeleton, person.id) == person
+    assert Person.from_coco(person.to_coco().ravel().tolist(), 0.5, id=3) == person, "the list of a results file"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (np.zeros((17, 3)), r"^keypoints must be \(18, 3\), x, y and score, not \(17, 3\); Person.from_coco takes"),
+        (np.zeros((1, 18, 3)), r"not \(1, 18, 3\)"),
+        (5, r"not \(\)"),
+        ([[1, 2, 3], [1, 2]], r"must be \(18, 3\) numbers, x, y and score, not \[\[1, 2, 3\], \[1, 2\]\]"),
+        (np.full((18, 3), "a"), "must be .* numbers"),
+        (np.zeros((18, 3), complex), "must be .* numbers"),
+        (None, "must be .* numbers, x, y and score, not None"),
+    ],
+)
+def test_keypoints_of_another_shape_or_type_are_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        Person(values, 0.5)
+
+
+def test_other_wrong_values_are_refused():
+    with pytest.raises(ValueError, match=r"must be \(17, 3\), x, y and score, not \(18, 3\)"):
         Person.from_coco(np.zeros((18, 3)), 0.5)
+    with pytest.raises(ValueError, match=r"not \(50,\)"):
+        Person.from_coco([0.0] * 50, 0.5)
+    with pytest.raises(ValueError, match=r"must be \(17, 3\) numbers, x, y and score, not 'abc'"):
+        Person.from_coco("abc", 0.5)
+    with pytest.raises(ValueError, match=r"estimates must be \(18, 2\), x and y, not \(18, 3\)"):
+        Person(np.zeros((18, 3)), 0.5, estimates=np.zeros((18, 3)))
+    with pytest.raises(ValueError, match="score must be finite, not nan"):
+        Person(np.zeros((18, 3)), float("nan"))
+    with pytest.raises(TypeError):
+        Person(np.zeros((18, 3)), 0.5, id=1.5)
+
+
+def test_numbers_of_other_types_are_converted():
+    person = Person(np.ones((18, 3), np.int64).tolist(), np.float32(0.5), id=np.int64(7))
+    assert person.keypoints.dtype == np.float32
+    assert json.loads(json.dumps(person.to_dict()))["id"] == 7
+    keypoints = np.zeros((18, 3), np.float32)
+    assert Person(keypoints, 1).keypoints is keypoints
 
 
 def test_the_box_encloses_the_keypoints_found():
-    np.testing.assert_array_equal(make_person(nose=(10, 20, 1), Rank=(40, 5, 0.1)).box(), (10, 5, 40, 20))
-    np.testing.assert_array_equal(make_person().box(), (0, 0, 0, 0))
+    np.testing.assert_array_equal(make_person(nose=(10, 20, 1), right_ankle=(40, 5, 0.1)).box, (10, 5, 40, 20))
+    np.testing.assert_array_equal(make_person().box, (0, 0, 0, 0))
+    assert make_person(nose=(10, 20, 1)).box.dtype == np.float32
+
+
+def test_the_box_can_be_called_as_the_method_that_it_was():
+    person = make_person(nose=(10, 20, 1))
+    with pytest.warns(DeprecationWarning, match=r"write person.box, without \(\)"):
+        np.testing.assert_array_equal(person.box(), person.box)
+
+
+def test_a_person_is_printed_in_one_line():
+    person = make_person(nose=(12, 34.2, 0.9), neck=(12, 40, 0.8), left_wrist=(120, 310.4, 0.7))
+    assert str(person) == repr(person) == "Person(score 0.50, 2 of 17 keypoints, box 12 34 120 310)"
+    assert repr(dataclasses.replace(person, id=4)).startswith("Person(id 4, score 0.50, ")
+    assert repr(make_person()) == "Person(score 0.50, 0 of 17 keypoints, box 0 0 0 0)"
+
+
+def test_names_of_earlier_versions_are_understood():
+    named = make_person(right_shoulder=(1, 2, 0.5)).named()
+    assert list(named) == ["right_shoulder"]
+    assert named["Rsho"] == named["right_shoulder"] == named.get("Rsho") == (1, 2, 0.5)
+    assert "Rsho" in named and "Lsho" not in named and "nose" not in named
+    assert named.get("Lsho") is None and named.get("Lsho", 0) == 0
+    for name in ("Lsho", "left_shoulder", "thumb"):
+        with pytest.raises(KeyError, match=name):
+            named[name]
+    assert pickle.loads(pickle.dumps(named)) == dict(named)
+    assert json.dumps(named) == '{"right_shoulder": [1.0, 2.0, 0.5]}'
+
+
+def test_keypoints_far_away_or_not_finite_can_be_left_out():
+    person = make_person(nose=(np.nan, 2, 0.5), neck=(1, -np.inf, 0.5), left_wrist=(2e6, 1, 0.5), left_hip=(1, 2, 0.5))
+    assert list(person.within(1e6).named()) == ["left_hip"]
+    assert person.within(1e6).within(1e5) == person.within(1e6)
 
 
 def test_people_are_compared_by_value():
@@ -48,7 +124,11 @@ def test_fields_cannot_be_replaced():
 
 
 def test_a_person_as_a_dictionary_can_be_written_as_json():
-    person = make_person(nose=(10, 20, 0.5), Rank=(40, 5, 0.25))
-    expected = {"score": 0.5, "box": [10, 5, 40, 20], "keypoints": {"nose": [10, 20, 0.5], "Rank": [40, 5, 0.25]}}
+    person = make_person(nose=(10, 20, 0.5), right_ankle=(40, 5, 0.25))
+    expected = {
+        "score": 0.5,
+        "box": [10, 5, 40, 20],
+        "keypoints": {"nose": [10, 20, 0.5], "right_ankle": [40, 5, 0.25]},
+    }
     assert json.loads(json.dumps(person.to_dict())) == expected
-    assert person.named() == {"nose": (10, 20, 0.5), "Rank": (40, 5, 0.25)}
+    assert person.named() == {"nose": (10, 20, 0.5), "right_ankle": (40, 5, 0.25)}

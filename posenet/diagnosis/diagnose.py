@@ -84,8 +84,8 @@ class Diagnosis:
 
     @property
     def keypoints(self) -> dict[str, dict[str, int]]:
-        """The same for every keypoint, by its name in the annotation file, such as ``left_wrist``."""
-        names = self.matched.skeleton.file_names
+        """The same for every keypoint of the annotation file, by name, such as ``left_wrist``."""
+        names = self.matched.skeleton.file_keypoints
         return {name: count_kinds(kinds) for name, kinds in zip(names, self.matched.kinds.T)}
 
     @property

@@ -73,7 +73,7 @@ class Result(Sequence[Person]):
     @property
     def boxes(self) -> np.ndarray:
         """(N, 4) float32: left, top, right and bottom of the keypoints found, in pixels of the image."""
-        return np.array([person.box() for person in self], np.float32).reshape(-1, 4)
+        return np.array([person.box for person in self], np.float32).reshape(-1, 4)
 
     @property
     def ids(self) -> list[int | None]:
@@ -108,7 +108,7 @@ class Result(Sequence[Person]):
         if self.error is not None:
             raise self.error
         is_tracked = any(person.id is not None for person in self)
-        defaults = {"keypoint_min_score": KEYPOINT_MIN_SCORE, "colours": "person" if is_tracked else "side"}
+        defaults = {"keypoint_min_score": KEYPOINT_MIN_SCORE, "colours": "person" if is_tracked else None}
         return draw_people(self.image, self.people, **{**defaults, **options})
 
     def save(self, path: str | Path, **options: Any) -> None:

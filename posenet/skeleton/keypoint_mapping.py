@@ -10,9 +10,8 @@ from posenet.skeleton.skeleton import Skeleton
 class KeypointMapping:
     """Converts joints of one skeleton, ``source``, to those of another, ``target``.
 
-    A keypoint of the target is the one of the source that has its name, or else its name in annotation files. So a set
-    with "left_shoulder" fits the built-in skeleton, which calls it "Lsho". A derived keypoint of the target, such as
-    the neck, is computed if the source has both of the keypoints that it lies between.
+    A keypoint of the target is the one of the source that has its name, or else its name in annotation files. A derived
+    keypoint of the target, such as the neck, is computed if the source has both of the keypoints that it lies between.
 
     Attributes:
         has_common_keypoints: whether the target has a keypoint of the source.

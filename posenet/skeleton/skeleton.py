@@ -5,17 +5,29 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain
+from typing import Any
 
 import numpy as np
+
+SHORT_NAMES = {
+    "Rsho": "right_shoulder", "Relb": "right_elbow", "Rwri": "right_wrist", "Rhip": "right_hip", "Rkne": "right_knee",
+    "Rank": "right_ankle", "Reye": "right_eye", "Rear": "right_ear",
+    "Lsho": "left_shoulder", "Lelb": "left_elbow", "Lwri": "left_wrist", "Lhip": "left_hip", "Lkne": "left_knee",
+    "Lank": "left_ankle", "Leye": "left_eye", "Lear": "left_ear",
+}  # fmt: skip
+"""The names of keypoints in version 0.5 and before, with those of COCO, which replaced them. A ``Skeleton`` replaces
+them too, so that skeleton files, checkpoints, stores and exported files of those versions can be read."""
 
 
 @dataclass(frozen=True, repr=False)
 class Skeleton:
     """The keypoints and body parts that a network predicts, and how annotation files name them.
+
+    Names of ``SHORT_NAMES`` are replaced in all fields but ``file_names``.
 
     Attributes:
         keypoints: names of the K keypoints, in channel order.
@@ -23,7 +35,8 @@ class Skeleton:
         left_right: pairs of names that a horizontal flip swaps.
         derived: keypoints that annotation files lack, each computed as the midpoint of two that they contain.
         file_keypoints: the F keypoints in annotation files, in their order, under our names.
-        file_names: the same keypoints under the names in the ``categories`` of annotation files.
+        file_names: the same keypoints under the names in the ``categories`` of annotation files. Only annotation files
+            have these names; everything else has those of ``keypoints``.
         sigmas: the OKS constants of the same keypoints.
         layout: for every keypoint, (height, spread) in an upright body, in lengths of the torso. Height is the mean
             distance below the hips; spread is the root mean square distance from the point of the body's axis at that
@@ -47,9 +60,18 @@ class Skeleton:
     colours: dict[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        self._replace_short_names()
         self._check_names()
         self._check_values()
         self._check_symmetry()
+
+    def _replace_short_names(self) -> None:
+        known = set(self.keypoints)
+        # A skeleton may have both names, for two keypoints.
+        names = {old: new for old, new in SHORT_NAMES.items() if not {old, new} <= known}
+        for item in fields(self):
+            if item.name != "file_names":
+                object.__setattr__(self, item.name, _replace_names(getattr(self, item.name), names))
 
     def _check_names(self) -> None:
         known = set(self.keypoints)
@@ -149,7 +171,11 @@ class Skeleton:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def index(self, name: str) -> int:
-        return self.keypoints.index(name)
+        """The channel of a keypoint among ``keypoints``; ``ValueError`` if there is none with this name."""
+        for known in (name, SHORT_NAMES.get(name)):
+            if known in self.keypoints:
+                return self.keypoints.index(known)
+        raise ValueError(f"the skeleton has no keypoint {name!r}, only {', '.join(self.keypoints)}")
 
     @cached_property
     def part_ends(self) -> np.ndarray:
@@ -206,6 +232,17 @@ def twins(left_right: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The right name of each left name and the left name of each right one."""
     pairs = list(left_right)
     return dict(pairs) | {right: left for left, right in pairs}
+
+
+def _replace_names(value: Any, names: Mapping[str, str]) -> Any:
+    """A field of a skeleton with other names: a name, or a tuple or a dictionary with names in it."""
+    if isinstance(value, str):
+        return names.get(value, value)
+    if isinstance(value, tuple):
+        return tuple(_replace_names(item, names) for item in value)
+    if isinstance(value, Mapping):
+        return {names.get(key, key): _replace_names(item, names) for key, item in value.items()}
+    return value
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

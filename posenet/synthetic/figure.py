@@ -26,15 +26,15 @@ class Part(IntEnum):
     RIGHT_LEG = 7
 
 
-_ARM = {"L": Part.LEFT_ARM, "R": Part.RIGHT_ARM}
-_LEG = {"L": Part.LEFT_LEG, "R": Part.RIGHT_LEG}
+_ARM = {"left": Part.LEFT_ARM, "right": Part.RIGHT_ARM}
+_LEG = {"left": Part.LEFT_LEG, "right": Part.RIGHT_LEG}
 
 FACE = {
     "nose": ((0, -0.16, 1.06), 0.0),
-    "Leye": ((0.38, 0.08, 0.92), 0.1),
-    "Reye": ((-0.38, 0.08, 0.92), 0.1),
-    "Lear": ((1.06, -0.10, -0.12), -0.5),
-    "Rear": ((-1.06, -0.10, -0.12), -0.5),
+    "left_eye": ((0.38, 0.08, 0.92), 0.1),
+    "right_eye": ((-0.38, 0.08, 0.92), 0.1),
+    "left_ear": ((1.06, -0.10, -0.12), -0.5),
+    "right_ear": ((-1.06, -0.10, -0.12), -0.5),
 }
 """The keypoints of the face: the position on the head, a ball of radius 1 with x to the person's left, y up and z
 forward; and the depth below which the keypoint is turned away from the viewer."""
@@ -126,10 +126,10 @@ class Figure:
         """Canvas codes of the parts that can show the keypoint."""
         if name in FACE:
             return [self.code + Part.HEAD]
-        side, joint = name[0], name[1:]
-        parts = [_ARM[side] if joint in ("sho", "elb", "wri") else _LEG[side]]
+        side, joint = name.split("_")
+        parts = [_ARM[side] if joint in ("shoulder", "elbow", "wrist") else _LEG[side]]
         is_behind_trunk = SIDES[side] * self.posture.chest[2, 0] < -0.6
-        if joint in ("sho", "hip") and not is_behind_trunk:
+        if joint in ("shoulder", "hip") and not is_behind_trunk:
             parts += [Part.TRUNK, Part.SKIRT]
         return [self.code + part for part in parts]
 
@@ -142,11 +142,11 @@ class Figure:
             (0.0, self._paint_trunk),  # the depth of the others is relative to the trunk
             (-1.5 if is_bowed_away else 1.0, self._paint_head),
         ]
-        is_raised = {side: depth[side + "kne"] - depth["pelvis"] > 0.12 for side in SIDES}
+        is_raised = {side: depth[f"{side}_knee"] - depth["pelvis"] > 0.12 for side in SIDES}
         for side in SIDES:
-            forward = depth[side + "kne"] - depth["pelvis"]
+            forward = depth[f"{side}_knee"] - depth["pelvis"]
             layers.append((0.1 * forward + (0.5 if is_raised[side] else -2), partial(self._paint_leg, side=side)))
-            reach = (depth[side + "elb"] + depth[side + "wri"] - depth["pelvis"] - depth["chest"]) / 2
+            reach = (depth[f"{side}_elbow"] + depth[f"{side}_wrist"] - depth["pelvis"] - depth["chest"]) / 2
             layers.append((reach + (3 if reach > -0.045 else -3), partial(self._paint_arm, side=side)))
         if self.look.hair_style == "long":
             layers.append((-4.0 if self.posture.head[2, 2] > 0 else 0.9, self._paint_long_hair))
@@ -180,8 +180,8 @@ class Figure:
             canvas.fill(limb(start + left, end + left, (0.5 * start_width, 0.5 * end_width)), shade(colour, 1.1))
 
     def _paint_arm(self, canvas: Canvas, side: str) -> None:
-        points = [self.at[side + name] for name in ("sho", "elb", "wri")]
-        hand = limb(points[2], self.at[side + "hand"], (0.022 * self.height, 0.018 * self.height))
+        points = [self.at[f"{side}_{name}"] for name in ("shoulder", "elbow", "wrist")]
+        hand = limb(points[2], self.at[f"{side}_hand"], (0.022 * self.height, 0.018 * self.height))
         self._fill(canvas, hand, self.look.skin, _ARM[side])
         if self.look.sleeve < 2:
             self._paint_limb(canvas, points, _BARE_ARM, self.look.skin, _ARM[side])
@@ -189,10 +189,10 @@ class Figure:
             self._paint_limb(canvas, points, _SLEEVE, self.look.shirt, _ARM[side], self.look.sleeve)
 
     def _paint_leg(self, canvas: Canvas, side: str) -> None:
-        points = [self.at[side + name] for name in ("hip", "kne", "ank")]
+        points = [self.at[f"{side}_{name}"] for name in ("hip", "knee", "ankle")]
         if self.look.bottoms != "trousers":
             self._paint_limb(canvas, points, _BARE_LEG, self.look.skin, _LEG[side])
-        shoe = limb(self.at[side + "heel"], self.at[side + "toe"], (0.025 * self.height, 0.022 * self.height))
+        shoe = limb(self.at[f"{side}_heel"], self.at[f"{side}_toe"], (0.025 * self.height, 0.022 * self.height))
         self._fill(canvas, hull(shoe, ellipse(points[2], (0.026 * self.height,) * 2)), self.look.shoes, _LEG[side])
         if self.look.bottoms != "skirt":
             cover = 1.93 if self.look.bottoms == "trousers" else 0.72
@@ -201,11 +201,11 @@ class Figure:
     def _paint_hips(self, canvas: Canvas) -> None:
         """Paint the seat of the trousers, or the skirt."""
         radius = 0.052 * self._thickness
-        shapes = [ellipse(self.at[side + "hip"], (radius, radius)) for side in SIDES]
+        shapes = [ellipse(self.at[f"{side}_hip"], (radius, radius)) for side in SIDES]
         part = Part.SKIRT if self.look.bottoms == "skirt" else Part.TRUNK
         if part == Part.SKIRT:
             for side in SIDES:
-                hem = self.at[side + "hip"] + 0.72 * (self.at[side + "kne"] - self.at[side + "hip"])
+                hem = self.at[f"{side}_hip"] + 0.72 * (self.at[f"{side}_knee"] - self.at[f"{side}_hip"])
                 shapes.append(ellipse(hem, (0.085 * self._thickness, 0.030 * self._thickness)))
         self._fill(canvas, hull(*shapes), self.look.cloth, part)
 
@@ -258,7 +258,7 @@ class Figure:
         centre = self.at["head"]
         radii = self._head_radii
         forward_x, forward_y, forward = self.posture.head[:, 2].tolist()
-        for name in ("Lear", "Rear"):
+        for name in ("left_ear", "right_ear"):
             if name not in self.averted:
                 self._fill(canvas, ellipse(self.at[name], radii * (0.22, 0.2)), shade(look.skin, 0.93), Part.HEAD)
         is_bald = look.hair_style == "bald"

@@ -17,7 +17,7 @@ import numpy as np
 
 Vector = tuple[float, float, float]
 
-SIDES = {"L": 1.0, "R": -1.0}
+SIDES = {"left": 1.0, "right": -1.0}
 """The sides of a body, with the signs of their x in the body's frame."""
 
 # Directions (outward, up, forward) of the upper arm and the forearm.
@@ -149,7 +149,7 @@ def _random_limbs(rng: np.random.Generator, stance: _Stance) -> dict[str, np.nda
     if rng.random() < 0.4 and arms[0] in stance.arms[1]:
         arms[1] = arms[0]
     noise = np.array([[0.07], [0.07], [0.042], [0.042]])
-    order = "LR" if rng.random() < 0.5 else "RL"
+    order = ("left", "right") if rng.random() < 0.5 else ("right", "left")
     return {
         side: np.array(_ARM_POSES[arm] + _LEG_POSES[leg]) + rng.normal(0, noise, (4, 3))
         for side, arm, leg in zip(order, arms, stance.legs)
@@ -189,10 +189,10 @@ def _posed(
         foot = foot - (foot @ shin) * shin
         heel = ankle + 0.030 * shin
         positions = {
-            "sho": shoulder, "elb": elbow, "wri": wrist, "hand": wrist + 0.042 * (chest @ forearm), "hip": hip,
-            "kne": knee, "ank": ankle, "heel": heel, "toe": heel + 0.09 * foot / np.linalg.norm(foot),
+            "shoulder": shoulder, "elbow": elbow, "wrist": wrist, "hand": wrist + 0.042 * (chest @ forearm),
+            "hip": hip, "knee": knee, "ankle": ankle, "heel": heel, "toe": heel + 0.09 * foot / np.linalg.norm(foot),
         }  # fmt: skip
-        joints |= {side + name: point for name, point in positions.items()}
+        joints |= {f"{side}_{name}": point for name, point in positions.items()}
     ground = min(point[1] for point in joints.values()) - 0.020
     view = rotation(tilt, 0, 0) @ rotation(0, 0, heading)
     joints = {name: view @ (point - (0, ground, 0)) for name, point in joints.items()}

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import colorsys
 import itertools
+import math
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple, get_args
 
 import cv2
 import numpy as np
 
 from posenet.images import ChannelOrder, ImageInput, to_bgr
+from posenet.messages import truncate_for_message
 from posenet.person import Person
-from posenet.skeleton import Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 Colour = tuple[int, int, int]
 """BGR."""
-ColourScheme = Literal["side", "person"]
+ColourScheme = Literal["side", "rainbow", "person"]
+Style = Literal["standard", "openpose"]
+COLOUR_SCHEMES: tuple[ColourScheme, ...] = get_args(ColourScheme)
+STYLES: tuple[Style, ...] = get_args(Style)
 
 # Blue, orange and white, which colour-blind people can distinguish too.
 LEFT: Colour = (255, 160, 40)
@@ -29,6 +35,17 @@ PALETTE: tuple[Colour, ...] = (
 )  # fmt: skip
 """Colours of people: the palette of Okabe and Ito, which colour-blind people can distinguish, with white for black."""
 
+OPENPOSE_LIMBS = (
+    ("neck", "right_shoulder"), ("neck", "left_shoulder"), ("right_shoulder", "right_elbow"),
+    ("right_elbow", "right_wrist"), ("left_shoulder", "left_elbow"), ("left_elbow", "left_wrist"),
+    ("neck", "right_hip"), ("right_hip", "right_knee"), ("right_knee", "right_ankle"), ("neck", "left_hip"),
+    ("left_hip", "left_knee"), ("left_knee", "left_ankle"), ("neck", "nose"), ("nose", "right_eye"),
+    ("right_eye", "right_ear"), ("nose", "left_eye"), ("left_eye", "left_ear"),
+)  # fmt: skip
+"""The limbs that OpenPose draws, in the order of their hues. Its 18 keypoints are ours, in the same order."""
+OPENPOSE_OPACITY = 0.6
+"""Of limbs in the style of OpenPose."""
+
 MIN_SCORE = 0.25
 """Recommended ``min_score``."""
 KEYPOINT_MIN_SCORE = 0.2
@@ -37,6 +54,9 @@ MIN_RELATIVE_SCORE = 0.5
 """A keypoint with a lower score than this share of the mean of its person is probably wrong, and is not drawn."""
 TRAIL_SECONDS = 2.0
 """Length of a trail."""
+
+MAX_COORDINATE = 1e6
+"""Keypoints at larger coordinates are not drawn: the fixed-point numbers of OpenCV would overflow."""
 
 _FRACTIONAL_BITS = 4
 """Fractional bits of the fixed-point coordinates that OpenCV draws with."""
@@ -58,38 +78,54 @@ def draw_people(
     min_score: float = 0.0,
     keypoint_min_score: float = 0.0,
     line_width: int = 0,
-    colours: ColourScheme = "side",
+    radius: int = 0,
+    style: Style = "standard",
+    colours: ColourScheme | None = None,
 ) -> Drawing:
     """Draw the keypoints and limbs of people on a copy of an image; (H, W, 3) uint8 BGR.
 
     Args:
-        image: what ``Predictor`` accepts: an image file, a PIL image or an array.
+        image: what ``Predictor`` accepts: an image file, a PIL image or an array. For people on black, give a black
+            array: ``numpy.zeros_like(image)``.
         channels: order of the colours of an array.
-        people: keypoints in pixels of the image; the first person is drawn on top.
+        people: keypoints in pixels of the image; the first person is drawn on top. Keypoints that are not finite count
+            as not found.
         min_score: people with a lower score are not drawn.
         keypoint_min_score: keypoints with a lower score are not drawn. Keypoints that score much less than the
             others of their person are never drawn.
         line_width: width of the limbs in pixels; 0 chooses it by the sizes of the person and of the image.
-        colours: "side" draws a person's left blue, the right orange and the middle white; "person" draws each
-            person in one colour, by ``id`` if it has one and with that number beside it, else by its position in
-            ``people``.
+        radius: radius of the keypoints in pixels; 0 chooses it by the width of the limbs.
+        style: "standard" draws outlined lines, "openpose" what OpenPose draws: translucent ellipses as limbs and a dot
+            for each keypoint. For COCO's skeleton, limbs and colours are those of its 18 keypoints.
+        colours: "side" draws a person's left blue, the right orange and the middle white; "rainbow" gives every
+            keypoint and every limb a hue; "person" draws each person in one colour, by ``id`` if it has one and with
+            that number beside it, else by its position in ``people``. By default, "rainbow" in the style "openpose",
+            else "side".
 
     Raises:
         DataError: ``image`` cannot be read, or is not an image.
+        ValueError: the style or the colours are none of these.
     """
+    colours = colours or ("rainbow" if style == "openpose" else "side")
+    for name, value, known in (("style", style, STYLES), ("colours", colours, COLOUR_SCHEMES)):
+        if value not in known:
+            raise ValueError(f"{name} must be one of {', '.join(known)}, not {truncate_for_message(value)}")
     drawing = to_bgr(image, channels).copy()
+    figures = []
     for index, person in reversed([*enumerate(people)]):
-        if person.score < min_score:
-            continue
-        if colours == "side":
-            keypoint_colours = _side_colours(person.skeleton)
-        else:
-            colour = PALETTE[index % len(PALETTE)] if person.id is None else person_colour(person.id)
-            keypoint_colours = [colour] * person.skeleton.num_keypoints
-        width = line_width if line_width > 0 else _choose_line_width(drawing, person)
-        _draw_person(drawing, person, keypoint_colours, keypoint_min_score, width)
-        if colours == "person" and person.id is not None:
-            _draw_id(drawing, person, person.id)
+        if person.score >= min_score:
+            person = person.within(MAX_COORDINATE)
+            limbs = _limbs_of(person.skeleton, style)
+            keypoint_colours, limb_colours = _choose_colours(person, index, limbs, colours)
+            width = line_width if line_width > 0 else _choose_line_width(drawing, person, style)
+            number = person.id if colours == "person" else None
+            visible = _visible_keypoints(person, keypoint_min_score)
+            figures.append(_Figure(person, visible, limbs, keypoint_colours, limb_colours, width, radius, number))
+    if style == "openpose":
+        _draw_as_openpose(drawing, figures)
+    else:
+        for figure in figures:
+            _draw_lines(drawing, figure)
     return drawing.view(Drawing)
 
 
@@ -119,6 +155,7 @@ class Trails:
             self._people = {}
             self._points = {}
         for person in people:
+            person = person.within(MAX_COORDINATE)
             if person.id is not None:
                 self._points.setdefault(person.id, deque()).append((seconds, self._next_point(person, person.id)))
                 self._people[person.id] = person
@@ -138,44 +175,118 @@ class Trails:
         last = self._people.get(id)
         both = np.zeros(0, bool) if last is None else person.found & last.found
         if last is None or not both.any():
-            return np.asarray(person.box().reshape(2, 2).mean(0))
+            return np.asarray(person.box.reshape(2, 2).mean(0))
         return np.asarray(self._points[id][-1][1] + (person.keypoints - last.keypoints)[both, :2].mean(0))
 
 
-def _draw_id(drawing: np.ndarray, person: Person, id: int) -> None:
-    """Write the number of a tracked person above its box."""
-    left, top, _, _ = person.box().astype(int).tolist()
-    scale = _size_of(drawing) / 800
-    position = (max(0, left), max(round(30 * scale), top - round(8 * scale)))
-    for colour, width in ((OUTLINE, 4), (person_colour(id), 1)):
-        thickness = max(1, round(2 * width * scale))
-        cv2.putText(drawing, str(id), position, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA)
+class _Figure(NamedTuple):
+    """A person as it is drawn."""
+
+    person: Person
+    visible: np.ndarray  # (K,) bool: the keypoints to draw
+    limbs: list[tuple[int, int]]
+    keypoint_colours: list[Colour]
+    limb_colours: list[Colour]
+    line_width: int
+    radius: int  # 0: by the line width
+    number: int | None  # to write beside the person
+
+    @property
+    def visible_limbs(self) -> list[tuple[int, int, Colour]]:
+        """The limbs to draw: the indices of both ends, and the colour."""
+        rows = zip(self.limbs, self.limb_colours)
+        return [(a, b, colour) for (a, b), colour in rows if self.visible[a] and self.visible[b]]
 
 
-def _draw_person(
-    drawing: np.ndarray, person: Person, colours: Sequence[Colour], min_score: float, line_width: int
-) -> None:
-    """Draw one person; ``colours`` has one for each keypoint."""
-    visible = _visible_keypoints(person, min_score)
-    points = np.rint(person.keypoints[:, :2] * 2**_FRACTIONAL_BITS).astype(int).tolist()
-    skeleton = person.skeleton
-    pairs = [(skeleton.index(a), skeleton.index(b)) for a, b in skeleton.drawn or skeleton.parts]
-    limbs = [(a, b) for a, b in pairs if visible[a] and visible[b]]
-    outline_width = max(1, line_width // 3)
-    # Draw all outlines first, so that no outline crosses a limb.
-    for a, b in limbs:
-        width = line_width + 2 * outline_width
-        cv2.line(drawing, points[a], points[b], OUTLINE, width, cv2.LINE_AA, _FRACTIONAL_BITS)
+def _limbs_of(skeleton: Skeleton, style: Style) -> list[tuple[int, int]]:
+    """The limbs that drawings of this style have: the indices of both ends."""
+    is_coco = skeleton.keypoints == COCO.keypoints
+    pairs = OPENPOSE_LIMBS if style == "openpose" and is_coco else skeleton.drawn or skeleton.parts
+    return [(skeleton.index(a), skeleton.index(b)) for a, b in pairs]
+
+
+def _choose_colours(
+    person: Person, index: int, limbs: list[tuple[int, int]], colours: ColourScheme
+) -> tuple[list[Colour], list[Colour]]:
+    """The colours of all keypoints and of all limbs of the person in row ``index``."""
+    if colours == "rainbow":
+        count = person.skeleton.num_keypoints
+        # OpenPose has 18 hues for its 17 limbs, too.
+        return _rainbow(count), _rainbow(max(len(limbs), count))
+    if colours == "side":
+        keypoint_colours = _side_colours(person.skeleton)
+    else:
+        colour = PALETTE[index % len(PALETTE)] if person.id is None else person_colour(person.id)
+        keypoint_colours = [colour] * person.skeleton.num_keypoints
+    limb_colours = []
     for a, b in limbs:
         # The colour of both ends, or of the end that is not MIDDLE; MIDDLE between different sides.
-        side_colours = {colours[a], colours[b]} - {MIDDLE}
-        colour = side_colours.pop() if len(side_colours) == 1 else MIDDLE
-        cv2.line(drawing, points[a], points[b], colour, line_width, cv2.LINE_AA, _FRACTIONAL_BITS)
-    radius = round(0.9 * line_width * 2**_FRACTIONAL_BITS)
+        side_colours = {keypoint_colours[a], keypoint_colours[b]} - {MIDDLE}
+        limb_colours.append(side_colours.pop() if len(side_colours) == 1 else MIDDLE)
+    return keypoint_colours, limb_colours
+
+
+def _rainbow(count: int) -> list[Colour]:
+    """Bright colours with equally spaced hues, from red over green and blue; for 18 they are OpenPose's."""
+    rgb = (colorsys.hsv_to_rgb(number / count, 1, 1) for number in range(count))
+    return [(round(255 * blue), round(255 * green), round(255 * red)) for red, green, blue in rgb]
+
+
+def _draw_lines(drawing: np.ndarray, figure: _Figure) -> None:
+    """Draw one person in the standard style."""
+    points = _fixed_point(figure.person.keypoints[:, :2])
+    outline_width = max(1, figure.line_width // 3)
+    # Draw all outlines first, so that no outline crosses a limb.
+    for a, b, _ in figure.visible_limbs:
+        width = figure.line_width + 2 * outline_width
+        cv2.line(drawing, points[a], points[b], OUTLINE, width, cv2.LINE_AA, _FRACTIONAL_BITS)
+    for a, b, colour in figure.visible_limbs:
+        cv2.line(drawing, points[a], points[b], colour, figure.line_width, cv2.LINE_AA, _FRACTIONAL_BITS)
+    radius = round((figure.radius or 0.9 * figure.line_width) * 2**_FRACTIONAL_BITS)
     outline_radius = radius + (outline_width << _FRACTIONAL_BITS)
-    for k in np.flatnonzero(visible).tolist():
+    for k in np.flatnonzero(figure.visible).tolist():
         cv2.circle(drawing, points[k], outline_radius, OUTLINE, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
-        cv2.circle(drawing, points[k], radius, colours[k], -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+        cv2.circle(drawing, points[k], radius, figure.keypoint_colours[k], -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+    _draw_number(drawing, figure)
+
+
+def _draw_as_openpose(drawing: np.ndarray, figures: Sequence[_Figure]) -> None:
+    """Draw people in the style of OpenPose: all limbs, through which the image is visible, then all keypoints."""
+    limbs = drawing.copy()
+    for figure in figures:
+        xy = figure.person.keypoints[:, :2].astype(float)
+        for a, b, colour in figure.visible_limbs:
+            [centre] = _fixed_point((xy[a] + xy[b])[None] / 2)
+            across, down = (xy[b] - xy[a]).tolist()
+            [axes] = _fixed_point(np.array([[math.hypot(across, down), figure.line_width]]) / 2)
+            angle = math.degrees(math.atan2(down, across))
+            cv2.ellipse(limbs, centre, axes, angle, 0, 360, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+    cv2.addWeighted(limbs, OPENPOSE_OPACITY, drawing, 1 - OPENPOSE_OPACITY, 0, dst=drawing)
+    for figure in figures:
+        points = _fixed_point(figure.person.keypoints[:, :2])
+        radius = round((figure.radius or figure.line_width / 2) * 2**_FRACTIONAL_BITS)
+        for k in np.flatnonzero(figure.visible).tolist():
+            cv2.circle(drawing, points[k], radius, figure.keypoint_colours[k], -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+        _draw_number(drawing, figure)
+
+
+def _fixed_point(xy: np.ndarray) -> list[list[int]]:
+    """(N, 2) pixels as OpenCV's fixed-point numbers."""
+    rounded: list[list[int]] = np.rint(xy * 2**_FRACTIONAL_BITS).astype(int).tolist()
+    return rounded
+
+
+def _draw_number(drawing: np.ndarray, figure: _Figure) -> None:
+    """Write the number of a tracked person, if it is to be shown, above its box."""
+    if figure.number is None:
+        return
+    left, top, _, _ = figure.person.box.astype(int).tolist()
+    scale = _size_of(drawing) / 800
+    position = (max(0, left), max(round(30 * scale), top - round(8 * scale)))
+    for colour, width in ((OUTLINE, 4), (person_colour(figure.number), 1)):
+        thickness = max(1, round(2 * width * scale))
+        text = str(figure.number)
+        cv2.putText(drawing, text, position, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA)
 
 
 def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
@@ -188,12 +299,16 @@ def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
     return visible
 
 
-def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
-    """Line width in pixels: a fiftieth of the person's size, within limits that depend on the size of the drawing."""
-    left, top, right, bottom = person.box()
+def _choose_line_width(drawing: np.ndarray, person: Person, style: Style) -> int:
+    """Line width in pixels: a fiftieth of the person's size, within limits that depend on the size of the drawing.
+
+    OpenPose's limbs, which have no outline, are twice as wide.
+    """
+    left, top, right, bottom = person.box
     drawing_size = _size_of(drawing)
     narrowest, widest = max(1, drawing_size / 500), max(1, drawing_size / 120)
-    return round(float(np.clip(max(right - left, bottom - top) / 50, narrowest, widest)))
+    width = float(np.clip(max(right - left, bottom - top) / 50, narrowest, widest))
+    return round(2 * width if style == "openpose" else width)
 
 
 def _size_of(drawing: np.ndarray) -> int:

@@ -27,7 +27,7 @@ LABEL_HEIGHT = 24
 GAP = 6
 """Pixels between tiles, and around them."""
 MAP_SIZE = 216
-"""Longer side of a map on the sheet, in pixels."""
+"""Longer side of a map on the sheet, in pixels. Tiles are wider where labels need it, but at most twice as wide."""
 MIN_MAP_SIDE = 24
 """Smallest side of a map on the sheet, in pixels: the colour scale does not fit into narrower tiles."""
 SHEET_ASPECT = 1.5
@@ -97,15 +97,18 @@ def draw_heatmap_sheet(
     factor = MAP_SIZE / max(image.shape[:2])
     height, width = (max(MIN_MAP_SIDE, round(side * factor)) for side in image.shape[:2])
     dimmed = dim_image(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
-    tiles = [label_tile(image if drawing is None else drawing, "image", (height, width))]
-    for channel, (name, heatmap) in enumerate(zip(channel_names(skeleton), maps)):
+    labels = [f"{channel} {name}" for channel, name in enumerate(channel_names(skeleton))]
+    label_width = max(map(_text_width, labels)) + _text_width("0.00") + 3 * _MARGIN
+    tile_size = (height, max(width, min(label_width, 2 * MAP_SIZE)))
+    tiles = [label_tile(image if drawing is None else drawing, "image", tile_size)]
+    for label, heatmap in zip(labels, maps):
         overlay = overlay_heatmap(dimmed, heatmap)
-        tiles.append(label_tile(overlay, f"{channel} {name}", (height, width), f"{heatmap.max():.2f}"))
-    scale = np.full((height, width, 3), BACKGROUND, np.uint8)
-    scale[4:16] = _apply_colours(np.tile(np.linspace(0, 1, width, dtype=np.float32), (12, 1)))
-    tiles.append(label_tile(scale, "0", (height, width), "1"))
+        tiles.append(label_tile(overlay, label, tile_size, f"{heatmap.max():.2f}"))
+    scale = np.full((*tile_size, 3), BACKGROUND, np.uint8)
+    scale[4:16] = _apply_colours(np.tile(np.linspace(0, 1, tile_size[1], dtype=np.float32), (12, 1)))
+    tiles.append(label_tile(scale, "0", tile_size, "1"))
     # n tiles of height h and width w in c columns make a sheet of c w by (n / c) h pixels.
-    columns = max(1, round(math.sqrt(len(tiles) * SHEET_ASPECT * (height + LABEL_HEIGHT) / width)))
+    columns = max(1, round(math.sqrt(len(tiles) * SHEET_ASPECT * (height + LABEL_HEIGHT) / tile_size[1])))
     return contact_sheet(tiles, columns)
 
 

@@ -40,8 +40,9 @@ class TestPeople:
         entry["keypoints"] = [value for k in range(17) for value in (k, 100 + k, 1 + k % 2)]
         people = read_people(tmp_path, entry)
         assert people.keypoints.dtype == np.float32 and people.keypoints.shape == (1, 18, 3)
-        file_order = "nose Leye Reye Lear Rear Lsho Rsho Lelb Relb Lwri Rwri Lhip Rhip Lkne Rkne Lank Rank".split()
-        for k, name in enumerate(file_order):
+        file_order = "nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow"
+        file_order += " left_wrist right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle"
+        for k, name in enumerate(file_order.split()):
             assert people.keypoints[0, COCO.index(name)].tolist() == [k, 100 + k, 1 + k % 2]
         assert people.keypoints[0, COCO.index("neck")].tolist() == [5.5, 105.5, 1]
         assert people.num_labelled.tolist() == [17], "the neck is derived"

@@ -122,9 +122,9 @@ def test_a_sample_knows_its_set_and_its_supervised_channels(mixture: StoreList, 
 
 def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
     """A set with only a left shoulder: in a mirrored image it is a right one."""
-    write_pair_store(tmp_path / "left.h5", ("Lsho", "Lhip"), ("left_shoulder", "left_hip"))
+    write_pair_store(tmp_path / "left.h5", ("left_shoulder", "left_hip"), ("left_shoulder", "left_hip"))
     mixture = open_data_sets([DataSetConfig(str(tmp_path / "left.h5"))], COCO)
-    for flips, name in ((0.0, "Lsho"), (1.0, "Rsho")):
+    for flips, name in ((0.0, "left_shoulder"), (1.0, "right_shoulder")):
         dataset = PoseDataset(mixture, (64, 64), augment=AugmentConfig(flip_probability=flips))
         batch = dataset[0, 0]
         labelled = batch.joints[0, 0, :, 2].numpy() > 0
@@ -155,13 +155,13 @@ def test_the_table_of_the_sets_names_sizes_and_missing_keypoints(mixture: StoreL
     (first, *_), (name, size, per_epoch, share, missing) = describe_sets(mixture, "image").rows
     assert (first, name, size, per_epoch) == ("train", "limbs", 3, 8)
     assert share == f"{8 / 14:.1%}"
-    assert missing == "nose Reye Leye Rear Lear"
+    assert missing == "nose right_eye left_eye right_ear left_ear"
 
 
 def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, str], mixture: StoreList) -> None:
     assert mixture.never_supervised() == []
     alone = open_data_sets([DataSetConfig(paths["limbs"])], COCO)
-    assert alone.never_supervised()[-5:] == ["nose", "Reye", "Leye", "Rear", "Lear"]
+    assert alone.never_supervised()[-5:] == ["nose", "right_eye", "left_eye", "right_ear", "left_ear"]
     assert "neck-nose" in alone.never_supervised()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import multiprocessing
 import os
 import pickle
 import sys
 import time
+import tomllib
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -334,10 +336,21 @@ def test_missing_files_folders_and_patterns_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_skeleton_is_refused_but_other_body_parts_are_not(path: Path) -> None:
-    for change in ({"keypoints": COCO.keypoints[::-1]}, {"derived": {"neck": ("Rhip", "Lhip")}}):
+    for change in ({"keypoints": COCO.keypoints[::-1]}, {"derived": {"neck": ("right_hip", "left_hip")}}):
         with pytest.raises(DataError, match=r"another skeleton than model.skeleton.*data.train = \[\{path"):
             Store(path, dataclasses.replace(COCO, **change))
     assert len(Store(path, dataclasses.replace(COCO, parts=COCO.parts[:3]))) == 5
+
+
+def test_a_store_of_an_earlier_version_has_todays_names(path: Path) -> None:
+    short = Path(__file__).parents[1] / "fixtures" / "coco_short_names.toml"
+    text = json.dumps(tomllib.loads(short.read_text()))
+    with h5py.File(path, "r+") as file:
+        tables = {name: file[name][()] for name in TABLES}
+        file.attrs["skeleton"] = np.bytes_(text)
+        file.attrs["fingerprint"] = np.bytes_(compute_fingerprint(text, tables))
+    for skeleton in (None, COCO):
+        assert Store(path, skeleton).skeleton == COCO
 
 
 class TestProcesses:

@@ -61,10 +61,10 @@ def test_image_mask_and_joints_of_one_lit_pixel_agree(seed: int) -> None:
     image, mask = plain(BORDER_COLOUR, 160, 160), np.zeros((160, 160), np.uint8)
     image[y, x], mask[y, x] = 255, 1
     joints = np.zeros((1, 18, 3), np.float32)
-    joints[0, COCO.index("Lwri")] = (x, y, 2)
+    joints[0, COCO.index("left_wrist")] = (x, y, 2)
 
     warped = warp_joints(joints, augmentation, matrix, COCO)
-    joint = warped[0, COCO.index("Rwri" if augmentation.flip else "Lwri")]
+    joint = warped[0, COCO.index("right_wrist" if augmentation.flip else "left_wrist")]
     assert joint[2] == 2 and np.count_nonzero(warped[..., 2]) == 1
     lit = warp_image(image, augmentation, matrix, SIZE).astype(float) - BORDER_COLOUR
     np.testing.assert_allclose(centroid(lit.sum(-1)), joint[:2], atol=0.2)
@@ -77,13 +77,13 @@ def test_image_mask_and_joints_of_one_lit_pixel_agree(seed: int) -> None:
 
 def test_joints_outside_stay_labelled_unlabelled_ones_stay_at_zero_and_a_flip_swaps_sides() -> None:
     joints = np.zeros((2, 18, 3), np.float32)
-    joints[0, COCO.index("Lsho")] = (10, 20, 1)
+    joints[0, COCO.index("left_shoulder")] = (10, 20, 1)
     joints[0, COCO.index("nose")] = (30, 40, 2)
     joints[1, 3] = (10, 20, 0)
     before = joints.copy()
     warped = warp_joints(joints, Augmentation(flip=True), np.array([[-1.0, 0, -500], [0, 1, 900]]), COCO)
     assert warped.dtype == np.float32
-    np.testing.assert_array_equal(warped[0, COCO.index("Rsho")], [-510, 920, 1])
+    np.testing.assert_array_equal(warped[0, COCO.index("right_shoulder")], [-510, 920, 1])
     np.testing.assert_array_equal(warped[0, COCO.index("nose")], [-530, 940, 2])
     assert np.count_nonzero(warped) == 6
     np.testing.assert_array_equal(joints, before)

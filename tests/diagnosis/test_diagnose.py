@@ -283,7 +283,7 @@ def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], 
         top, left, right = (results[row]["keypoints"][start : start + 3] for start in (0, 3, 6))
         results[row]["keypoints"] = [*top, *right, *left]
     diagnosis = diagnose(path, results, skeleton=skeleton, progress=False)
-    assert diagnosis.counts["inversion"] == diagnosis.keypoints["left"]["inversion"] * 2 == 10
+    assert diagnosis.counts["inversion"] == diagnosis.keypoints["L"]["inversion"] * 2 == 10
     expected = coco_ap(plain_coco(document, results, sigmas=skeleton.sigmas))
     assert diagnosis.ap == pytest.approx(expected, abs=EXACT)
 

@@ -56,7 +56,7 @@ class LinearSpotNetwork(nn.Module):
         nn.init.zeros_(self.colours.bias)
         with torch.no_grad():
             self.colours.bias[COCO.part_channels] = 0.8
-            for channel, name in enumerate(("Rsho", "neck", "nose")):
+            for channel, name in enumerate(("right_shoulder", "neck", "nose")):
                 self.colours.weight[COCO.num_parts + COCO.index(name), channel] = 1
 
     def heatmaps(self, images: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def test_missing_and_damaged_images_are_named(split: tuple[Path, Path]) -> None:
 def test_missing_keypoints_are_filled_in_for_the_comparison_only() -> None:
     keypoints = np.zeros((18, 3), np.float32)
     keypoints[COCO.index("nose")] = (10, 20, 0.5)
-    keypoints[COCO.index("Lank")] = (30, 60, 0.5)
+    keypoints[COCO.index("left_ankle")] = (30, 60, 0.5)
     incomplete = Person(keypoints, 0.1)
     plain = np.reshape(incomplete.to_coco_result(1)["keypoints"], (17, 3))
     filled = np.reshape(incomplete.to_coco_result(1, fill_missing=True)["keypoints"], (17, 3))
@@ -141,11 +141,11 @@ def test_every_keypoint_has_its_own_similarity(split: tuple[Path, Path]) -> None
     perfect = compute_coco_metrics(results, part).keypoints
     assert list(perfect) == list(COCO.file_keypoints)
     assert all(value == pytest.approx(1) for value in perfect.values())
-    wrist = COCO.file_keypoints.index("Lwri")
+    wrist = COCO.file_keypoints.index("left_wrist")
     for result in results:
         result["keypoints"][3 * wrist] += 1000
     worse = compute_coco_metrics(results, part).keypoints
-    assert worse["Lwri"] < 0.01 and worse["Rwri"] == pytest.approx(1)
+    assert worse["left_wrist"] < 0.01 and worse["right_wrist"] == pytest.approx(1)
     assert compute_coco_metrics(results[1:], part).keypoints["nose"] == pytest.approx(1 - 1 / len(labelled))
     assert set(compute_coco_metrics([], part).keypoints.values()) == {0.0}
 
@@ -198,8 +198,8 @@ def test_categories_with_the_same_keypoints_are_evaluated_as_one(tmp_path: Path)
 
 
 def test_the_keypoint_table_is_two_lines_or_one_line_for_each_keypoint() -> None:
-    short = Evaluation({}, 1, dict.fromkeys(("nose", "Leye"), 0.5)).keypoint_table()
-    assert short == "  nose  Leye\n 0.500 0.500"
+    short = Evaluation({}, 1, dict.fromkeys(("nose", "neck"), 0.5)).keypoint_table()
+    assert short == "  nose  neck\n 0.500 0.500"
     names = [f"the left keypoint {number}" for number in range(8)]
     lines = Evaluation({}, 1, {name: -1 if name == names[7] else 0.25 for name in names}).keypoint_table().splitlines()
     assert lines[0] == "  the left keypoint 0  0.250" and len(lines) == 8 and lines[7].endswith("7  -")

@@ -8,6 +8,7 @@ import importlib.util
 import itertools
 import json
 import os
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.exported_file import PROPERTY
+from posenet.inference.exported_file import PROPERTY, describe_config, read_config
 from posenet.inference.networks import BackendName, TorchNetwork, device_of_process, load_onnx
 from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
@@ -130,6 +131,13 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
     predictor = Predictor.from_checkpoint(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
     assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
     assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
+
+
+def test_an_exported_file_of_an_earlier_version_has_todays_names() -> None:
+    short = Path(__file__).parents[1] / "fixtures" / "coco_short_names.toml"
+    stored = json.loads(describe_config(Config(), "float32")[PROPERTY])
+    stored["model"]["skeleton"] = tomllib.loads(short.read_text())
+    assert read_config({PROPERTY: json.dumps(stored)}, "a.onnx").model.skeleton == COCO
 
 
 def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,12 +31,17 @@ def result(path: Path) -> Result:
     return Predictor(SpotNetwork(), InferenceConfig(height=192), min_score=0)(path)
 
 
+def test_a_drawing_in_the_style_of_openpose_has_its_colours(result: Result) -> None:
+    assert np.array_equal(result.plot(style="openpose"), result.plot(style="openpose", colours="rainbow"))
+    assert not np.array_equal(result.plot(style="openpose"), result.plot())
+
+
 def test_a_result_is_a_sequence_of_people_with_arrays(result: Result, path: Path) -> None:
     assert len(result) == 2 and [*result] == [result[0], result[1]] == list(result[:2])
     assert result.keypoints.shape == (2, 18, 3) and result.keypoints.dtype == np.float32
     np.testing.assert_array_equal(result.keypoints[1], result[1].keypoints)
     np.testing.assert_array_equal(result.scores, np.float32([person.score for person in result]))
-    np.testing.assert_array_equal(result.boxes[0], result[0].box())
+    np.testing.assert_array_equal(result.boxes[0], result[0].box)
     assert result.ids == [None, None] and result.seconds is None and result.error is None
     assert result.path == str(path) and np.array_equal(result.image, cv2.imread(str(path)))
     assert str(result) == f"{path}: 256 x 192, 2 people" and "\n" not in repr(result)

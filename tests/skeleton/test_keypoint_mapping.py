@@ -9,7 +9,7 @@ from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
-FACE = ("nose", "Reye", "Leye", "Rear", "Lear")
+FACE = ("nose", "right_eye", "left_eye", "right_ear", "left_ear")
 LIMB_NAMES = [name for name in COCO.file_names if "shoulder" in name or "hip" in name or "knee" in name]
 
 
@@ -41,16 +41,32 @@ def test_the_same_skeleton_changes_nothing_and_supervises_everything() -> None:
     assert mapping.supervised_channels().tolist() == [1] * 50
 
 
-def test_keypoints_are_found_under_their_names_in_annotation_files() -> None:
+def test_keypoints_are_found_by_name() -> None:
     source = make_skeleton(*LIMB_NAMES)
     mapping = KeypointMapping(source, COCO)
     joints = random_joints(source)
     mapped = mapping.map_joints(joints)
-    for name, keypoint in zip(COCO.file_names, COCO.file_keypoints):
+    for name in COCO.file_keypoints:
         expected = joints[:, source.index(name)] if name in LIMB_NAMES else np.zeros((3, 3))
-        np.testing.assert_array_equal(mapped[:, COCO.index(keypoint)], expected, keypoint)
-    assert " ".join(mapping.missing) == "nose Relb Rwri Lelb Lwri Rank Lank Reye Leye Rear Lear"
+        np.testing.assert_array_equal(mapped[:, COCO.index(name)], expected, name)
+    assert mapping.missing == tuple(name for name in COCO.keypoints if name not in (*LIMB_NAMES, "neck"))
     assert mapping.ignored == ()
+
+
+def test_keypoints_are_found_under_their_names_in_annotation_files() -> None:
+    source = make_skeleton("front", "left_shoulder")
+    table = {"keypoints": ["tip", "collar"], "parts": [["tip", "collar"]], "file_names": ["front", "kp_2"]}
+    mapping = KeypointMapping(source, skeleton_from_table(table))
+    joints = random_joints(source)
+    np.testing.assert_array_equal(mapping.map_joints(joints)[:, 0], joints[:, 0])
+    assert (mapping.missing, mapping.ignored) == (("collar",), ("left_shoulder",))
+
+
+def test_short_names_of_earlier_versions_are_those_of_coco() -> None:
+    source = make_skeleton("nose", "Lsho", "Rsho")
+    joints = random_joints(source)
+    mapped = KeypointMapping(source, COCO).map_joints(joints)
+    np.testing.assert_array_equal(mapped[:, COCO.index("right_shoulder")], joints[:, 2])
 
 
 def test_a_derived_keypoint_is_computed_if_both_of_its_sources_are_there() -> None:
@@ -63,7 +79,7 @@ def test_a_derived_keypoint_is_computed_if_both_of_its_sources_are_there() -> No
     assert mapped[0, COCO.index("neck"), 2] == first[:, 2].min()
     assert mapped[1, COCO.index("neck")].tolist() == [0, 0, 0]
     missing = KeypointMapping(make_skeleton("nose", "left_shoulder"), COCO).missing
-    assert "neck" in missing and "Lsho" not in missing
+    assert "neck" in missing and "left_shoulder" not in missing
 
 
 def test_an_annotated_keypoint_with_the_name_of_a_derived_one_is_used() -> None:

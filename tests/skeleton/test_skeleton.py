@@ -12,17 +12,20 @@ import pytest
 from posenet.skeleton import COCO, Skeleton
 
 KEYPOINTS = (
-    "nose, neck, Rsho, Relb, Rwri, Lsho, Lelb, Lwri, Rhip, Rkne, Rank, Lhip, Lkne, Lank, Reye, Leye, Rear, Lear"
+    "nose, neck, right_shoulder, right_elbow, right_wrist, left_shoulder, left_elbow, left_wrist, right_hip, "
+    "right_knee, right_ankle, left_hip, left_knee, left_ankle, right_eye, left_eye, right_ear, left_ear"
 ).split(", ")
 PARTS = (
-    "neck-nose, neck-Reye, neck-Leye, neck-Rear, neck-Lear, nose-Reye, nose-Leye, Reye-Rear, Leye-Lear, "
-    "neck-Rsho, Rsho-Relb, Relb-Rwri, neck-Lsho, Lsho-Lelb, Lelb-Lwri, neck-Rhip, Rhip-Rkne, Rkne-Rank, "
-    "neck-Lhip, Lhip-Lkne, Lkne-Lank, nose-Rsho, nose-Lsho, Rsho-Rhip, Rhip-Lkne, Lsho-Lhip, Lhip-Rkne, "
-    "Rear-Rsho, Lear-Lsho, Rhip-Lhip"
+    "neck-nose, neck-right_eye, neck-left_eye, neck-right_ear, neck-left_ear, nose-right_eye, nose-left_eye, "
+    "right_eye-right_ear, left_eye-left_ear, neck-right_shoulder, right_shoulder-right_elbow, "
+    "right_elbow-right_wrist, neck-left_shoulder, left_shoulder-left_elbow, left_elbow-left_wrist, neck-right_hip, "
+    "right_hip-right_knee, right_knee-right_ankle, neck-left_hip, left_hip-left_knee, left_knee-left_ankle, "
+    "nose-right_shoulder, nose-left_shoulder, right_shoulder-right_hip, right_hip-left_knee, left_shoulder-left_hip, "
+    "left_hip-right_knee, right_ear-right_shoulder, left_ear-left_shoulder, right_hip-left_hip"
 ).split(", ")
 FILE_NAMES = (
-    "nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow "
-    "left_wrist right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle"
+    "nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow left_wrist "
+    "right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle"
 ).split()
 
 
@@ -32,8 +35,8 @@ def channel_names() -> list[str]:
 
 def mirrored(name: str) -> set[str]:
     """The keypoints of a channel in a mirrored image; parts have no direction."""
-    swap = {"L": "R", "R": "L"}
-    return {swap.get(end[0], end[0]) + end[1:] for end in name.split("-")}
+    swap = {"left": "right", "right": "left"}
+    return {"_".join(swap.get(word, word) for word in end.split("_")) for end in name.split("-")}
 
 
 def file_person(labelled: dict[str, tuple[float, float, int]]) -> np.ndarray:
@@ -50,11 +53,7 @@ def test_keypoints_and_parts_are_the_documented_ones() -> None:
 
 
 def test_file_order_is_that_of_coco() -> None:
-    assert list(COCO.file_names) == FILE_NAMES
-    sides = {"L": "left", "R": "right"}
-    for ours, theirs in zip(COCO.file_keypoints[1:], COCO.file_names[1:]):
-        side, _, name = theirs.partition("_")
-        assert (sides[ours[0]], ours[1:]) == (side, name[:3])
+    assert list(COCO.file_keypoints) == list(COCO.file_names) == FILE_NAMES
 
 
 def test_sigmas_are_those_of_the_coco_evaluation() -> None:
@@ -86,7 +85,7 @@ def test_annotated_keypoints_survive_the_round_trip() -> None:
     joints = COCO.to_network_order(keypoints)
     assert joints.shape == (4, 18, 3) and joints.dtype == np.float32
     left_ankle = keypoints[:, FILE_NAMES.index("left_ankle")]
-    np.testing.assert_allclose(joints[:, KEYPOINTS.index("Lank")], left_ankle, rtol=1e-6)
+    np.testing.assert_allclose(joints[:, KEYPOINTS.index("left_ankle")], left_ankle, rtol=1e-6)
     np.testing.assert_allclose(COCO.to_file_order(joints), keypoints, rtol=1e-6)
 
 
@@ -148,3 +147,35 @@ def test_a_network_fits_a_skeleton_with_other_sigmas_and_drawing() -> None:
 def test_a_skeleton_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         COCO.keypoints = ()
+
+
+def test_short_names_of_earlier_versions_are_replaced() -> None:
+    """In every field but the names in annotation files."""
+    skeleton = Skeleton(
+        keypoints=("Lsho", "Rsho", "middle"),
+        parts=(("Lsho", "Rsho"), ("middle", "Lsho"), ("middle", "Rsho")),
+        left_right=(("Lsho", "Rsho"),),
+        derived={"middle": ("Lsho", "Rsho")},
+        file_keypoints=("Lsho", "Rsho"),
+        file_names=("Lsho", "Rsho"),
+        sigmas=(0.1, 0.1),
+        layout={"Lsho": (0.0, 1.0), "Rsho": (0.0, 1.0), "middle": (0.0, 1.0)},
+        drawn=(("Lsho", "Rsho"),),
+        colours={"Rsho": "#ff0000"},
+    )
+    left, right = "left_shoulder", "right_shoulder"
+    assert skeleton.keypoints == (left, right, "middle")
+    assert skeleton.parts == ((left, right), ("middle", left), ("middle", right))
+    assert (skeleton.left_right, skeleton.drawn) == (((left, right),), ((left, right),))
+    assert (skeleton.derived, skeleton.colours) == ({"middle": (left, right)}, {right: "#ff0000"})
+    assert skeleton.file_keypoints == (left, right) and set(skeleton.layout) == {left, right, "middle"}
+    assert skeleton.file_names == ("Lsho", "Rsho")
+    assert skeleton.index("Rsho") == skeleton.index(right) == 1
+    with pytest.raises(ValueError, match="no keypoint 'thumb', only left_shoulder, right_shoulder, middle"):
+        skeleton.index("thumb")
+
+
+def test_a_skeleton_may_have_the_short_and_the_long_name() -> None:
+    names = ("Lsho", "left_shoulder")
+    skeleton = Skeleton(names, (names,), (), {}, names, names, (0.1, 0.1))
+    assert skeleton.keypoints == names and [skeleton.index(name) for name in names] == [0, 1]

@@ -19,6 +19,7 @@ from posenet.skeleton.skeleton_file import (
     skeleton_to_toml,
 )
 
+SHORT_NAMES_FILE = Path(__file__).parents[1] / "fixtures" / "coco_short_names.toml"
 CAT = """
 keypoints = ["nose", "L_ear", "R_ear"]
 left_right = [["L_ear", "R_ear"]]
@@ -30,6 +31,23 @@ def test_the_built_in_skeleton_survives_files_and_tables() -> None:
     assert skeleton_from_table(skeleton_to_table(COCO)) == COCO
     assert skeleton_from_table(tomllib.loads(skeleton_to_toml(COCO, {"sigmas": "one\ntwo"}))) == COCO
     assert load_skeleton("coco") is COCO
+
+
+def test_the_built_in_skeleton_of_earlier_versions_is_that_of_today() -> None:
+    """Its file, which copies, checkpoints, stores and exported files of those versions contain, has other names."""
+    assert load_skeleton(SHORT_NAMES_FILE) == COCO
+    table = tomllib.loads(SHORT_NAMES_FILE.read_text())
+    assert skeleton_to_table(skeleton_from_table(table)) == skeleton_to_table(COCO)
+    other = skeleton_from_table(table | {"file_names": [f"kp_{number}" for number in range(17)]})
+    assert other.keypoints == COCO.keypoints and other.file_names[0] == "kp_0"
+    assert skeleton_from_table(skeleton_to_table(other)) == other
+
+
+def test_short_names_of_annotation_files_stay_there() -> None:
+    skeleton = skeleton_from_table({"keypoints": ["Lsho", "Rsho"], "parts": [["Lsho", "Rsho"]]})
+    assert skeleton.keypoints == ("left_shoulder", "right_shoulder")
+    assert skeleton.file_names == ("Lsho", "Rsho")
+    assert skeleton_from_table(skeleton_to_table(skeleton)) == skeleton
 
 
 def test_unusual_names_and_colours_survive_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from posenet.synthetic.scene import Actor, Scene, render_scene
 from tests.helpers.drawn_data import file_contents
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
-FACE = ("nose", "Leye", "Reye")
+FACE = ("nose", "left_eye", "right_eye")
 
 
 def keypoints_of(annotation: dict) -> dict[str, tuple[float, float, int]]:
@@ -174,7 +174,7 @@ def test_an_obstacle_hides_keypoints() -> None:
     canvas.owner[180:] = 1
     after = keypoints_of(annotate_alone(canvas, figure))
     low = [name for name, (_, y, visibility) in before.items() if visibility and y > 182]
-    assert {"Lank", "Rank"} <= set(low)
+    assert {"left_ankle", "right_ankle"} <= set(low)
     assert all(after[name] == (*before[name][:2], 1) for name in low)
     assert all(after[name] == before[name] for name, (_, y, _) in before.items() if y < 178)
 
@@ -204,15 +204,18 @@ def test_left_is_left_and_averted_faces_are_not_labelled() -> None:
         points = keypoints_of(annotate_alone(canvas, figure))
         if facing > 0.8:
             front += 1
-            assert figure.at["Lsho"][0] > figure.at["Rsho"][0] and figure.at["Lhip"][0] > figure.at["Rhip"][0]
-            assert points["nose"][2] and figure.at["Leye"][0] > figure.at["Reye"][0]
+            assert (
+                figure.at["left_shoulder"][0] > figure.at["right_shoulder"][0]
+                and figure.at["left_hip"][0] > figure.at["right_hip"][0]
+            )
+            assert points["nose"][2] and figure.at["left_eye"][0] > figure.at["right_eye"][0]
             columns = [np.nonzero(canvas.owner == len(Part) + part)[1] for part in (Part.LEFT_LEG, Part.RIGHT_LEG)]
             assert columns[0].mean() > columns[1].mean()
         if facing < -0.8:
             behind += 1
-            assert figure.at["Lsho"][0] < figure.at["Rsho"][0]
+            assert figure.at["left_shoulder"][0] < figure.at["right_shoulder"][0]
             assert all(points[name] == (0, 0, 0) for name in FACE)
-            assert points["Lear"][2] or points["Rear"][2]
+            assert points["left_ear"][2] or points["right_ear"][2]
     assert front > 30 and behind > 3
 
 
@@ -221,10 +224,10 @@ def test_a_persons_own_trunk_hides_the_far_shoulder() -> None:
     sideways = [(canvas, figure) for canvas, figure in sideways if abs(figure.posture.chest[2, 0]) > 0.8]
     assert sideways
     for _, figure in sideways:
-        far = "L" if figure.posture.chest[2, 0] < 0 else "R"
-        assert figure.code + Part.TRUNK not in figure.codes_showing(far + "sho")
+        far = "left" if figure.posture.chest[2, 0] < 0 else "right"
+        assert figure.code + Part.TRUNK not in figure.codes_showing(f"{far}_shoulder")
     visible = [keypoints_of(annotate_alone(*pair)) for pair in sideways]
-    hidden = sum(1 in (points["Lsho"][2], points["Rsho"][2]) for points in visible)
+    hidden = sum(1 in (points["left_shoulder"][2], points["right_shoulder"][2]) for points in visible)
     assert hidden > 0.7 * len(visible)
 
 

@@ -6,9 +6,11 @@ import logging
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import time
+import tomllib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -353,6 +355,25 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     assert "Settings kept from the checkpoint; changed: optim.momentum: 0.9 -> 0.5\n" in caplog.text
     assert "train.weights is only for new runs; this one continues with the weights in run/last.pth" in caplog.text
     assert saved["train"]["batch_size"] == 4 and saved["optim"]["lr"] == 2.5e-4  # a Config replaces all
+
+
+def test_a_run_with_short_names_of_keypoints_continues(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Version 0.5 and before had such names in skeleton files and checkpoints."""
+    text = (Path(__file__).parents[1] / "fixtures" / "coco_short_names.toml").read_text()
+    # Other drawings than those of the built-in skeleton, of which a checkpoint contains only the name.
+    text = re.sub(r"drawn = .*?\n\]\n", 'drawn = [["neck", "Lsho"]]\n', text, flags=re.DOTALL)
+    (tmp_path / "short.toml").write_text(text)
+    short = f"model.skeleton={tmp_path / 'short.toml'}"
+    train_tiny(stores, tmp_path / "run", short, max_steps=1)
+    state = last(tmp_path / "run")
+    assert state["config"]["model"]["skeleton"]["drawn"] == [["neck", "left_shoulder"]]
+    state["config"]["model"]["skeleton"] = tomllib.loads(text)
+    write_checkpoint(tmp_path / "run" / "last.pth", state)
+    with caplog.at_level(logging.INFO):
+        assert posenet.train(None, [short], resume=tmp_path / "run", max_steps=2, progress=False).steps == 2
+    assert "Settings kept from the checkpoint\n" in caplog.text
 
 
 def test_a_run_resumes_where_its_checkpoint_is_and_in_another_folder_without_the_best_score(

@@ -229,7 +229,7 @@ def test_a_missing_matplotlib_is_named(
 def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:
     precision = np.clip(np.linspace(1.2, 0, 101) - np.linspace(0, 0.5, 10)[:, None], 0, 1)
     # Names with dollar signs are not read as formulas.
-    keypoints = {"nose": 0.75, "Leye": 0.25, "Reye": -1, "$\\frac$": 0.5}
+    keypoints = {"nose": 0.75, "left_eye": 0.25, "right_eye": -1, "$\\frac$": 0.5}
     paths = write_evaluation_curves(precision, keypoints, 8, tmp_path / "plots")
     assert paths == evaluation_paths(tmp_path / "plots")
     assert sorted(path.name for path in paths) == ["keypoints.png", "precision_recall.png"]
@@ -240,6 +240,6 @@ def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:
     assert legend[0] == f"OKS 0.50: {precision[0].mean():.3f}"
     assert panel.get_legend().get_title().get_text() == "area (average precision)"
     [panel] = keypoint_figure(keypoints).axes
-    assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["nose", "Leye"]
+    assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["nose", "left_eye"]
     assert [bar.get_width() for bar in panel.patches] == [0.75, 0.25, 0.5], "only labelled keypoints have a bar"
     assert len(write_evaluation_curves(np.full((10, 101), -1.0), {"nose": -1}, 1, tmp_path)) == 2

@@ -9,6 +9,7 @@ import pytest
 from posenet.errors import DataError
 from posenet.person import Person
 from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_from_table
 from posenet.visualization.drawing import (
     LEFT,
     MIDDLE,
@@ -39,7 +40,7 @@ def test_sides_are_distinct_on_dark_and_light_images(person, background):
     assert (image == background).all()
     left, right, middle = (has_colour(drawn, colour) for colour in (LEFT, RIGHT, MIDDLE))
     assert min(left.sum(), right.sum(), middle.sum()) > 50
-    wrist, ankle = person.keypoints[COCO.index("Lwri")], person.keypoints[COCO.index("Rank")]
+    wrist, ankle = person.keypoints[COCO.index("left_wrist")], person.keypoints[COCO.index("right_ankle")]
     assert left[round(float(wrist[1])), round(float(wrist[0]))]
     assert right[round(float(ankle[1])), round(float(ankle[0]))]
 
@@ -49,7 +50,7 @@ def test_what_was_not_found_or_has_a_low_score_is_not_drawn(person):
     assert not draw_people(image, [person], min_score=0.95).any()
     assert not draw_people(image, [person], keypoint_min_score=1.5).any()
     assert draw_people(image, [person], min_score=0.9, keypoint_min_score=1.0).any()
-    ankle = person.keypoints[COCO.index("Lank")]
+    ankle = person.keypoints[COCO.index("left_ankle")]
     ankle[2] = 0
     drawn = draw_people(image, [person])
     assert not drawn[int(ankle[1]) - 10 : int(ankle[1]) + 10, int(ankle[0]) - 8 : int(ankle[0]) + 8].any()
@@ -91,6 +92,79 @@ def test_images_of_every_kind_are_drawn_on(person):
         draw_people(np.zeros((5, 5, 3)), [person])
 
 
+@pytest.mark.parametrize("style", ["standard", "openpose"])
+def test_keypoints_that_are_not_finite_or_far_away_are_not_drawn(person, style):
+    image = np.zeros((384, 512, 3), np.uint8)
+    rows = [COCO.index(name) for name in ("left_wrist", "right_ankle", "nose")]
+    lost = person.keypoints.copy()
+    lost[rows] = 0
+    expected = draw_people(image, [Person(lost, 0.9)], style=style)
+    damaged = person.keypoints.copy()
+    damaged[rows[0], 0] = np.nan
+    damaged[rows[1], 1] = -np.inf
+    damaged[rows[2], :2] = 1e30
+    for colours in (None, "person"):
+        drawn = draw_people(image, [Person(damaged, 0.9, id=1)], style=style, colours=colours)
+        assert drawn.any()
+    assert np.array_equal(draw_people(image, [Person(damaged, 0.9)], style=style), expected)
+    assert not draw_people(image, [Person(np.full((18, 3), np.inf), 0.9)], style=style).any()
+
+
+def test_the_style_of_openpose_has_its_colours_and_limbs(person):
+    """Hues in steps of 20 degrees: keypoints in full brightness, limbs at 0.6 of it on black."""
+    drawn = draw_people(np.zeros((384, 512, 3), np.uint8), [person], style="openpose")
+    expected = {"nose": (255, 0, 0), "neck": (255, 85, 0), "right_wrist": (170, 255, 0), "left_ear": (255, 0, 85)}
+    for name, rgb in expected.items():
+        x, y = np.rint(person.keypoints[COCO.index(name), :2]).astype(int)
+        assert drawn[y, x].tolist() == list(rgb[::-1]), name
+    limbs = [("neck", "right_shoulder", (153, 0, 0)), ("left_knee", "left_ankle", (0, 51, 153))]
+    for a, b, rgb in limbs:
+        x, y = np.rint(person.keypoints[[COCO.index(a), COCO.index(b)], :2].mean(axis=0)).astype(int)
+        assert np.abs(drawn[y, x].astype(int) - rgb[::-1]).max() <= 2, (a, b)
+    between_hips = person.keypoints[[COCO.index("left_hip"), COCO.index("right_hip")], :2].mean(axis=0)
+    x, y = np.rint(between_hips).astype(int)
+    assert not drawn[y, x].any(), "the limbs of the hips start at the neck"
+
+
+def test_an_image_is_visible_through_the_limbs_of_openpose(person):
+    image = np.random.default_rng(0).integers(0, 256, (384, 512, 3)).astype(np.uint8)
+    drawn = draw_people(image, [person], style="openpose")
+    unchanged = (drawn == image).all(axis=2)
+    assert 0.9 < unchanged.mean() < 1
+    x, y = np.rint(person.keypoints[[COCO.index("left_knee"), COCO.index("left_ankle")], :2].mean(axis=0)).astype(int)
+    np.testing.assert_allclose(drawn[y, x], 0.4 * image[y, x] + 0.6 * np.array([255, 85, 0]), atol=1)
+
+
+@pytest.mark.parametrize("style", ["standard", "openpose"])
+def test_widths_radii_thresholds_and_colours_apply_to_both_styles(person, style):
+    image = np.zeros((384, 512, 3), np.uint8)
+
+    def area(**options):
+        return int(draw_people(image, [person], style=style, **options).any(axis=2).sum())
+
+    assert area(line_width=2) < area(line_width=6) < area(line_width=6, radius=12)
+    assert area(keypoint_min_score=1.5) == 0
+    one_colour = draw_people(image, [person], style=style, colours="person")
+    assert has_colour(one_colour, PALETTE[0]).sum() > 50
+    assert not has_colour(one_colour, (0, 0, 255)).any()
+
+
+def test_another_skeleton_has_hues_and_limbs_too():
+    skeleton = skeleton_from_table({"keypoints": ["a", "b", "c"], "parts": [["a", "b"], ["b", "c"]]})
+    person = Person(np.array([[20, 20, 1], [80, 20, 1], [80, 80, 1]]), 0.5, skeleton)
+    drawn = draw_people(np.zeros((100, 100, 3), np.uint8), [person], style="openpose", line_width=8)
+    assert drawn[20, 20].tolist() == [0, 0, 255] and drawn[20, 80].tolist() == [0, 255, 0]
+    assert drawn[20, 50].tolist() == [0, 0, 153] and drawn[50, 80].tolist() == [0, 153, 0]
+
+
+def test_an_unknown_style_or_colour_scheme_is_refused(person):
+    image = np.zeros((10, 10, 3), np.uint8)
+    with pytest.raises(ValueError, match="style must be one of standard, openpose, not 'coco'"):
+        draw_people(image, [person], style="coco")
+    with pytest.raises(ValueError, match="colours must be one of side, rainbow, person, not 'red'"):
+        draw_people(image, [person], colours="red")
+
+
 def test_a_notebook_shows_a_drawing_as_a_png():
     drawing = draw_people(np.full((20, 30, 3), 90, np.uint8), [])
     png = np.frombuffer(drawing._repr_png_(), np.uint8)
@@ -121,7 +195,7 @@ def test_the_number_of_a_person_at_the_upper_edge_is_not_cut_off():
     sizes = []
     for top in (3, 300):
         person = person_at(300)
-        person.keypoints[:, 1] += top - person.box()[1]
+        person.keypoints[:, 1] += top - person.box[1]
         without_number = draw_people(image, [person], colours="person")
         # The first colour of the palette, as without an id.
         drawing = draw_people(image, [dataclasses.replace(person, id=1 + len(PALETTE))], colours="person")
@@ -150,6 +224,15 @@ def test_a_trail_leads_from_the_earlier_positions_to_the_person_and_vanishes():
     assert not trail_columns(trails, None, 100.0).any()
     trail_columns(trails, 100, 101.0)
     assert not trail_columns(trails, 500, 101.1, "b.mp4").any(), "a new video has no trails of the last one"
+
+
+def test_a_trail_of_a_person_without_finite_keypoints_is_not_drawn():
+    drawing = np.zeros((400, 600, 3), np.uint8)
+    trails = Trails()
+    person = Person(np.full((18, 3), np.nan), 0.5, id=1)
+    for number in range(2):
+        trails.draw(drawing, "a.mp4", number / 10, [person])
+    assert not drawing[10:, 10:].any()
 
 
 def test_a_trail_does_not_jump_when_other_keypoints_are_found():

@@ -112,6 +112,15 @@ def test_a_sheet_shows_the_maps_of_any_image(predictor: Predictor) -> None:
         assert draw_heatmap_sheet(image, maps, COCO).size
 
 
+@pytest.mark.parametrize("size", [(300, 400), (400, 300)])
+def test_the_names_of_body_parts_are_not_cut(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    put_text = cv2.putText
+    monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (texts.append(text), put_text(image, text, *rest)))
+    draw_heatmap_sheet(np.zeros((*size, 3), np.uint8), np.zeros((50, 8, 8), np.float32), COCO)
+    assert "10 right_shoulder-right_elbow" in texts
+
+
 def test_a_training_sample_is_drawn_where_it_is() -> None:
     """A grey image with a nose at (40, 90), people on the left and nothing supervised below."""
     joints = torch.zeros(1, 1, 18, 3)

@@ -295,7 +295,7 @@ def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orienta
 def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
     """A table with one person per row; cells that do not apply are empty."""
     columns = ["file_name", "frame", "time", "id", "score", "left", "top", "right", "bottom"]
-    for name in skeleton.file_names:
+    for name in skeleton.file_keypoints:
         columns += [f"{name}_x", f"{name}_y", f"{name}_score"]
     with open_text_output(path) as file:
         rows = csv.writer(file)
@@ -308,7 +308,7 @@ def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
             for person in result:
                 person_id = "" if person.id is None else person.id
                 row: list[Any] = [frame.source.name, number, time, person_id, round(person.score, 4)]
-                row += person.box().astype(float).round(3).tolist()
+                row += person.box.astype(float).round(3).tolist()
                 for x, y, score in person.to_coco().astype(float).round(3).tolist():
                     row += [x, y, score] if score > 0 else ["", "", ""]
                 rows.writerow(row)

@@ -82,8 +82,8 @@ class Tracker:
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the frames in order")
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
-            if person.skeleton != self._skeleton or len(person.keypoints) != self._skeleton.num_keypoints:
-                raise ValueError("people of another skeleton; Person.from_coco converts keypoints in COCO's order")
+            if person.skeleton != self._skeleton:
+                raise ValueError("people of another skeleton than before; use a tracker for each skeleton")
         seconds = time - self._time
         self._time = time
         if self._motion is not None:
@@ -94,7 +94,7 @@ class Tracker:
             self._motion = Motion(np.array(self._skeleton.sigmas))
         self._forget(self._motion)
         nobody = np.zeros((0, self._motion.known.shape[1], 3))
-        people = [_without_invalid_keypoints(person) for person in people]
+        people = [person.within(MAX_COORDINATE) for person in people]
         keypoints = np.stack([person.to_coco() for person in people]) if people else nobody  # (P, F, 3)
         points = keypoints[..., :2].astype(float)
         found = keypoints[..., 2] > 0
@@ -136,14 +136,6 @@ class Tracker:
         waited = self._time - track.last_seen
         is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
         return waited <= self.settings.keep_seconds and (is_patient or track.misses <= MAX_MISSES)
-
-
-def _without_invalid_keypoints(person: Person) -> Person:
-    """The person, with keypoints that are not finite, or so far away that squares overflow, set to not found."""
-    valid = (np.abs(person.keypoints) < MAX_COORDINATE).all(axis=1)  # False for NaN
-    if valid.all():
-        return person
-    return dataclasses.replace(person, keypoints=np.where(valid[:, None], person.keypoints, 0))
 
 
 def assign(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,7 @@ def test_thresholds_drop_keypoints_limbs_and_people():
 def test_a_weak_keypoint_moves_towards_the_rest_of_its_person():
     """The response of the eye is weak and 12 pixels too far to the left."""
     joints = standing_person(250, 190)
-    eye = COCO.index("Reye")
+    eye = COCO.index("right_eye")
     x, y = joints[eye, :2].copy()
     moved = joints.copy()
     moved[eye, 0] -= 12

@@ -66,7 +66,7 @@ def test_groups_equal_those_merged_one_by_one(seed):
 
 
 def test_the_score_is_the_mean_times_the_root_of_the_share_of_keypoints_found():
-    [pair, single] = assemble([("neck", 5, 9, 0.5), ("nose", 5, 5, 0.9), ("Lank", 90, 90, 0.8)], [(0, 1, 0.6)])
+    [pair, single] = assemble([("neck", 5, 9, 0.5), ("nose", 5, 5, 0.9), ("left_ankle", 90, 90, 0.8)], [(0, 1, 0.6)])
     assert pair.score == pytest.approx(0.7 * (2 / 18) ** 0.5)
     assert single.score == pytest.approx(0.8 * (1 / 18) ** 0.5)
 
@@ -128,12 +128,12 @@ def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
 
 def test_fragments_are_assigned_to_the_people_whose_pose_they_fit_if_other_limbs_are_missing_too():
     """Two people stand side by side and two one above the other; no limb connects their forearms."""
-    forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
+    forearm = {COCO.index("left_elbow"), COCO.index("left_wrist")}
     joints = np.stack([standing_person(x, y, 0.2) for x, y in ((40, 40), (80, 40), (40, 130), (80, 130))])
     candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
     ends = [(a, b) for a, b in COCO.part_ends.tolist() if (a in forearm) == (b in forearm)]
     limbs = [(18 * person + a, 18 * person + b, 0.5) for person in range(4) for a, b in ends]
-    ear_and_shoulder = {COCO.index("Rear"), COCO.index("Rsho")}
+    ear_and_shoulder = {COCO.index("right_ear"), COCO.index("right_shoulder")}
     fewer = [limb for limb in limbs if {limb[0] % 18, limb[1] % 18} != ear_and_shoulder]
     found = sorted(person.keypoints[:, :2].tolist() for person in assemble(candidates, fewer))
     assert found == sorted(own[:, :2].tolist() for own in joints)
@@ -144,10 +144,10 @@ def test_fragments_are_assigned_to_the_people_whose_pose_they_fit_if_other_limbs
 
 def test_the_candidate_of_another_person_is_the_estimate_of_a_coinciding_hip():
     """The left hips of two people coincide, so that there is one candidate for both."""
-    hip = COCO.index("Lhip")
+    hip = COCO.index("left_hip")
     joints = np.stack([standing_person(60, 60, 0.4), standing_person(67, 64, 0.4)])
     candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
-    candidates[hip] = ("Lhip", *joints[:, hip, :2].mean(axis=0), 1.0)
+    candidates[hip] = ("left_hip", *joints[:, hip, :2].mean(axis=0), 1.0)
     del candidates[18 + hip]
     rows_of_second = [18 + k - (k > hip) for k in range(18)]
     rows_of_second[hip] = hip
@@ -161,13 +161,13 @@ def test_the_candidate_of_another_person_is_the_estimate_of_a_coinciding_hip():
 def test_a_weak_candidate_is_the_estimate_only_near_the_expected_position():
     """No limb connects the wrist, and its score is too low for an assignment. The maps show no limbs of the legs."""
     joints = standing_person(60, 60, 0.4)
-    wrist = COCO.index("Lwri")
+    wrist = COCO.index("left_wrist")
     limbs = [(a, b, 0.5) for a, b in COCO.part_ends.tolist() if wrist not in (a, b)]
     estimates = []
     for shift in (0, 60):
         candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints)]
-        candidates[wrist] = ("Lwri", joints[wrist, 0] + shift, joints[wrist, 1], 0.2)
-        missing = [limb for limb in limbs if COCO.index("Lkne") not in limb]
+        candidates[wrist] = ("left_wrist", joints[wrist, 0] + shift, joints[wrist, 1], 0.2)
+        missing = [limb for limb in limbs if COCO.index("left_knee") not in limb]
         [person, *_] = assemble(candidates, missing)
         assert person.found.sum() == 17 and not person.found[wrist]
         estimates.append(person.estimates[wrist])
@@ -180,7 +180,7 @@ def test_missing_keypoints_are_at_the_mean_of_two_keypoints_or_without_a_layout(
     pair = [("neck", 5, 9, 0.5), ("nose", 5, 5, 0.9)]
     [person] = assemble(pair, [(0, 1, 0.6)])
     np.testing.assert_array_equal(person.estimates[~person.found], [(5, 7)] * 16)
-    three = [*pair, ("Reye", 8, 4, 0.9)]
+    three = [*pair, ("right_eye", 8, 4, 0.9)]
     [person] = assemble(three, [(0, 1, 0.6), (1, 2, 0.6)], WITHOUT_LAYOUT)
     np.testing.assert_allclose(person.estimates[~person.found], [(6, 6)] * 15)
 
@@ -189,7 +189,7 @@ def test_limbs_to_other_people_lower_the_score():
     pairs = [("neck", 5, 9, 0.5), ("nose", 5, 5, 0.5), ("neck", 25, 9, 0.5), ("nose", 25, 5, 0.5)]
     limbs = [(0, 1, 0.45), (2, 3, 0.45)]
     apart = assemble(pairs, limbs)
-    [certain, _] = assemble([*pairs, ("Reye", 45, 9, 0.5)], limbs)[:2]
+    [certain, _] = assemble([*pairs, ("right_eye", 45, 9, 0.5)], limbs)[:2]
     assert apart[0].score == certain.score == pytest.approx(0.5 * (2 / 18) ** 0.5)
     near = assemble(pairs, [*limbs, (0, 3, 0.25)])
     assert [person.score for person in near] == pytest.approx([apart[0].score * 0.5 / 0.75] * 2)
@@ -197,13 +197,13 @@ def test_limbs_to_other_people_lower_the_score():
 
 def test_a_limb_that_is_too_long_for_its_person_loses_against_a_shorter_one():
     """The wrist candidates lie beside the elbow: one at the length of a forearm, and one ten times as far away."""
-    elbow, wrist = COCO.index("Lelb"), COCO.index("Lwri")
+    elbow, wrist = COCO.index("left_elbow"), COCO.index("left_wrist")
     joints = standing_person(60, 60, 0.4)
     candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints) if row != wrist]
     names = [name for name, *_ in candidates]
     x, y = joints[elbow, :2]
-    candidates += [("Lwri", x + 15, y, 1.0), ("Lwri", x + 150, y, 1.0)]
-    limbs = [(names.index(a), names.index(b), 0.5) for a, b in COCO.parts if "Lwri" not in (a, b)]
-    limbs += [(names.index("Lelb"), 17, 0.5), (names.index("Lelb"), 18, 0.7)]
+    candidates += [("left_wrist", x + 15, y, 1.0), ("left_wrist", x + 150, y, 1.0)]
+    limbs = [(names.index(a), names.index(b), 0.5) for a, b in COCO.parts if "left_wrist" not in (a, b)]
+    limbs += [(names.index("left_elbow"), 17, 0.5), (names.index("left_elbow"), 18, 0.7)]
     assert assemble(candidates, limbs)[0].keypoints[wrist, 0] == pytest.approx(x + 15)
     assert assemble(candidates, limbs, WITHOUT_LAYOUT)[0].keypoints[wrist, 0] == pytest.approx(x + 150)

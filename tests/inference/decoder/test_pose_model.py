@@ -22,12 +22,12 @@ from posenet.skeleton import COCO, Skeleton
 MODEL = PoseModel(COCO)
 ALL = np.arange(COCO.num_keypoints)
 
-FOREARM = [COCO.index("Lelb"), COCO.index("Lwri")]
+FOREARM = [COCO.index("left_elbow"), COCO.index("left_wrist")]
 
 
 def upright(x, y, torso, turn=0.0):
     """(K,) complex positions of a person as in the layout, with the spread to the sides and the head above."""
-    side = np.array([-1 if name[0] == "R" else name[0] == "L" for name in COCO.keypoints])
+    side = np.array([name.startswith("left") - name.startswith("right") for name in COCO.keypoints])
     return x + 1j * y + torso * np.exp(1j * turn) * (1j * MODEL.height + side * MODEL.spread)
 
 
@@ -100,8 +100,8 @@ def test_a_fragment_goes_to_the_person_with_the_lower_cost_of_the_docstring():
 
 def test_the_expected_keypoints_are_the_formula_of_the_docstring():
     """Computed here for one keypoint of one person, with the matrix of the found keypoints only."""
-    found = np.array([COCO.index(name) for name in ("nose", "Lsho", "Lelb", "Rhip", "Lkne")])
-    wrist = COCO.index("Lwri")
+    found = np.array([COCO.index(name) for name in ("nose", "left_shoulder", "left_elbow", "right_hip", "left_knee")])
+    wrist = COCO.index("left_wrist")
     position = upright(30, 60, 10, 0.2)[found] + np.array([1, 2j, -1, 1 + 1j, 3])
     z, scores = groups(position, found, np.zeros(5, int))
     poses = MODEL.estimate_poses(z, scores > 0)
@@ -121,14 +121,16 @@ def test_the_expected_keypoints_are_the_formula_of_the_docstring():
 @pytest.mark.parametrize("score", [1, 1.7])
 def test_keypoints_with_full_scores_stay_exactly_where_they_are(score):
     position = upright(30, 60, 10)
-    position[COCO.index("Reye")] += 4
+    position[COCO.index("right_eye")] += 4
     refined = MODEL.refine_keypoints(position[None], np.full((1, 18), float(score)))
     np.testing.assert_array_equal(refined[0], position)
 
 
 def test_the_refined_positions_are_the_formula_of_the_docstring():
     """Computed here for one person, with the matrix of the found keypoints only. Other groups have no influence."""
-    found = np.array([COCO.index(name) for name in ("nose", "neck", "Lsho", "Lelb", "Rhip", "Lkne")])
+    found = np.array(
+        [COCO.index(name) for name in ("nose", "neck", "left_shoulder", "left_elbow", "right_hip", "left_knee")]
+    )
     position = upright(30, 60, 10, 0.2)[found] + np.array([1, 0.5, 2j, -1, 1 + 1j, 3])
     score = np.array([0.1, 0.3, 0.5, 0.7, 1, 1.2])
     z, scores = groups(
@@ -146,7 +148,7 @@ def test_the_refined_positions_are_the_formula_of_the_docstring():
 
 
 def test_a_derived_keypoint_deviates_like_the_mean_of_its_sources():
-    neck, left, right = (COCO.index(name) for name in ("neck", "Lsho", "Rsho"))
+    neck, left, right = (COCO.index(name) for name in ("neck", "left_shoulder", "right_shoulder"))
     covariance = MODEL.covariance
     others = np.delete(ALL, neck)
     np.testing.assert_allclose(covariance[neck, others], (covariance[left] + covariance[right])[others] / 2)
@@ -185,7 +187,7 @@ def test_deviations_are_alike_along_a_limb_and_opposite_across_the_body():
     np.testing.assert_allclose(correlation, correlation.T)
     along_limb = SIDE_CORRELATION + (1 - SIDE_CORRELATION) * PART_CORRELATION
     assert correlation[elbow, wrist] == pytest.approx(along_limb / (1 + INDEPENDENT_VARIANCE), abs=0.02)
-    assert correlation[elbow, COCO.index("Rank")] < 0 < correlation[elbow, COCO.index("Lank")]
+    assert correlation[elbow, COCO.index("right_ankle")] < 0 < correlation[elbow, COCO.index("left_ankle")]
 
 
 def test_a_ring_of_body_parts_has_no_negative_variances():
@@ -229,14 +231,14 @@ def test_fragments_that_do_not_fit_are_not_assigned(misfit):
     elif misfit == "much larger":
         position[wrist] = position[elbow] + 30 * (position[wrist] - position[elbow])
     else:
-        keypoint[elbow] = COCO.index("Relb")
+        keypoint[elbow] = COCO.index("right_elbow")
     np.testing.assert_array_equal(assign(position, keypoint, scores, label), label)
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_person_whose_keypoints_coincide_receives_no_fragment():
     """Its scale is 0, so every distance is too far."""
-    keypoint = np.array([COCO.index(name) for name in ("nose", "neck", "Lwri")])
+    keypoint = np.array([COCO.index(name) for name in ("nose", "neck", "left_wrist")])
     position = np.array([3 + 4j, 3 + 4j, 30 + 4j])
     label = np.array([0, 0, 1])
     assert estimate_poses(position, keypoint, label).scale[0] == 0

@@ -84,7 +84,9 @@ def test_ids_are_numbers_only_where_no_two_images_have_the_same():
 def person_at(*points):
     """A person with these (x, y) as nose, right shoulder, left shoulder and so on, and 0.5 as every score."""
     keypoints = np.zeros((18, 3), np.float32)
-    rows = [COCO.index(name) for name in ("nose", "Rsho", "Lsho", "Rhip", "Lhip", "Rank")]
+    rows = [
+        COCO.index(name) for name in ("nose", "right_shoulder", "left_shoulder", "right_hip", "left_hip", "right_ankle")
+    ]
     for row, point in zip(rows, points):
         keypoints[row] = *point, 0.5
     return Person(keypoints, 0.75)
@@ -231,6 +233,10 @@ def test_other_skeletons_have_their_own_keypoints_and_lines(tmp_path):
     [category] = content["categories"]
     assert category["keypoints"] == ["l", "r", "t"] and category["skeleton"] == [[3, 1], [3, 2]]
     assert content["annotations"][0]["keypoints"] == [3, 4, 2, 0, 0, 0, 1, 2, 2]
+    with write_csv(tmp_path / "people.csv", skeleton) as write:
+        write(Result(image_frame(__file__), [person]))
+    [row] = csv.DictReader((tmp_path / "people.csv").read_text().splitlines())
+    assert (row["left_x"], row["right_x"], row["top_y"]) == ("3.0", "", "2.0"), "only COCO files have other names"
 
 
 def test_all_files_have_the_id_of_a_tracked_person(tmp_path):

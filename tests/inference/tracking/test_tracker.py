@@ -118,7 +118,7 @@ def test_people_of_another_skeleton_are_refused() -> None:
     other = Skeleton(("a", "b"), (("a", "b"),), (), {}, ("a", "b"), ("a", "b"), (0.1, 0.1))
     tracker = Tracker()
     tracker.update([person_at(100)], 0.0)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="another skeleton than before"):
         tracker.update([Person(np.ones((2, 3), np.float32), 0.5, other)], 0.1)
 
 
@@ -156,8 +156,6 @@ def test_17_keypoints_in_coco_s_order_make_a_person() -> None:
     person = person_at(100)
     converted = Person.from_coco(person.to_coco(), person.score)
     np.testing.assert_allclose(converted.to_coco(), person.to_coco())
-    with pytest.raises(ValueError, match="another skeleton"):
-        Tracker().update([Person(person.to_coco(), person.score)], 0.0)
 
 
 @pytest.mark.parametrize("density", [1.0, 0.5, 0.2])
