@@ -113,6 +113,12 @@ class AnnotatedFrame(NamedTuple):
         return f"{frame} frame by {self.reason}"
 
 
+def require_image_folder(folder: str | Path) -> None:
+    """Raise ``DataError`` unless a path is a folder."""
+    if not Path(folder).is_dir():
+        raise DataError(f"image folder {folder} does not exist; give the folder of the images")
+
+
 def find_images(
     inputs: Sequence[str | Path], suffixes: Collection[str] = IMAGE_SUFFIXES, *, recursive: bool = False
 ) -> list[Path]:

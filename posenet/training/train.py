@@ -19,8 +19,9 @@ from typing import Any, cast
 import torch
 from tqdm import tqdm
 
-from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, own_run_files, run_lock
+from posenet.checkpoints.folder import CheckpointFolder, RunStatusFile, own_run_files, refuse_run_in_use, run_lock
 from posenet.checkpoints.weights import load_weights
+from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, total_memory
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
@@ -52,6 +53,7 @@ from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer,
 from posenet.training.profiling import profiled_steps
 from posenet.training.progress import Progress
 from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
+from posenet.training.run_settings import another_run_error, folder_of_run
 from posenet.training.step import StepResult, TrainStep
 from posenet.training.stores import describe_contents, describe_paths, open_stores, refuse_trained_images
 from posenet.training.teacher import load_teacher, require_same_teacher
@@ -132,11 +134,13 @@ def train(
             stack.enter_context(text_log)
 
         # The settings, and the checkpoint if the run is resumed.
+        runtime.run_on_main(lambda: refuse_run_in_use(folder_of_run(config, pairs, resume)))
         settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime, restarted)
         folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
         continues_run, is_last = _compare_folders(checkpoint, folder, runtime)
         saved_at = checkpoint.folder_saved_at if checkpoint is not None and continues_run else None
-        runtime.run_on_main(lambda: _refuse_another_run(folder, saved_at))
+        resumed = None if checkpoint is None else checkpoint.path
+        runtime.run_on_main(lambda: _refuse_another_run(folder, saved_at, resumed))
 
         # The device, and the state of PyTorch that the caller gets back. All training batches have the same shape.
         runtime.select_device(settings.train.device)
@@ -161,7 +165,7 @@ def train(
         def open_folder() -> RunStatusFile:
             stack.enter_context(run_lock(folder.path))
             # Another process may have written checkpoints before this one had the lock.
-            _refuse_another_run(folder, saved_at)
+            _refuse_another_run(folder, saved_at, resumed)
             status = stack.enter_context(RunStatusFile(folder.path))
             text_log.open(folder.path)
             log.start(settings, folder.path)
@@ -196,16 +200,15 @@ def _compare_folders(
     return both
 
 
-def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
+def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None, resumed: Path | None) -> None:
     """Raise an error if the folder contains a run that this one does not continue, or files of another program.
 
-    ``saved_at`` is ``folder.saved_at()`` when the checkpoint to continue was read; None if it is not of this folder.
+    Args:
+        saved_at: ``folder.saved_at()`` when the checkpoint to continue was read; None if it is not of this folder.
+        resumed: the checkpoint to continue; None for a new run.
     """
     if saved_at is None and folder.has_checkpoints():
-        raise CheckpointError(
-            f"{folder.path} already contains a run; continue it with --resume, or choose another folder "
-            "with --checkpoint-path"
-        )
+        raise another_run_error(folder.path, resumed)
     if saved_at is not None and saved_at != folder.saved_at():
         raise CheckpointError(
             f"another process has saved the run in {folder.path} after this one had read it; when it has ended, start "
