@@ -138,7 +138,8 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
             remedy += ", after posenet annotations fix has repaired what it can"
         raise DataError(f"{path} has {found} ({', '.join(errors)}); {remedy}")
     if not args.json:
-        print_message(f"{path}: no errors, {pluralize(len(findings), 'kind of warning', 'kinds of warnings')}")
+        warnings = pluralize(len(findings), "kind of warning", "kinds of warnings") if findings else "no warnings"
+        print_message(f"{path}: no errors, {warnings}")
 
 
 def _import(args: argparse.Namespace) -> None:

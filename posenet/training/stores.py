@@ -49,7 +49,6 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
     if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if not data.val:
-        _log.info("data.val is not set: no validation loss")
         return TrainingStores(train_store, None)
     val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
     if val_store.num_unlabelled:
