@@ -83,17 +83,15 @@ _REMEDIES = {
 
 
 class ToolParser(argparse.ArgumentParser):
-    """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line.
-
-    An unknown flag is reported before anything else, with the name of what is meant.
-    """
+    """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line."""
 
     takes_inputs = False
     """Whether there are arguments without a flag."""
 
     def __init__(self, **options: Any) -> None:
         # Abbreviations would take flags of other programs for others of this one, such as --conf for --config.
-        super().__init__(**{"formatter_class": _HelpFormatter, "allow_abbrev": False} | options)
+        defaults: dict[str, Any] = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
+        super().__init__(**defaults | options)
         self._actions_of_tool: Mapping[str, ToolParser] = {}
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
@@ -107,13 +105,13 @@ class ToolParser(argparse.ArgumentParser):
         self._actions_of_tool = cast("Mapping[str, ToolParser]", actions.choices)
         return actions
 
-    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:
-        words = list(sys.argv[1:] if args is None else args)
+    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
+        """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
         self._refuse_unknown_flag(words)
-        return super().parse_args(words, namespace)
+        return self.parse_args(words)
 
     def _refuse_unknown_flag(self, words: Sequence[str]) -> None:
-        """End with an error that names what to use instead of the first unknown flag. Only long flags are known."""
+        """End with an error for the first unknown flag that begins with two dashes."""
         if "-h" in words or "--help" in words:
             return
         parser = next((self._actions_of_tool[word] for word in words if word in self._actions_of_tool), self)
@@ -160,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help(sys.stderr)
         return 2
-    tool = parser.parse_args(words[:1]).tool
+    tool = parser.parse_words(words[:1]).tool
     if tool not in (*TOOLS, *OLD_NAMES):
         similar = difflib.get_close_matches(tool, [*TOOLS, *OLD_NAMES], n=1)
         remedy = f"did you mean {similar[0]}?" if similar else f"known: {', '.join(TOOLS)}"
@@ -184,7 +182,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
             # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
             parser = make_parser(name, program)
-            args = parser.parse_args(give_back_inputs(arguments) if parser.takes_inputs else arguments)
+            args = parser.parse_words(give_back_inputs(arguments) if parser.takes_inputs else arguments)
             args.command = [name, *arguments]
             args.prog = program
             # Logging must stay active until an error has been reported.

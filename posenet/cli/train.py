@@ -216,7 +216,8 @@ def _overrides(args: argparse.Namespace) -> list[str]:
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
-    return args.overrides + [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    flags = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return [*args.overrides, *flags]
 
 
 def _loss_scale(text: str) -> float:
