@@ -158,7 +158,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 def refuse_run_in_use(folder: Path) -> None:
     """Raise ``CheckpointError`` if another process holds the lock of a run. This leaves no file and no lock."""
-    if (folder / LOCK_FILE).exists():
+    if begins_like(folder / LOCK_FILE, OWN_LOCK):
         with run_lock(folder):
             pass
 

@@ -35,13 +35,14 @@ def check_before_start(
     """
     folder = CheckpointFolder(folder_of_run(config, overrides, resume))
     refuse_run_in_use(folder.path)
+    # A run that continues has the settings in its checkpoint.
+    if folder.has_checkpoints() and (restarted or resume is True):
+        return
     if not isinstance(resume, bool):
         if not Path(resume).is_dir():
             require_checkpoint_file(Path(resume))
-        return  # the settings are those in the checkpoint
+        return
     if folder.has_checkpoints():
-        if resume or restarted:
-            return
         raise another_run_error(folder.path)
     settings = settings_of_new_run(config, overrides)
     require_data(settings)
