@@ -33,6 +33,8 @@ MAX_TOML_DOTS = 500
 """The most dots in a line of a TOML file. Parsing a key takes time and memory by the square of its parts."""
 MAX_TOML_DEPTH = 20
 """How deep tables and lists of a TOML file may be nested."""
+BACKSLASH_REMEDY = r"in double quotes, write every \ as \\, or put the text in single quotes"
+"""What to do about a path of Windows in a TOML file, where a backslash begins an escape sequence."""
 MAX_NAME_BYTES = 255
 """Longest name of a file that common file systems allow."""
 OWN_LOCK = re.compile(rb"\d+\n|\Z")
@@ -44,6 +46,8 @@ _HEAD_BYTES = 4096
 """How much of a side file is read to recognise it."""
 _RESERVED_BYTES = 64
 """What a temporary name has in addition to the name of its file, or less."""
+
+_QUOTED_BACKSLASH = re.compile(r'"[^"]*\\')
 
 _FileId = tuple[int, int]
 """Device and inode, which all names of a file share."""
@@ -365,6 +369,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         document = tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("tables or lists are nested too deep") from error
+    except ValueError as error:
+        place = re.search(r"at line (\d+)", str(error))
+        if place and _QUOTED_BACKSLASH.search(text.split("\n")[int(place[1]) - 1]):
+            raise ValueError(f"{error}; {BACKSLASH_REMEDY}") from error
+        raise
     level: list[Any] = [document]
     for _ in range(MAX_TOML_DEPTH):
         level = [item for value in level for item in _items(value)]

@@ -30,7 +30,7 @@ from PIL import ExifTags, Image, ImageOps
 from posenet.downloading import download_bytes, is_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, require_regular_file, write_atomically
-from posenet.messages import to_single_line, truncate_for_message
+from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.settings import ExifFrame
 
 _log = logging.getLogger(__name__)
@@ -113,6 +113,12 @@ class AnnotatedFrame(NamedTuple):
         return f"{frame} frame by {self.reason}"
 
 
+def require_image_folder(folder: str | Path) -> None:
+    """Raise ``DataError`` unless a path is a folder."""
+    if not Path(folder).is_dir():
+        raise DataError(f"image folder {folder} does not exist; give the folder of the images")
+
+
 def find_images(
     inputs: Sequence[str | Path], suffixes: Collection[str] = IMAGE_SUFFIXES, *, recursive: bool = False
 ) -> list[Path]:
@@ -136,8 +142,10 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
         left_out: Counter[str] = Counter()
         files = list(_search_folder(path, suffixes, recursive, left_out))
         if left_out:
-            counts = ", ".join(f"{count} {suffix}" for suffix, count in sorted(left_out.items()))
-            _log.warning("left out of folder %s: %s", item, counts)
+            folders = left_out.pop("folder", 0)
+            counts = [f"{count} {suffix}" for suffix, count in sorted(left_out.items())]
+            counts += [pluralize(folders, "folder")] if folders else []
+            _log.warning("left out of folder %s: %s", item, ", ".join(counts))
         if not files:
             raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files

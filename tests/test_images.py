@@ -126,7 +126,14 @@ def test_subfolders_are_searched_on_request_or_counted(tmp_path: Path, caplog: p
     touch(tmp_path, "a.png", "z.png")
     (tmp_path / "b" / "circle").symlink_to(tmp_path)
     assert find_images([tmp_path]) == [tmp_path / "a.png", tmp_path / "z.png"]
-    assert caplog.messages == [f"left out of folder {tmp_path}: 1 folder"]
+    touch(tmp_path / "d", "1.png")
+    touch(tmp_path, "a.raw")
+    find_images([tmp_path])
+    first, second = caplog.messages
+    assert first == f"left out of folder {tmp_path}: 1 folder"
+    assert second == f"left out of folder {tmp_path}: 1 .raw, 2 folders"
+    (tmp_path / "d" / "1.png").unlink()
+    (tmp_path / "a.raw").unlink()
     found = find_images([tmp_path], recursive=True)
     assert found == [tmp_path / "a.png", tmp_path / "b" / "c" / "1.png", tmp_path / "z.png"]
 

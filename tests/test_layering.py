@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphlib import TopologicalSorter
 
-from tests.helpers.source_files import FILES, INITS, MODULES, package_imports
+from tests.helpers.source_files import FILES, INITS, MODULES, imports_at_start, package_imports
 
 SUBPACKAGES = (
     "errors messages files progress_bar threads skeleton settings devices downloading images person annotations data "
@@ -38,3 +38,20 @@ def test_no_imports_run_in_circles() -> None:
 
 def test_every_folder_of_the_package_has_an_init() -> None:
     assert {path.parent for path in MODULES.values()} == {path.parent for path in INITS.values()}
+
+
+def test_no_tool_imports_pytorch_before_it_has_read_its_flags() -> None:
+    waiting = [name for name in FILES if name.startswith("cli.")]
+    reached: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            waiting += package_imports(FILES[name], imports_at_start)
+    assert {"cli.train", "cli.export_onnx", "training.run_settings"} <= reached
+    assert [
+        f"{name} imports {imported}"
+        for name in sorted(reached)
+        for imported in imports_at_start(FILES[name])
+        if imported.partition(".")[0] in ("torch", "scipy", "matplotlib", "onnx", "onnxruntime", "openvino", "av")
+    ] == []

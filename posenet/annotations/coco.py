@@ -24,7 +24,7 @@ import numpy as np
 from posenet.annotations.people import Outline, parse_coco_text, validate_run_lengths
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import read_input, write_atomically
+from posenet.files import read_input, require_regular_file, write_atomically
 from posenet.images import (
     AnnotatedFrame,
     check_image,
@@ -335,13 +335,30 @@ def select_rows(values: np.ndarray, rows: np.ndarray, default: bool | int) -> An
     return selected
 
 
+def require_annotation_file(path: str | Path) -> None:
+    """Raise ``DataError`` unless a path is a file that can be read as an input; its content is not looked at."""
+    try:
+        require_regular_file(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str | Path, error: OSError) -> DataError:
+    return DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path")
+
+
 def read_document(path: str | Path) -> Any:
     """Return the unchecked content of a JSON file; ``DataError`` if the file cannot be read or is not JSON."""
     try:
         return json.loads(read_input(path))
     except OSError as error:
-        raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
+        raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
+        if str(path).lower().endswith((".yaml", ".yml")):
+            raise DataError(
+                f"{path} is no JSON file of annotations; if it describes a YOLO-pose data set, convert that with "
+                f"posenet annotations import {path} --output train.json"
+            ) from error
         raise DataError(
             f"{path} is not valid JSON ({error}); give an annotation file, and copy or export it again if it is cut off"
         ) from error

@@ -2,6 +2,8 @@
 
 A checkpoint is a zip file of ``torch.save``. Its comment, which zip readers and PyTorch ignore, holds a SHA-256 of the
 whole file before it: ``head -c -64 FILE | sha256sum`` prints the last 64 characters of an intact file.
+
+Importing this module does not import PyTorch, and a missing file is reported without it.
 """
 
 from __future__ import annotations
@@ -15,8 +17,6 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import torch
 
 from posenet.errors import CheckpointError, DamagedCheckpointError
 from posenet.files import atomic_replacement, is_standard_output
@@ -50,6 +50,8 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 
     ``CheckpointError`` if the disk is full or failing, or permission is missing; then ``path`` is unchanged.
     """
+    import torch
+
     if is_standard_output(path):
         raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
     try:
@@ -76,10 +78,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         CheckpointError: the file is missing, cannot be read now, has a newer format or contains no dictionary.
     """
     path = Path(path)
-    if path.is_dir():
-        raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as last.pth")
-    if not path.is_file():
-        raise CheckpointError(f"checkpoint {path} is not a file; check the path")
+    require_checkpoint_file(path)
     state = _read(path)
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} does not contain a dictionary of weights; use another file")
@@ -91,7 +90,17 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
+def require_checkpoint_file(path: Path) -> None:
+    """Raise ``CheckpointError`` unless a path is that of a file."""
+    if path.is_dir():
+        raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as last.pth")
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {path} is not a file; check the path")
+
+
 def _read(path: Path) -> Any:
+    import torch
+
     try:
         with open(path, "rb") as file:
             _refuse_damaged(file, path)

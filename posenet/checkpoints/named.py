@@ -15,6 +15,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
 from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, receive
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_toml, sha256_of
@@ -92,11 +93,13 @@ def find_weights(name: str | Path) -> Path:
     """The file that a path or else the name of published weights means; downloaded if it is not in the cache.
 
     Raises:
-        CheckpointError: the name is not known, or the weights cannot be downloaded or are not the expected ones.
+        CheckpointError: there is no such file, the name is not known, or the weights cannot be downloaded or are not
+            the expected ones.
         ConfigError: the file ``POSENET_REGISTRY`` is not valid.
     """
     text, path = str(name), Path(name)
     if path.name != text or path.suffix or path.exists():
+        require_checkpoint_file(path)
         return path
     known = read_named_weights()
     if text in known:
@@ -181,8 +184,6 @@ def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
 
 def _check(name: str, entry: NamedWeights, file: Path) -> None:
     """Raise ``CheckpointError`` unless a downloaded file is the expected one. Code in it is never run."""
-    from posenet.checkpoints.file import read_checkpoint
-
     actual = sha256_of(file)
     if entry.sha256 and actual != entry.sha256.lower():
         raise CheckpointError(

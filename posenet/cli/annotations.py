@@ -29,6 +29,7 @@ from posenet.cli.options import (
 )
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
+from posenet.images import require_image_folder
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import Skeleton, load_skeleton
@@ -118,8 +119,8 @@ def _fix(args: argparse.Namespace) -> None:
 
 def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = False) -> None:
     """Print the findings of a file; ``DataError`` if there are errors among them."""
-    if args.images is not None and not args.images.is_dir():
-        raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
+    if args.images is not None:
+        require_image_folder(args.images)
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
     exif_frame = load_config(args.config, args.overrides).data.exif_frame
     findings = lint_annotations(path, args.images, skeleton, exif_frame)
@@ -137,7 +138,8 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
             remedy += ", after posenet annotations fix has repaired what it can"
         raise DataError(f"{path} has {found} ({', '.join(errors)}); {remedy}")
     if not args.json:
-        print_message(f"{path}: no errors, {pluralize(len(findings), 'kind of warning', 'kinds of warnings')}")
+        warnings = pluralize(len(findings), "kind of warning", "kinds of warnings") if findings else "no warnings"
+        print_message(f"{path}: no errors, {warnings}")
 
 
 def _import(args: argparse.Namespace) -> None:

@@ -28,10 +28,8 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, find_shared_images, verify_store
-from posenet.data.store import Store, open_data_sets
-from posenet.data.targets import TargetRenderer
+from posenet.data.store import Store, open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs
@@ -118,6 +116,8 @@ def run(args: argparse.Namespace) -> None:
             "give both --images and --annotations, or --images and --unlabelled, or none of them and --verify, --stats "
             "or --preview"
         )
+    if not is_built:
+        require_store_files(config.data.train if args.output is None else str(args.output))
     if args.preview:
         inputs = chain(input_files(args), _images(args))
         check_outputs(preview_paths(args.preview, args.preview_count), inputs, overwrite=args.overwrite)
@@ -166,6 +166,10 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
                 for table in compute_statistics(data_set.store):
                     print_message(f"\n{table}")
         if args.preview:
+            # Only this needs PyTorch.
+            from posenet.data.dataset import PoseDataset
+            from posenet.data.targets import TargetRenderer
+
             config = replace(config, model=replace(config.model, skeleton=stores.skeleton))
             dataset = PoseDataset(stores, config.train.size, config.data.framing, config.augment, config.train.seed)
             paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)

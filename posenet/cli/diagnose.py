@@ -14,8 +14,8 @@ from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_overwrite_option, input_files
 from posenet.diagnosis.diagnose import diagnose_results, require_people
 from posenet.diagnosis.results_file import read_results
-from posenet.errors import DataError
 from posenet.files import check_outputs
+from posenet.images import require_image_folder
 from posenet.skeleton import load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN
 
@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Read and check all results, diagnose each, and write the files."""
-    if args.images is not None and not args.images.is_dir():
-        raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
+    if args.images is not None:
+        require_image_folder(args.images)
     images = list_image_files(args.annotations, args.images)
     check_outputs(diagnosis_paths(args.output), chain(input_files(args), images), overwrite=args.overwrite)
     skeleton = load_skeleton(args.skeleton)

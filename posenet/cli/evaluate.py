@@ -6,7 +6,8 @@ import argparse
 from itertools import chain
 from pathlib import Path
 
-from posenet.annotations.coco import list_image_files
+from posenet.annotations.coco import list_image_files, require_annotation_file
+from posenet.checkpoints.named import find_weights
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
@@ -16,7 +17,9 @@ from posenet.devices.ranks import Ranks
 from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
 from posenet.files import check_outputs
+from posenet.images import require_image_folder
 from posenet.inference.evaluation import Evaluation, evaluate
+from posenet.inference.networks import is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.visualization.curves import MATPLOTLIB_MISSING, evaluation_paths, has_matplotlib, write_evaluation_curves
@@ -81,6 +84,11 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
 
 
 def _check_flags(args: argparse.Namespace) -> None:
+    """Check the flags, inputs and outputs before PyTorch is imported and processes start."""
+    if not is_exported_file(args.checkpoint):
+        find_weights(args.checkpoint)
+    require_image_folder(args.images)
+    require_annotation_file(args.annotations)
     if args.plots and not has_matplotlib():
         raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
     outputs = evaluation_paths(Path(args.plots)) if args.plots else []

@@ -1,10 +1,13 @@
-"""Export a network as an ONNX file, which computes the maps of images without PyTorch."""
+"""Export a network as an ONNX file, which computes the maps of images without PyTorch.
+
+PyTorch is imported when the flags and the files that they name are checked.
+"""
 
 from __future__ import annotations
 
 import argparse
 
-from posenet.checkpoints.weights import load_model
+from posenet.checkpoints.named import find_weights
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
@@ -18,9 +21,8 @@ from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import find_images
-from posenet.inference.exported_file import INPUT, OUTPUT
+from posenet.inference.exported_file import INPUT, OUTPUT, require_packages
 from posenet.inference.networks import is_exported_file
-from posenet.inference.onnx_export import build_onnx, quantize_onnx, read_calibration_images, require_packages
 from posenet.inference.predictor import Predictor
 
 
@@ -53,7 +55,12 @@ def run(args: argparse.Namespace) -> None:
     require_packages("onnx", *(["onnxruntime"] if args.int8 else []))
     files = find_images(args.calibrate) if args.int8 else []
     check_outputs([args.output], [*input_files(args), *files], overwrite=args.overwrite)
-    network, config = load_model(args.checkpoint, requested_config(args))
+    find_weights(args.checkpoint)
+    requested = requested_config(args)
+    from posenet.checkpoints.weights import load_model
+    from posenet.inference.onnx_export import build_onnx, quantize_onnx, read_calibration_images
+
+    network, config = load_model(args.checkpoint, requested)
     model = build_onnx(network, config, for_quantization=args.int8)
     if args.int8:
         letterbox = Predictor(network, config.inference).letterbox

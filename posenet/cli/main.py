@@ -18,14 +18,15 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
+from posenet.cli.unknown_flags import INPUTS, describe_unknown_flag
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -67,6 +68,10 @@ NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes
 MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 
+_FLAG = re.compile(r"--[a-z][a-z0-9-]*")
+_HIDDEN_FLAGS = ("--local-rank",)
+"""Flags that the help does not show, besides the negative forms of switches."""
+
 _REMEDIES = {
     errno.ENOSPC: "free disk space, or choose another folder",
     errno.EDQUOT: "free disk space, or choose another folder",
@@ -78,13 +83,16 @@ _REMEDIES = {
 
 
 class ToolParser(argparse.ArgumentParser):
-    """A parser whose help shows defaults, and whose errors are one line, with a suggestion for a mistyped flag."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"formatter_class": _HelpFormatter} | options)
+    """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line."""
 
     takes_inputs = False
     """Whether there are arguments without a flag."""
+
+    def __init__(self, **options: Any) -> None:
+        # Abbreviations would take flags of other programs for others of this one, such as --conf for --config.
+        defaults: dict[str, Any] = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
+        super().__init__(**defaults | options)
+        self._actions_of_tool: Mapping[str, ToolParser] = {}
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         action = super().add_argument(*names, **options)
@@ -93,15 +101,36 @@ class ToolParser(argparse.ArgumentParser):
 
     def add_subparsers(self, **options: Any) -> Any:
         self.takes_inputs = True
-        return super().add_subparsers(**options)
+        actions = super().add_subparsers(**options)
+        self._actions_of_tool = cast("Mapping[str, ToolParser]", actions.choices)
+        return actions
+
+    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
+        """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
+        self._refuse_unknown_flag(words)
+        return self.parse_args(words)
+
+    def _refuse_unknown_flag(self, words: Sequence[str]) -> None:
+        """End with an error for the first unknown flag that begins with two dashes."""
+        if "-h" in words or "--help" in words:
+            return
+        parser = next((self._actions_of_tool[word] for word in words if word in self._actions_of_tool), self)
+        known = {*_flags_in_help(self), *_flags_in_help(parser), *_HIDDEN_FLAGS}
+        if parser.takes_inputs:
+            known.add(INPUTS)
+        for word in words:
+            flag = word.partition("=")[0]
+            if word == "--":
+                return
+            if _FLAG.fullmatch(flag) and flag not in known and flag.replace("--no-", "--", 1) not in known:
+                parser.error(describe_unknown_flag(flag, known))
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        if unknown:
-            known = re.findall(r"--[a-z][a-z0-9-]*", self.format_help())
-            similar = difflib.get_close_matches(unknown[1], known, n=1)
-            message += f"; did you mean {similar[0]}?" if similar else ""
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
+
+
+def _flags_in_help(parser: argparse.ArgumentParser) -> list[str]:
+    return _FLAG.findall(parser.format_help())
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -125,13 +154,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
-    parser.add_argument("tool", choices=[*TOOLS, *OLD_NAMES], metavar="tool", help="one of the tools below")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parser.add_argument("tool", metavar="tool", help="one of the tools below")
     if not words:
         parser.print_help(sys.stderr)
         return 2
-    args = parser.parse_args(words)
-    return run_tool(args.tool, args.arguments, prog=f"posenet {args.tool}")
+    tool = parser.parse_words(words[:1]).tool
+    if tool not in (*TOOLS, *OLD_NAMES):
+        similar = difflib.get_close_matches(tool, [*TOOLS, *OLD_NAMES], n=1)
+        remedy = f"did you mean {similar[0]}?" if similar else f"known: {', '.join(TOOLS)}"
+        parser.error(f"there is no tool {tool}; {remedy}")
+    return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
 
 def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
@@ -150,7 +182,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
             # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
             parser = make_parser(name, program)
-            args = parser.parse_args(give_back_inputs(arguments) if parser.takes_inputs else arguments)
+            args = parser.parse_words(give_back_inputs(arguments) if parser.takes_inputs else arguments)
             args.command = [name, *arguments]
             args.prog = program
             # Logging must stay active until an error has been reported.

@@ -6,6 +6,7 @@ Which inputs a process gets is decided in ``posenet.inference.shares``.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
@@ -13,10 +14,14 @@ from collections.abc import Callable
 
 from posenet.cli.main import run_and_report
 from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
+from posenet.devices.cpu import usable_cores
 from posenet.devices.launch import launched_processes, restarts_after_failure, run_processes, was_started_by_us
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
+from posenet.messages import pluralize
+
+_log = logging.getLogger(__name__)
 
 MAX_PROCESSES = 64
 """Processes that ``--nproc`` may start on any machine; on one with more cores, as many as those."""
@@ -71,6 +76,14 @@ def run_on_ranks(
         if args.nproc > limit:
             raise ConfigError(f"--nproc {args.nproc}: too many processes for this machine; start {limit} at most")
         check()
+        cores = usable_cores()
+        if args.nproc > cores:
+            _log.warning(
+                "--nproc %d: this machine has only %s for them, so the processes wait for each other; start one "
+                "process for each device, and at most one for each core",
+                args.nproc,
+                pluralize(cores, "core"),
+            )
         return run_processes(args.nproc, args.command)
     launched_processes(os.environ)  # sets the variables of torchrun for a task of srun
     ranks = join()

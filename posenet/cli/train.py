@@ -1,4 +1,7 @@
-"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues."""
+"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues.
+
+PyTorch is imported when the flags and the files that they name are checked.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 import json
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posenet.cli.options import (
     CHECKPOINT_HELP,
@@ -17,10 +20,12 @@ from posenet.cli.options import (
     setting_help,
 )
 from posenet.devices.launch import is_restarted, launched_processes
-from posenet.devices.runtime import Runtime
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
-from posenet.training.train import train
+from posenet.training.run_settings import check_before_start
+
+if TYPE_CHECKING:
+    from posenet.devices.runtime import Runtime
 
 OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""
@@ -155,11 +160,21 @@ def _add_setting_switch(container: ArgumentContainer, flag: str, key: str, text:
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher()
+    check_flags(args)
+    from posenet.devices.runtime import Runtime
+
     return train_with_flags(args, Runtime())
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    """Refuse wrong settings, missing files and a folder that is in use, before PyTorch is imported."""
+    check_before_start(args.config, _overrides(args), _resume(args), is_restarted(os.environ))
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
+    from posenet.training.train import train
+
     if args.opt_level:
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, OPT_LEVELS[args.opt_level])
     restarted = is_restarted(os.environ)
@@ -167,9 +182,8 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
     result = train(
         args.config,
-        args.overrides + flag_overrides(args),
-        # None without the flag, and empty without its value, which is the newest checkpoint of the run's folder.
-        resume=False if args.resume is None else args.resume or True,
+        _overrides(args),
+        resume=_resume(args),
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
         profile=args.profile,
@@ -189,15 +203,21 @@ def refuse_launcher() -> None:
         )
 
 
-def flag_overrides(args: argparse.Namespace) -> list[str]:
-    """The flags as overrides of settings."""
+def _resume(args: argparse.Namespace) -> bool | str:
+    """See ``train``: --resume without a value is the newest checkpoint of the run's folder."""
+    return False if args.resume is None else args.resume or True
+
+
+def _overrides(args: argparse.Namespace) -> list[str]:
+    """The overrides of settings, and after them the flags as such."""
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
     if args.opt_level:
         values["train.amp"] = OPT_LEVELS[args.opt_level]
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
-    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    flags = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    return [*args.overrides, *flags]
 
 
 def _loss_scale(text: str) -> float:

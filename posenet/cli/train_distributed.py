@@ -6,13 +6,15 @@ Under torchrun or srun this is one of the processes. Without a launcher it start
 from __future__ import annotations
 
 import argparse
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from posenet.cli import train
 from posenet.cli.options import minutes
 from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES
-from posenet.devices.runtime import DistributedRuntime
+
+if TYPE_CHECKING:
+    from posenet.devices.runtime import DistributedRuntime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +33,13 @@ def run(args: argparse.Namespace) -> int:
     """Train as one process of a launcher, or start --nproc processes that train; return the exit status."""
     return run_on_ranks(
         args,
-        task=lambda runtime: train.train_with_flags(args, cast(DistributedRuntime, runtime)),
-        join=lambda: DistributedRuntime(args.timeout),
+        task=lambda runtime: train.train_with_flags(args, cast("DistributedRuntime", runtime)),
+        check=lambda: train.check_flags(args),
+        join=lambda: _join(args),
     )
+
+
+def _join(args: argparse.Namespace) -> DistributedRuntime:
+    from posenet.devices.runtime import DistributedRuntime
+
+    return DistributedRuntime(args.timeout)

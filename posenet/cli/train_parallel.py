@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from posenet.cli import train
-from posenet.devices.runtime import DataParallelRuntime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train with DataParallel; return the exit status."""
     train.refuse_launcher()
+    train.check_flags(args)
+    from posenet.devices.runtime import DataParallelRuntime
+
     return train.train_with_flags(args, DataParallelRuntime(args.devices))
 
 

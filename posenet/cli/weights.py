@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from posenet.checkpoints.named import cached_path, fetch_weights, read_named_weights
+from posenet.checkpoints.named import cached_path, fetch_weights, find_weights, read_named_weights
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     CHECKPOINT_HELP,
@@ -86,10 +86,11 @@ def _fetch(names: list[str], path_only: bool) -> None:
 
 
 def _convert(args: argparse.Namespace) -> None:
-    # The conversions import PyTorch, which the other actions do not need.
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
+    find_weights(args.weights)
+    # The conversions import PyTorch, which the other actions do not need, and nor does a missing file.
     from posenet.checkpoints.weights import export_weights, import_weights, stored_config
 
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     if args.action == "export":
         export_weights(args.weights, args.output, overwrite=args.overwrite)
         print_message(f"wrote {args.output}")

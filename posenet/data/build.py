@@ -38,6 +38,7 @@ from posenet.images import (
     find_images,
     oriented_size,
     read_image_file,
+    require_image_folder,
 )
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
@@ -120,8 +121,7 @@ def build_store(
     output = Path(output)
     _check_output(resolve_link(output), overwrite)
     folder = Path(images)
-    if not folder.is_dir():
-        raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
+    require_image_folder(folder)
     people_of: dict[int, People] = {}
     if annotations is None:
         requested = suitable = _select_images(_list_unlabelled(folder), image_ids, folder)

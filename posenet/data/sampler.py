@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
+from posenet.data.store import Draws
+
 SampleKey = tuple[int, int]
 """(epoch, index). Together with the seed it determines a sample, augmentation included."""
-
-
-class Draws(NamedTuple):
-    """The number of samples of a data set, and how many of them an epoch draws."""
-
-    size: int
-    per_epoch: int
 
 
 class TrainSampler(Sampler[list[SampleKey]]):

@@ -37,7 +37,6 @@ import h5py
 import numpy as np
 
 from posenet.annotations.people import decode_mask
-from posenet.data.sampler import Draws
 from posenet.errors import DataError
 from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
@@ -340,8 +339,7 @@ class Store:
         try:
             yield
         except FileNotFoundError as error:
-            remedy = "name every store by itself" if "*" in str(self.path) else "build it with posenet build-hdf5"
-            raise DataError(f"{self.path} does not exist; {remedy}") from error
+            raise _missing_store(self.path) from error
         except (PermissionError, IsADirectoryError, SpecialFileError) as error:
             reason = error.strerror
             raise DataError(f"cannot read store {self.path}: {reason}; give a file of posenet build-hdf5") from error
@@ -387,6 +385,13 @@ def _pread(descriptor: int, size: int, offset: int) -> bytes:
     with _seek_lock:
         os.lseek(descriptor, offset, os.SEEK_SET)
         return os.read(descriptor, size)
+
+
+class Draws(NamedTuple):
+    """The number of samples of a data set, and how many of them an epoch draws."""
+
+    size: int
+    per_epoch: int
 
 
 class DataSet(NamedTuple):
@@ -496,6 +501,19 @@ def _find_set(ends: Sequence[int], index: int) -> tuple[int, int]:
         raise IndexError(f"index {index} of {ends[-1]}")
     number = bisect_right(ends, index)
     return number, ends[number - 1] if number else 0
+
+
+def require_store_files(setting: DataSets) -> None:
+    """Raise ``DataError`` if a file of ``data.train`` or ``data.val`` does not exist. This opens none."""
+    for item in [setting] if isinstance(setting, str) else setting:
+        for path in [item] if isinstance(item, str) else item.paths:
+            if path and not Path(path).exists():
+                raise _missing_store(path)
+
+
+def _missing_store(path: str | Path) -> DataError:
+    remedy = "name every store by itself" if "*" in str(path) else "build it with posenet build-hdf5"
+    return DataError(f"{path} does not exist; {remedy}")
 
 
 def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:

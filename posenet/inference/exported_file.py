@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,13 @@ PROPERTY = "posenet"
 
 _CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
 """Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
+
+
+def require_packages(*packages: str) -> None:
+    """``ConfigError`` if a package that exporting needs is not installed."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ConfigError(f"exporting needs the package {' and '.join(missing)}; pip install 'simplepose[export]'")
 
 
 def describe_config(config: Config, precision: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from posenet.checkpoints.named import find_weights
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input
 from posenet.inference.exported_file import INPUT, OUTPUT, read_config
@@ -71,6 +72,7 @@ def load_network(
             f"{path} needs PyTorch (pip install torch); without it, predict with a file that posenet export-onnx has "
             "written (.onnx)"
         )
+    path = find_weights(path)  # a missing file is reported before PyTorch is imported
     return _load_checkpoint(path, config, device, amp, backend or "torch")
 
 

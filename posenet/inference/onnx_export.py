@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import logging
 import tempfile
@@ -17,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import posenet
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.images import read_image
-from posenet.inference.exported_file import INPUT, OUTPUT, describe_config
+from posenet.inference.exported_file import INPUT, OUTPUT, describe_config, require_packages
 from posenet.inference.letterbox import Letterbox
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
@@ -142,13 +141,6 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
     del quantized.metadata_props[:]
     _describe(quantized, config, "int8")
     return quantized
-
-
-def require_packages(*packages: str) -> None:
-    """``ConfigError`` if a package that exporting needs is not installed."""
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if missing:
-        raise ConfigError(f"exporting needs the package {' and '.join(missing)}; pip install 'simplepose[export]'")
 
 
 def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:

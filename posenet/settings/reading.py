@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import difflib
 import logging
+import re
 import sys
 import types
 import typing
@@ -17,13 +18,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from posenet.errors import ConfigError
-from posenet.files import parse_toml, read_toml
+from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
 from posenet.messages import truncate_for_message
 from posenet.settings.sections import Config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
 _log = logging.getLogger(__name__)
+
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
 
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
@@ -139,6 +142,8 @@ def _apply_override(tables: dict[str, Any], pair: str) -> None:
                 f"override {pair!r} is not valid TOML; write texts in quotes, as in "
                 '[{path="a.h5"}], and the whole pair in single quotes'
             ) from error
+        if text.startswith(('"', "'")):
+            raise ConfigError(f"override {pair!r} is not valid TOML: {error}") from error
         table[name] = text
 
 
@@ -216,6 +221,9 @@ def _convert_scalar(expected: type, value: Any, key: str) -> Any:
     """Accept exactly the expected type, so that a bool is not accepted as an int; an int may stand for a float."""
     if type(value) not in ((int, float) if expected is float else (expected,)):
         raise ValueError(f"{key} must be of type {expected.__name__}, not {truncate_for_message(value)}")
+    if isinstance(value, str) and _CONTROL_CHARACTER.search(value):
+        # In TOML, "C:\new" contains a line end.
+        raise ValueError(f"{key} contains a control character: {truncate_for_message(value)}; {BACKSLASH_REMEDY}")
     if expected is float and not abs(value) <= sys.float_info.max:
         raise ValueError(f"{key} must be finite, not {truncate_for_message(value)}")
     return expected(value)

@@ -461,10 +461,12 @@ class LogConfig:
 
     every_steps: int = 20
     """Optimizer steps between log lines."""
-    tensorboard: bool = True
-    """Write TensorBoard events if TensorBoard is installed."""
-    curves: bool = True
-    """Draw curves.png at each validation if matplotlib is installed."""
+    tensorboard: bool | Literal["auto"] = "auto"
+    """Write TensorBoard events. ``auto`` does if TensorBoard is installed; with ``true``, a message says if it is
+    not."""
+    curves: bool | Literal["auto"] = "auto"
+    """Draw curves.png at each validation. ``auto`` does if matplotlib is installed; with ``true``, a message says if it
+    is not."""
     pictures: int = 4
     """Validation images to draw at each evaluation, with the annotated people beside the predicted ones."""
 

@@ -35,6 +35,7 @@ MAX_DEATHS = 3
 """The run fails after this many worker deaths without a batch between them."""
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
+_ENDED_BY_ALARM = -signal.SIGALRM if hasattr(signal, "SIGALRM") else None
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +79,12 @@ class RestartingLoader:
                     raise DataError(without_worker_traceback(str(error))) from error
                 # A dead worker leaves broken pipes, missing files or half a message, which can cause any exception.
                 except Exception as error:
-                    cause = self._describe_death()
-                    if cause is None:
+                    status = self._status_of_dead_worker()
+                    if status is None:
                         raise
+                    cause = (
+                        f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+                    )
                     deaths += 1
                     self.close()
                     if deaths == MAX_DEATHS:
@@ -89,7 +93,9 @@ class RestartingLoader:
                             "free some memory, lower data.workers, or provide more shared memory "
                             "(docker run --shm-size=8g)"
                         ) from error
-                    _log.warning("a data worker %s; the workers are restarted and nothing is lost", cause)
+                    # Workers end themselves by an alarm when a stop takes long; see ``loader.GRACE_SECONDS``.
+                    if status != _ENDED_BY_ALARM:
+                        _log.warning("a data worker %s; the workers are restarted and nothing is lost", cause)
         finally:
             self.sampler.skip = 0
 
@@ -112,8 +118,8 @@ class RestartingLoader:
         _remove_sigchld_handler()
         return batches
 
-    def _describe_death(self) -> str | None:
-        """How a worker process ended; None if all are alive or there are none."""
+    def _status_of_dead_worker(self) -> int | None:
+        """The exit status of a worker process that has ended; None if all are alive or there are none."""
         if not self._workers:
             return None
         # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
@@ -121,10 +127,7 @@ class RestartingLoader:
         for worker in self._workers:
             if worker.sentinel in ended:
                 worker.join(timeout=1.0)
-        status = next((worker.exitcode for worker in self._workers if worker.exitcode is not None), None)
-        if status is None:
-            return None
-        return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return next((worker.exitcode for worker in self._workers if worker.exitcode is not None), None)
 
 
 def _remove_sigchld_handler() -> None:

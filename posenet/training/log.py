@@ -134,9 +134,9 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
     """The logs that every run has, besides its text log, and those that are configured."""
     logs: list[TrainingCallback] = [JsonLines(), DrawingFiles()]
     if settings.tensorboard:
-        logs.append(TensorBoard())
+        logs.append(TensorBoard(asked_for=settings.tensorboard is True))
     if settings.curves:
-        logs.append(Curves())
+        logs.append(Curves(asked_for=settings.curves is True))
     return logs
 
 
@@ -233,17 +233,23 @@ class DrawingFiles(TrainingCallback):
 
 
 class TensorBoard(MeasurementLog):
-    """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings, if it is installed."""
+    """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings, if it is installed.
+
+    If it is not, a message says so where it was ``asked_for``.
+    """
+
+    def __init__(self, asked_for: bool = False) -> None:
+        self.asked_for = asked_for
 
     def on_start(self, config: Config, folder: Path) -> None:
         self.writer: Any = None
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            _log.info(
-                "TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]', "
-                "or turn this message off with log.tensorboard=false"
-            )
+            if self.asked_for:
+                _log.info(
+                    "TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]'"
+                )
         else:
             self.writer = SummaryWriter(str(folder / "tensorboard"))
 
@@ -264,12 +270,18 @@ class TensorBoard(MeasurementLog):
 
 
 class Curves(TrainingCallback):
-    """Draws ``curves.png`` from ``log.jsonl`` after every validation and at the end, if matplotlib is installed."""
+    """Draws ``curves.png`` from ``log.jsonl`` after every validation and at the end, if matplotlib is installed.
+
+    If it is not, a message says so where it was ``asked_for``.
+    """
+
+    def __init__(self, asked_for: bool = False) -> None:
+        self.asked_for = asked_for
 
     def on_start(self, config: Config, folder: Path) -> None:
         self.folder = folder
         self._is_current = True
-        if not has_matplotlib():
+        if self.asked_for and not has_matplotlib():
             _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:

@@ -1,8 +1,7 @@
-"""Which run to start or resume with which settings, and the state of a run that a checkpoint restores."""
+"""Which run to start or resume, with which settings, and the state of a run that a checkpoint restores."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,15 +23,13 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config, OptimConfig, config_differences, load_config
+from posenet.settings import Config, config_differences, load_config
 from posenet.training.averaging import WeightAverage, trained_weights
 from posenet.training.freezing import names_to_freeze
 from posenet.training.guard import LossGuard
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
-
-RUNS_FOLDER = Path("checkpoints")
-"""Parent of the default folder of a run."""
+from posenet.training.run_settings import folder_of_run, settings_of_new_run, with_folder, with_warmup
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +101,7 @@ def _saved_before_restart(
     Where ``resume`` is a checkpoint of the run's own folder, the run has returned to it: other checkpoints of the
     folder belong to this run only if they say that it has returned there.
     """
-    folder = CheckpointFolder(_folder_of_run(config, overrides, resume))
+    folder = CheckpointFolder(folder_of_run(config, overrides, resume))
     returned_to = ""
     if not isinstance(resume, bool) and not Path(resume).is_dir():
         path = Path(resume).resolve()
@@ -113,18 +110,6 @@ def _saved_before_restart(
     saved_at = folder.saved_at()
     found = folder.newest_intact(lambda state: not returned_to or state.get("returned_to") == returned_to)
     return None if found is None else _require_run(FoundCheckpoint(*found, folder_saved_at=saved_at))
-
-
-def _folder_of_run(config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path) -> Path:
-    """The folder of a run before its checkpoint is read: where it is set, else that of the checkpoint to resume."""
-    if isinstance(resume, bool):
-        return Path(settings_of_new_run(config, overrides).checkpoint.path)
-    # Other overrides may be valid only for the settings in the checkpoint.
-    paths = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
-    settings = load_config(None, paths, base=config) if isinstance(config, Config) else load_config(config, paths)
-    if settings.checkpoint.path:
-        return Path(settings.checkpoint.path)
-    return Path(resume) if Path(resume).is_dir() else Path(resume).parent
 
 
 def _require_run(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
@@ -137,19 +122,6 @@ def _require_run(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
     return checkpoint
 
 
-def settings_of_new_run(config: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:
-    """The settings with a folder: by default, one named after the experiment file."""
-    if isinstance(config, Config):
-        settings = load_config(None, overrides, base=config)
-        name = "run"
-    else:
-        settings = load_config(config, overrides)
-        name = "run" if config is None else Path(config).stem
-    if not settings.checkpoint.path:
-        settings = _with_folder(settings, RUNS_FOLDER / name)
-    return _with_warmup(settings) if warmup else settings
-
-
 def settings_of_resumed_run(
     config: Config | str | Path | None, overrides: Sequence[str], warmup: bool, checkpoint: FoundCheckpoint
 ) -> Config:
@@ -157,13 +129,13 @@ def settings_of_resumed_run(
     path, state = checkpoint.path, checkpoint.state
     saved = config_of_checkpoint(state, path) or Config()
     # The folder may have moved since the checkpoint was written.
-    saved = _with_folder(saved, path.parent)
+    saved = with_folder(saved, path.parent)
     if isinstance(config, Config):
-        base = config if config.checkpoint.path else _with_folder(config, path.parent)
+        base = config if config.checkpoint.path else with_folder(config, path.parent)
         settings = load_config(None, overrides, base=base)
     else:
         settings = load_config(config, overrides, base=saved)
-    settings = _with_warmup(settings) if warmup else settings
+    settings = with_warmup(settings) if warmup else settings
     if not settings.model.skeleton.predicts_like(saved.model.skeleton):
         raise ConfigError(
             f"{path} was trained for another skeleton than model.skeleton; leave that out, or start "
@@ -175,19 +147,6 @@ def settings_of_resumed_run(
         _log.warning("train.weights is only for new runs; this one continues with the weights in %s", path)
     require_fitting_weights(settings, state, path)
     return settings
-
-
-def _with_warmup(settings: Config) -> Config:
-    """The settings with the default warmup if they have none."""
-    if settings.optim.warmup_epochs:
-        return settings
-    optim = dataclasses.replace(settings.optim, warmup_epochs=OptimConfig.warmup_epochs)
-    return dataclasses.replace(settings, optim=optim)
-
-
-def _with_folder(settings: Config, folder: Path) -> Config:
-    checkpoint = dataclasses.replace(settings.checkpoint, path=str(folder))
-    return dataclasses.replace(settings, checkpoint=checkpoint)
 
 
 @dataclass

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 from posenet.annotations.coco import CocoImage
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
 from posenet.data.store import StoreList, open_data_sets
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.agreement import describe_file
+from posenet.training.run_settings import require_data
 
 _SEPARATE_SPLITS = (
     "validation images are never trained on: build them from separate splits, or set data.allow_overlap=true to "
@@ -37,11 +38,7 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
     images without annotations have no teacher.
     """
     data = config.data
-    if not data.train:
-        raise ConfigError(
-            "data.train is not set; build a store with posenet build-hdf5 and set it in the experiment "
-            "file or with --set data.train=FILE.h5"
-        )
+    require_data(config)
     train_store = exit_stack.enter_context(open_data_sets(data.train, config.model.skeleton))
     num_unlabelled = train_store.num_unlabelled
     if num_unlabelled and not config.train.teacher:
@@ -52,7 +49,6 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
     if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if not data.val:
-        _log.info("data.val is not set: no validation loss")
         return TrainingStores(train_store, None)
     val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
     if val_store.num_unlabelled:

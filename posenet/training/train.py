@@ -19,8 +19,9 @@ from typing import Any, cast
 import torch
 from tqdm import tqdm
 
-from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, own_run_files, run_lock
+from posenet.checkpoints.folder import CheckpointFolder, RunStatusFile, own_run_files, refuse_run_in_use, run_lock
 from posenet.checkpoints.weights import load_weights
+from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, total_memory
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
@@ -52,6 +53,7 @@ from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer,
 from posenet.training.profiling import profiled_steps
 from posenet.training.progress import Progress
 from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
+from posenet.training.run_settings import another_run_error, folder_of_run
 from posenet.training.step import StepResult, TrainStep
 from posenet.training.stores import describe_contents, describe_paths, open_stores, refuse_trained_images
 from posenet.training.teacher import load_teacher, require_same_teacher
@@ -132,11 +134,13 @@ def train(
             stack.enter_context(text_log)
 
         # The settings, and the checkpoint if the run is resumed.
+        runtime.run_on_main(lambda: refuse_run_in_use(folder_of_run(config, pairs, resume)))
         settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime, restarted)
         folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
         continues_run, is_last = _compare_folders(checkpoint, folder, runtime)
         saved_at = checkpoint.folder_saved_at if checkpoint is not None and continues_run else None
-        runtime.run_on_main(lambda: _refuse_another_run(folder, saved_at))
+        resumed = None if checkpoint is None else checkpoint.path
+        runtime.run_on_main(lambda: _refuse_another_run(folder, saved_at, resumed))
 
         # The device, and the state of PyTorch that the caller gets back. All training batches have the same shape.
         runtime.select_device(settings.train.device)
@@ -147,7 +151,8 @@ def train(
         torch.manual_seed(settings.train.seed)
         stack.enter_context(deterministic_algorithms(settings.train.deterministic))
         stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
-        _log.info(describe_training_mode(runtime.device, settings.train))
+        mode_and_lr = describe_training_mode(runtime.device, settings.train), _describe_lr(settings, runtime)
+        _log.info("%s; %s", *mode_and_lr)
         # Checkpoints contain the values that "auto" stands for, so that a resumed run keeps them on any device.
         mode = select_training_mode(runtime.device, settings.train)
         settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
@@ -161,7 +166,7 @@ def train(
         def open_folder() -> RunStatusFile:
             stack.enter_context(run_lock(folder.path))
             # Another process may have written checkpoints before this one had the lock.
-            _refuse_another_run(folder, saved_at)
+            _refuse_another_run(folder, saved_at, resumed)
             status = stack.enter_context(RunStatusFile(folder.path))
             text_log.open(folder.path)
             log.start(settings, folder.path)
@@ -196,22 +201,32 @@ def _compare_folders(
     return both
 
 
-def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None) -> None:
+def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None, resumed: Path | None) -> None:
     """Raise an error if the folder contains a run that this one does not continue, or files of another program.
 
-    ``saved_at`` is ``folder.saved_at()`` when the checkpoint to continue was read; None if it is not of this folder.
+    Args:
+        saved_at: ``folder.saved_at()`` when the checkpoint to continue was read; None if it is not of this folder.
+        resumed: the checkpoint to continue; None for a new run.
     """
     if saved_at is None and folder.has_checkpoints():
-        raise CheckpointError(
-            f"{folder.path} already contains a run; continue it with --resume, or choose another folder "
-            "with --checkpoint-path"
-        )
+        raise another_run_error(folder.path, resumed)
     if saved_at is not None and saved_at != folder.saved_at():
         raise CheckpointError(
             f"another process has saved the run in {folder.path} after this one had read it; when it has ended, start "
             "again with --resume"
         )
     check_outputs([], side_files=own_run_files(folder.path) | own_logs(folder.path))
+
+
+def _describe_lr(config: Config, runtime: Runtime) -> str:
+    optim, average, world_size = config.optim, config.average, runtime.world_size
+    samples = config.train.batch_size * world_size * optim.accumulate
+    key = "average.cycle_lr" if average.cycle_epochs else "optim.lr"
+    rates = average.cycle_lr if average.cycle_epochs else (optim.lr,)
+    lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
+    processes = pluralize(world_size, "process", "processes")
+    rule = f" x {processes}" if optim.scale_lr else ", not scaled"
+    return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
 
 
 class Trainer:
@@ -266,6 +281,14 @@ class Trainer:
         )
         self.state = RunState(self.network, self.average, self.optimizer, scaler, self.guard)
         self.input = make_input_stream(config, self.stores.train, runtime)
+        step_size = config.train.batch_size * runtime.world_size * config.optim.accumulate
+        if step_size > self.input.samples_per_epoch:
+            _log.warning(
+                "a step takes %d samples, but an epoch has only %d, which are repeated to fill it; "
+                "lower train.batch_size",
+                step_size,
+                self.input.samples_per_epoch,
+            )
         self.validation_loader = None
         if self.stores.val is not None:
             self.validation_loader = make_validation_loader(config, self.stores.val, runtime)
@@ -302,21 +325,12 @@ class Trainer:
         parameters = sum(parameter.numel() for parameter in self.network.parameters()) / 1e6
         store = self.stores.train
         samples = store.num_images if self.config.data.framing == "image" else len(store)
+        without_loss = "; data.val is not set: no validation loss" if self.stores.val is None else ""
         return (
             f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
             f"({parameters:.1f} M parameters) on {pluralize(samples, 'sample')} of "
-            f"{describe_paths(self.config.data.train)}; the run is in {self.folder.path}"
+            f"{describe_paths(self.config.data.train)}{without_loss}; the run is in {self.folder.path}"
         )
-
-    def _describe_lr(self) -> str:
-        optim, average, world_size = self.config.optim, self.config.average, self.runtime.world_size
-        samples = self.config.train.batch_size * world_size * optim.accumulate
-        key = "average.cycle_lr" if average.cycle_epochs else "optim.lr"
-        rates = average.cycle_lr if average.cycle_epochs else (optim.lr,)
-        lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
-        processes = pluralize(world_size, "process", "processes")
-        rule = f" x {processes}" if optim.scale_lr else ", not scaled"
-        return f"Learning rate {lr} ({key}{rule}) for steps of {samples} samples"
 
     @property
     def progress(self) -> Progress:
@@ -350,12 +364,12 @@ class Trainer:
         if progress.epoch >= self.config.train.epochs:
             _log.info("%s has completed its %s already; --epochs adds more", self.folder.path, epochs)
             return self._result(finished=True)
-        _log.info(self._describe_lr())
         self._rehearse_validation()
         while progress.epoch < self.config.train.epochs:
             if self._is_stale():
                 self.writer.finish()
-                _log.info("Stopped early after %s without a better one", pluralize(progress.stale, "score"))
+                scores = pluralize(progress.stale, "score")
+                _log.info("Stopped early after %s without a better one. %s", scores, self._describe_end())
                 return self._result(finished=False)
             if not (self.train_one_epoch() and self.finish_epoch()):
                 self.save()
@@ -364,8 +378,14 @@ class Trainer:
                 _log.info("Stopped after %s, saved in %s; --resume continues", position, self.folder.last)
                 return self._result(finished=False, stopped=not self._has_done_max_steps())
         self.writer.finish()
-        _log.info("Finished %s; the run is in %s", epochs, self.folder.path)
+        _log.info("Finished %s. %s", epochs, self._describe_end())
         return self._result(finished=True)
+
+    def _describe_end(self) -> str:
+        """The best score, the checkpoint to use, and the next command."""
+        scores = [f"{name} {score:.4f}" for name, score in self._best().items()]
+        best = f"Best {scores[0]}: {self.folder.best}" if scores else f"The weights: {self.folder.last}"
+        return f"{best}; next: posenet predict IMAGES --checkpoint {self.folder.best if scores else self.folder.last}"
 
     def _rehearse_validation(self) -> None:
         """Validate blank images, so that a lack of memory shows now and not hours later, after an epoch."""
@@ -591,10 +611,14 @@ class Trainer:
 
     def _result(self, finished: bool, stopped: bool = False) -> TrainingResult:
         progress = self.progress
-        best = {}
-        if math.isfinite(progress.best):
-            best[progress.best_kind] = -progress.best if progress.best_kind == "val_loss" else progress.best
-        return TrainingResult(self.folder.path, finished, progress.epoch, progress.total_steps, best, stopped)
+        return TrainingResult(self.folder.path, finished, progress.epoch, progress.total_steps, self._best(), stopped)
+
+    def _best(self) -> dict[str, float]:
+        """See ``TrainingResult.best``."""
+        progress = self.progress
+        if not math.isfinite(progress.best):
+            return {}
+        return {progress.best_kind: -progress.best if progress.best_kind == "val_loss" else progress.best}
 
     def close(self) -> None:
         """End the data workers, and wait for a checkpoint that is being written."""

@@ -349,7 +349,10 @@ def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsy
     out = tmp_path / "fixed.json"
     assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert "fixed ids and references turned into whole numbers: 25\n" in shown and f"{out}: no errors" in shown
+    assert (
+        "fixed ids and references turned into whole numbers: 25\n" in shown
+        and f"{out}: no errors, no warnings" in shown
+    )
     assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert run_tool("annotations", ["fix", str(out), "--output", str(tmp_path / "again.json")]) == 0

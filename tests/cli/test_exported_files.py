@@ -65,7 +65,10 @@ def test_evaluate_needs_no_pytorch(spot_file: Path, tmp_path: Path) -> None:
 
 
 def test_what_needs_pytorch_says_so_in_one_line(tmp_path: Path, photos: Path) -> None:
-    for words in (["predict", "--checkpoint", "a.pth", photos, "--json", tmp_path / "a.json"], ["train"]):
+    store = tmp_path / "a.h5"
+    store.touch()
+    training = ["train", "--set", f"data.train={store}"]
+    for words in (["predict", "--checkpoint", "a.pth", photos, "--json", tmp_path / "a.json"], training):
         done = run_without_pytorch(*words)
         assert done.returncode == 2 and "PyTorch is not installed" in done.stderr and done.stderr.count("\n") == 1
 

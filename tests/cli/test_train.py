@@ -168,6 +168,24 @@ def test_a_folder_that_another_process_uses_is_refused(
     assert train("-p", "run", "--max-steps", "1")[0] == 0
 
 
+def test_a_second_start_learns_first_of_all_that_the_folder_is_in_use(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
+    with locked_by_another_process(tmp_path / "run"):
+        status, error = train("-p", "run", "--resume")
+    first, second = error.splitlines()
+    assert status == 2 and first == "run is in use by another process; waiting 0.1 s for it to end"
+    assert "error: run is in use by another process; wait until that has ended" in second
+
+
+def test_a_checkpoint_of_another_folder_is_named_where_there_is_a_run_already(train: Train) -> None:
+    assert train("-p", "first", "--max-steps", "1")[0] == train("-p", "second", "--max-steps", "1")[0] == 0
+    status, error = train("-p", "second", "--resume", "first/last.pth")
+    assert status == 2
+    assert "second contains another run than first/last.pth, which this one continues; choose another fo" in error
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_scripts_can_tell_a_run_that_a_signal_stopped_from_a_finished_one(
     train: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

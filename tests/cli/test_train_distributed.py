@@ -231,7 +231,7 @@ def test_a_second_ctrl_c_interrupts_the_processes_of_nproc(start: Start, tmp_pat
     command = ["env", f"PYTHONPATH={tmp_path}{os.pathsep}{SCRIPT.parents[1]}", sys.executable, SCRIPT, "--nproc", "2"]
     launcher = start("output", command)
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while "Learning rate" not in (tmp_path / "output.txt").read_text():
+    while "learning rate" not in (tmp_path / "output.txt").read_text():
         assert launcher.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     time.sleep(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,15 +24,26 @@ def syntax_tree(path: Path) -> ast.Module:
 def imports(path: Path) -> Iterator[str]:
     """Dotted names that a file imports, also inside functions; ``from a import b`` counts as a.b."""
     for node in ast.walk(syntax_tree(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from names_of(node)
 
 
-def package_imports(path: Path) -> Iterator[str]:
+def names_of(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """The dotted names that one statement imports."""
+    source = f"{'.' * node.level}{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+    yield from (f"{source}{alias.name}" for alias in node.names)
+
+
+def imports_at_start(path: Path) -> Iterator[str]:
+    """Like ``imports``, but only what is imported when the file itself is: outside functions and type checks."""
+    for node in syntax_tree(path).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from names_of(node)
+
+
+def package_imports(path: Path, found: Callable[[Path], Iterator[str]] = imports) -> Iterator[str]:
     """The files of the package that a file imports, by the names in ``FILES``."""
-    for name in imports(path):
+    for name in found(path):
         if name.startswith("posenet."):
             name = name.removeprefix("posenet.")
             parent = name.rpartition(".")[0]

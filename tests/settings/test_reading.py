@@ -110,6 +110,8 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
             (f"data.train={value}", "is not valid TOML; write texts in quotes")
             for value in ("[{path=a.h5}]", " [a.h5, b.h5] ", "{path=a.h5}")
         ),
+        ('data.train="C:\\Users"', r"in double quotes, write every \ as \\, or put the text in single quotes"),
+        ('data.train="C:\\temp"', r"data.train contains a control character: 'C:\temp'; in double quotes, write"),
         ("data.train={path='a.h5'}", "data.train must be a list, not {'path': 'a.h5'}"),
         ("model.stack=2", "unknown key model.stack (did you mean model.stacks? known: conv_std, growth,"),
         ("model.colour=red", "unknown key model.colour (known: conv_std, growth,"),
@@ -294,12 +296,31 @@ def test_every_integer_has_limits(number: int) -> None:
         ("[model\nstacks = 2", "not valid TOML"),
         ("[train]\nbatchsize = 2", "unknown key train.batchsize (did you mean train.batch_size?"),
         ("model = 2", "model must be a table"),
+        (
+            '[data]\ntrain = "C:\\Users\\me.h5"',
+            r"in double quotes, write every \ as \\, or put the text in single quotes",
+        ),
+        (
+            '[data]\ntrain = "C:\\data\\a.h5"',
+            r"in double quotes, write every \ as \\, or put the text in single quotes",
+        ),
+        (
+            '[data]\ntrain = "C:\\new.h5"',
+            r"data.train contains a control character: 'C:\new.h5'; in double quotes, write",
+        ),
     ],
 )
 def test_the_error_of_an_invalid_file_names_the_file(tmp_path: Path, text: str, expected: str) -> None:
     path = write(tmp_path, text)
     message = error_of(path=path)
     assert message.startswith(str(path)) and expected in message
+
+
+def test_a_file_may_begin_with_a_byte_order_mark_and_have_paths_of_windows(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_bytes(b"\xef\xbb\xbf[data]\r\ntrain = 'C:\\new\\a.h5'\r\nval = \"D:\\\\b.h5\"\r\n")
+    data = load_config(path, [r"data.val_images=C:\new"]).data
+    assert (data.train, data.val, data.val_images) == (r"C:\new\a.h5", r"D:\b.h5", r"C:\new")
 
 
 def test_an_override_of_a_key_in_a_wrong_section_names_the_section(tmp_path: Path) -> None:

@@ -177,6 +177,18 @@ def test_without_tensorboard_and_matplotlib_one_line_each_names_the_package_to_i
     assert not (tmp_path / "curves.png").exists()
 
 
+def test_packages_that_nobody_asked_for_are_not_missed(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert train_tiny(stores, tmp_path, "log.tensorboard=auto", "log.curves=auto", "train.epochs=1").finished
+    first, second, third, *_ = (tmp_path / "log.txt").read_text().splitlines()
+    assert "Device cpu" in first and "learning rate" in first
+    assert "Training a network" in second and "Epoch 1 " in third  # the first step comes after two lines
+    assert "pip install" not in (tmp_path / "log.txt").read_text()
+
+
 @pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png"])
 def test_files_of_other_programs_in_the_folder_of_a_run_are_refused(stores: Stores, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"mine")

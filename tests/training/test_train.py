@@ -6,6 +6,7 @@ import gc
 import logging
 import math
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,12 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
     assert {"last.pth", "best.pth", "log.txt", "log.jsonl", "run.status"} <= set(os.listdir(tmp_path / "run"))
     log = (tmp_path / "run" / "log.txt").read_text()
     assert f"on 14 samples of {stores['train']}; the run is in {tmp_path / 'run'}" in log
+    best = tmp_path / "run" / "best.pth"
+    assert re.search(
+        rf"Best (AP|val_loss) [\d.]+: {best}; next: posenet predict IMAGES --checkpoint {best}$", log, re.M
+    )
     assert "network of 1 stack, width 16, growth 2 (0.1 M parameters)" in log
-    assert "Learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples" in log
+    assert "; learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples" in log
 
 
 def test_settings_may_be_a_file_an_object_or_overrides(
@@ -102,7 +107,7 @@ def test_a_folder_with_a_run_is_neither_overwritten_nor_mixed_with_another(store
     before = (tmp_path / "two" / "last.pth").read_bytes()
     with pytest.raises(CheckpointError, match="two already contains a run; continue it with --resume"):
         train_tiny(stores, tmp_path / "two")
-    with pytest.raises(CheckpointError, match="two already contains a run"):
+    with pytest.raises(CheckpointError, match="two contains another run than .*one.last.pth, which this one continues"):
         train_tiny(stores, tmp_path / "two", resume=tmp_path / "one")
     assert (tmp_path / "two" / "last.pth").read_bytes() == before
     train_tiny(stores, tmp_path / "three", resume=tmp_path / "one" / "last.pth", max_steps=2)
@@ -231,12 +236,23 @@ def test_the_ap_is_computed_every_few_epochs_and_after_the_last(
     assert [values["val_loss"] is None for values in recorder.epochs] == [False] * 3
 
 
+def test_a_step_that_is_larger_than_the_data_set_is_named(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path / "large", "train.batch_size=4", "optim.accumulate=4", max_steps=1)
+    log = (tmp_path / "large" / "log.txt").read_text()
+    assert "a step takes 16 samples, but an epoch has only 14, which are repeated to fill it; lower train.batch" in log
+    train_tiny(stores, tmp_path / "whole", "train.batch_size=7", "optim.accumulate=2", max_steps=1)
+    assert "repeated" not in (tmp_path / "whole" / "log.txt").read_text()
+
+
 def test_without_validation_data_there_is_no_validation_loss(stores: Stores, tmp_path: Path) -> None:
     recorder = Recorder()
     result = train_tiny({"train": stores["train"]}, tmp_path, "train.epochs=1", callbacks=[recorder])
     assert result.best == {} and not (tmp_path / "best.pth").exists()
     assert recorder.epochs[0]["val_loss"] is None
-    assert "data.val is not set: no validation loss" in (tmp_path / "log.txt").read_text()
+    log = (tmp_path / "log.txt").read_text()
+    assert "data.val is not set: no validation loss; the run is in" in log
+    last = tmp_path / "last.pth"
+    assert f"Finished 1 epoch. The weights: {last}; next: posenet predict IMAGES --checkpoint {last}" in log
 
 
 def test_every_step_has_the_rate_of_the_schedule_and_the_log_every_nth_step(stores: Stores, tmp_path: Path) -> None:
@@ -442,7 +458,7 @@ def test_deterministic_algorithms_are_used_until_the_run_ends_and_give_the_same_
     assert found == [False] * STEPS + [True] * STEPS
     assert not torch.are_deterministic_algorithms_enabled()
     assert find_differences(weights(tmp_path / "default"), weights(tmp_path / "deterministic")) == []
-    assert caplog.text.count("deterministic algorithms\n") == 1
+    assert caplog.text.count("deterministic algorithms; learning") == 1
 
 
 def test_an_operator_without_a_deterministic_kernel_is_named(stores: Stores, tmp_path: Path) -> None:

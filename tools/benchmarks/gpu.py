@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.measuring import Table, count_flop, matmul_flop_per_s, measure
 from benchmarks.train import build_steps
-from posenet.checkpoints.folder import copy_to_host
+from posenet.checkpoints.writer import copy_to_host
 from posenet.devices.device import cudnn_flags, has_tf32, peak_memory, supports_channels_last, uses_cudnn
 from posenet.devices.precision import DTYPES
 from posenet.devices.runtime import DistributedRuntime

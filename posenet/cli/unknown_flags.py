@@ -1,0 +1,98 @@
+"""What to say about a flag that a tool does not have: its name here, if other programs have it, or a similar one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import NamedTuple
+
+INPUTS = "INPUT"
+"""Among the flags that a tool has: it takes inputs without a flag."""
+_TRAINING = "--max-steps"
+_EVALUATION = "--plots"
+"""Flags that only one kind of tool has, by which it is recognised."""
+
+
+class _Remedy(NamedTuple):
+    needed: str
+    """A flag that the tool must have."""
+    text: str
+    """What to use here."""
+    flags: str
+    """The flags of other programs."""
+
+
+def _same(flag: str, flags: str) -> _Remedy:
+    return _Remedy(flag, f"here it is {flag}", flags)
+
+
+def _setting(pair: str, flags: str) -> _Remedy:
+    return _Remedy(_TRAINING, f"here it is --set {pair}", flags)
+
+
+_SCORE = "--conf --conf-thres --confidence --score-thr --score-threshold --bbox-thr --threshold"
+_DATA = "--data --dataset --data-dir --data-root --data-path --train-data"
+_INPUT = "--source --input --inputs --image --img --video --videos --glob --file"
+_IMAGES = "--images --imgs --img-dir --image-dir --image-folder --img-root"
+_ANNOTATIONS = "--annotations --ann --ann-file --anno --annotation --gt --labels"
+_WEIGHTS = "--model --model-path --ckpt --pretrained --load --weight --weights --checkpoint --checkpoint-file"
+_SIZE = "--imgsz --img-size --image-size --input-size --resolution --long-edge --short-side"
+_FOLDER = (
+    "--save --save-dir --out --out-dir --outdir --output --output-dir --project --name --work-dir --run-dir --logdir"
+)
+_WORKERS = "--workers --num-workers --loader-workers --jobs"
+_SEED = "--seed --random-seed"
+_PROCESSES = "--nproc --nproc-per-node --nprocs --num-processes --num-gpus --world-size"
+_NO_FLAG = "give the input without a flag"
+
+_REMEDIES = [
+    _same("--min-score", _SCORE),
+    _Remedy(_EVALUATION, "evaluation keeps all people, because AP needs them", _SCORE),
+    _setting("data.train=FILE.h5, a store that posenet build-hdf5 makes", f"{_DATA} {_INPUT} {_IMAGES} {_ANNOTATIONS}"),
+    _same("--images", f"{_DATA} {_INPUT} {_IMAGES}"),
+    _same("--annotations", _ANNOTATIONS),
+    _Remedy(INPUTS, _NO_FLAG, f"{_DATA} {_INPUT} {_IMAGES} {_ANNOTATIONS}"),
+    _same("--results", "--dt --pred --preds --predictions"),
+    _same("--checkpoint", _WEIGHTS),
+    _same("--weights", _WEIGHTS),
+    _same("--height", _SIZE),
+    _setting("train.input_size=N", _SIZE),
+    _same("--checkpoint-path", _FOLDER),
+    _same("--output", f"{_FOLDER} --save-img --save-vid"),
+    _same("--json", "--save-json --save-txt --json-output --output-json --write-json"),
+    _same("--show", "--view --view-img --display --imshow"),
+    _same("--overwrite", "--exist-ok --force"),
+    _same("--workers", _WORKERS),
+    _setting("data.workers=N", _WORKERS),
+    _same("--batch-size", "--batch --bs --batchsize --samples-per-gpu --train-batch-size"),
+    _same("--epochs", "--num-epochs --n-epochs --max-epochs --total-epochs"),
+    _same("--lr", "--learning-rate --lr0 --base-lr"),
+    _setting("optim.weight_decay=X", "--weight-decay --wd"),
+    _setting("optim.momentum=X", "--momentum"),
+    _setting("optim.name=sgd or adamw", "--optimizer --optim --opt"),
+    _same("--seed", _SEED),
+    _setting("train.seed=N", _SEED),
+    _setting("checkpoint.every_steps=N", "--save-period --save-freq --save-interval"),
+    _Remedy("--amp", "here it is --amp fp16 or --amp bf16", "--half --fp16 --bf16 --mixed-precision --precision"),
+    _Remedy("--device", "here it is --device cuda, or cuda:1 for the second", "--gpu --gpus --gpu-id --gpu-ids --cuda"),
+    _same("--nproc", _PROCESSES),
+    _Remedy(_TRAINING, "posenet train-distributed has --nproc", _PROCESSES),
+    _same("--resume", "--continue --resume-from --resume-training --auto-resume"),
+    _same("--flip", "--tta --flip-test --augment"),
+    _same("--scales", "--multi-scale --multiscale"),
+    _same("--stride", "--vid-stride --frame-stride --skip-frames"),
+    _same("--track", "--tracker --tracking"),
+]
+"""What to use instead of a flag; the first remedy applies whose flag the tool has."""
+
+
+def describe_unknown_flag(flag: str, known: Collection[str]) -> str:
+    """One line for a flag that is not among those that a tool has; ``INPUTS`` may be among them."""
+    for remedy in _REMEDIES:
+        if remedy.needed in known and flag in remedy.flags.split():
+            return f"unknown flag {flag}; {remedy.text}"
+    flags = sorted(name for name in known if name.startswith("--"))
+    similar = [name for name in flags if name.startswith(flag)] or difflib.get_close_matches(
+        flag, flags, n=1, cutoff=0.7
+    )
+    return f"unknown flag {flag}" + (f"; did you mean {' or '.join(similar)}?" if similar else "")

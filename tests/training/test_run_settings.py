@@ -1,0 +1,80 @@
+"""What is refused before a run starts and before PyTorch is imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posenet.errors import PosenetError
+from posenet.training.run_settings import check_before_start
+from tests.helpers.locks import locked_by_another_process
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
+    for name in ("a.h5", "old/last.pth", "weights.pth"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+
+
+STORE = "data.train=a.h5"
+NEW = "checkpoint.path=new"
+OLD = "checkpoint.path=old"
+
+
+@pytest.mark.parametrize(
+    "overrides, options",
+    [
+        ([STORE, NEW], {}),
+        ([STORE, NEW], {"resume": True}),
+        ([STORE, NEW, "train.weights=weights.pth"], {}),
+        # The run that continues has its data and its weights in the checkpoint.
+        ([OLD], {"resume": True}),
+        ([OLD], {"restarted": True}),
+        ([OLD], {"resume": "missing.pth", "restarted": True}),
+        ([OLD, "train.weights=missing.pth"], {"resume": True}),
+        ([NEW], {"resume": "old/last.pth"}),
+        ([NEW], {"resume": "old"}),
+        ([], {"resume": "old"}),
+    ],
+)
+def test_a_run_that_can_start_leaves_no_trace(overrides: list[str], options: dict[str, Any]) -> None:
+    before = sorted(Path().rglob("*"))
+    check_before_start(None, overrides, options.pop("resume", False), **options)
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "overrides, options, message",
+    [
+        ([NEW], {}, "data.train is not set"),
+        ([NEW, "data.train=b.h5"], {}, "b.h5 does not exist; build it with posenet build-hdf5"),
+        ([NEW, 'data.train=["a.h5", "b.h5"]'], {}, "b.h5 does not exist"),
+        ([NEW, 'data.train=[{path="*.h5"}]'], {}, "does not exist; name every store by itself"),
+        ([NEW, STORE, "data.val=b.h5"], {}, "b.h5 does not exist"),
+        ([NEW, STORE, "train.teacher=missing.pth"], {}, "missing.pth is not a file"),
+        ([NEW, STORE, "train.weights=old"], {}, "old is a folder; give a file in it"),
+        ([OLD, STORE], {}, "old already contains a run; continue it with --resume"),
+        ([OLD], {"resume": "missing.pth"}, "missing.pth is not a file"),
+        ([NEW, "train.epoch=3"], {"resume": True}, "train.epochs"),
+    ],
+)
+def test_a_run_that_cannot_start_is_refused(overrides: list[str], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PosenetError) as error:
+        check_before_start(None, overrides, options.pop("resume", False), **options)
+    assert message in str(error.value)
+
+
+def test_a_folder_in_use_is_refused_before_anything_else() -> None:
+    with locked_by_another_process(Path("old")), pytest.raises(PosenetError, match="old is in use by another process"):
+        check_before_start(None, [OLD, "data.train=missing.h5"], True)
+
+
+def test_a_file_of_another_program_is_not_taken_for_a_lock() -> None:
+    Path("old/run.lock").write_bytes(b"mine")
+    check_before_start(None, [OLD], True)
+    assert Path("old/run.lock").read_bytes() == b"mine"
