@@ -112,6 +112,8 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
 
     Weights have a scale for each output channel. Inputs have one scale, from their smallest to their largest value on
     the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
+    Weights are between -64 and 64: on x86 processors without VNNI, the sum of two products of an 8-bit input and a
+    weight has to fit into 16 bits, and larger ones would be cut off without a word.
 
     Args:
         model: from ``build_onnx``, made ``for_quantization``: transposed convolutions would stay in float32.
@@ -146,6 +148,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            reduce_range=True,
             nodes_to_exclude=convolutions[-FLOAT_CONVOLUTIONS:],
             # Outputs are rounded after the activation, as inputs of the next convolution.
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]},

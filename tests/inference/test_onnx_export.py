@@ -418,7 +418,9 @@ def test_tensorrt_keeps_the_engines_of_each_file_apart(
     def options(*args: Any, **keywords: Any) -> dict[str, Any]:
         session = session_on_gpu(*args, **keywords)
         names = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
-        assert session.names == names and session.options[names[1]]["device_id"] == session.options[names[0]]["device_id"]
+        assert (
+            session.names == names and session.options[names[1]]["device_id"] == session.options[names[0]]["device_id"]
+        )
         chosen: dict[str, Any] = session.options[names[0]]
         return chosen
 
@@ -536,6 +538,13 @@ def test_an_8_bit_file_has_a_scale_for_each_output_channel_of_all_convolutions_b
     assert rounded == [True] * (len(rounded) - 2) + [False] * 2
     weight = stored[convolutions[1].input[1]]
     assert weights[weight.input[0]].dtype == np.int8 and weights[weight.input[1]].ndim == 1
+
+
+def test_two_products_of_8_bit_numbers_fit_into_16_bits(quantized: Any) -> None:
+    """Processors without VNNI cut off larger sums."""
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
+    largest = max(int(np.abs(w.astype(int)).max()) for w in weights.values() if w.ndim == 4 and w.dtype == np.int8)
+    assert largest > 60 and 2 * 255 * largest < 2**15
 
 
 def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, quantized: Any, runtime: str) -> None:
