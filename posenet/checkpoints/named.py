@@ -22,7 +22,7 @@ from posenet.files import read_toml, sha256_of
 from posenet.messages import to_single_line, truncate_for_message
 
 HOME_VARIABLE = "POSENET_HOME"
-"""Environment variable with the folder of downloaded weights."""
+"""Environment variable with the folder of downloaded weights and other files that can be made again."""
 REGISTRY_VARIABLE = "POSENET_REGISTRY"
 """Environment variable with the path of a TOML file that names further weights."""
 MAX_REASON = 100
@@ -111,12 +111,16 @@ def find_weights(name: str | Path) -> Path:
     )
 
 
+def cache_folder() -> Path:
+    """The user's folder for files that can be downloaded or made again, whether it is there or not."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet").expanduser()
+
+
 def cached_path(name: str, entry: NamedWeights) -> Path:
     """The file of published weights in the cache, whether it is there or not; the name depends on the source."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet").expanduser()
     source = hashlib.sha256(entry.source.encode()).hexdigest()
-    return home / "weights" / f"{name}-{source[:8]}.pth"
+    return cache_folder() / "weights" / f"{name}-{source[:8]}.pth"
 
 
 def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path:

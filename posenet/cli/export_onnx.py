@@ -31,8 +31,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", "--weights", required=True, metavar="FILE", help=CHECKPOINT_HELP)
     parser.add_argument("--output", required=True, metavar="FILE.onnx", help="file to write")
     add_overwrite_option(parser)
+    precision = parser.add_mutually_exclusive_group()
     add_switch(
-        parser,
+        precision,
+        "--fp16",
+        help="store the weights and compute in 16-bit floating point, for GPUs (--device cuda or tensorrt of predict)",
+    )
+    add_switch(
+        precision,
         "--int8",
         help="compute the convolutions in 8-bit integers, except for the last two; needs --calibrate",
     )
@@ -61,7 +67,7 @@ def run(args: argparse.Namespace) -> None:
     from posenet.inference.onnx_export import build_onnx, quantize_onnx, read_calibration_images
 
     network, config = load_model(args.checkpoint, requested)
-    model = build_onnx(network, config, for_quantization=args.int8)
+    model = build_onnx(network, config, amp="fp16" if args.fp16 else "off", for_quantization=args.int8)
     if args.int8:
         letterbox = Predictor(network, config.inference).letterbox
         model = quantize_onnx(model, config, read_calibration_images(files, letterbox))

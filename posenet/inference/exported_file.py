@@ -1,4 +1,4 @@
-"""What an exported ONNX file says about its network: one property with the settings as JSON."""
+"""What an exported ONNX file says about itself: one property, JSON with the settings and the meaning of the arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenet.errors import CheckpointError, ConfigError
+from posenet.inference.letterbox import PADDING
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict, config_to_dict
+from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 INPUT = "images"
@@ -30,15 +32,33 @@ def require_packages(*packages: str) -> None:
 
 
 def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with float32 or int8 convolutions: what prediction needs of the configuration."""
+    """The properties of a file with convolutions in float32, fp16 or int8: what prediction needs of the configuration.
+
+    ``read_config`` does not need the entries from ``colours`` to ``channels``: they are for other programs.
+    """
     tables = config_to_dict(config)
     stored: dict[str, Any] = {
         "precision": precision,
+        "colours": "BGR",
+        "padding": PADDING,
+        "padded_sides": ["right", "bottom"],
+        "first_cell": (MAP_STRIDE - 1) / 2,
+        "channels": describe_channels(config.model.skeleton),
         "inference": tables["inference"],
         "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
         "data": {"exif_frame": tables["data"]["exif_frame"]},
     }
     return {PROPERTY: json.dumps(_CONSTANTS | stored)}
+
+
+def describe_channels(skeleton: Skeleton) -> list[list[str]]:
+    """What each output channel shows: its kind, and the names of its keypoints if it has any."""
+    return [
+        *(["body part", *names] for names in skeleton.parts),
+        *(["keypoint", name] for name in skeleton.keypoints),
+        ["person mask"],
+        ["keypoint foreground"],
+    ]
 
 
 def read_config(properties: Mapping[str, str], source: str) -> Config:

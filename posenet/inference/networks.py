@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import importlib.util
 import logging
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from posenet.checkpoints.named import find_weights
+from posenet.checkpoints.named import HOME_VARIABLE, cache_folder, find_weights
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input
 from posenet.inference.exported_file import INPUT, OUTPUT, read_config
@@ -44,6 +45,7 @@ _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
 _OPENVINO_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
 """What a device lists if it can compute in a precision."""
 _CUDA_PROVIDER = "CUDAExecutionProvider"
+_TENSORRT_PROVIDER = "TensorrtExecutionProvider"
 _ORT_ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
 
@@ -88,7 +90,7 @@ def device_of_process(path: str | Path, device: str, backend: BackendName | None
         return str(device_of_rank(device, local_rank))
     if re.search(r"[:.]\d+$", device):
         raise ConfigError(f"--device {device}: every process uses another device; give only the type of the devices")
-    runtime = _choose_runtime(path, backend)
+    runtime = _choose_runtime(path, device, backend)
     if runtime not in RUNTIMES or not _is_installed(runtime):
         return device  # loading the network reports it
     separator = "." if runtime == "openvino" else ":"
@@ -188,7 +190,7 @@ def _load_checkpoint(
         backend = _fastest_backend(torch_device, select_amp(torch_device, amp))
     if backend == "torch":
         return TorchNetwork(FusedNetwork(network, select_amp(torch_device, amp)), torch_device, "off"), config
-    if select_amp(cpu, amp) == "off":
+    if device.lower() in ("auto", "cpu") and select_amp(cpu, amp) == "off":
         amp = "off"  # "auto" is no less accurate than with PyTorch
     model = build_onnx(network, config).SerializeToString()
     compute_maps, _ = load_onnx(model, backend, str(path), device=device, amp=amp, threads=torch.get_num_threads())
@@ -218,7 +220,7 @@ def _load_exported_file(
     """Load an exported file. This does not import PyTorch."""
     if backend == "torch":
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
-    runtime = _choose_runtime(path, backend)
+    runtime = _choose_runtime(path, device, backend)
     try:
         model = read_input(path)
     except OSError as error:
@@ -246,13 +248,14 @@ def _load_exported_file(
     return compute_maps, config
 
 
-def _choose_runtime(path: str | Path, backend: BackendName | None) -> str:
+def _choose_runtime(path: str | Path, device: str, backend: BackendName | None) -> str:
     """The package that runs an exported file; ``ConfigError`` if none is requested and none is installed."""
     if backend not in (None, "auto"):
         return str(backend)
-    installed = [name for name in RUNTIMES if _is_installed(name)]
+    names = ["onnxruntime"] if device.startswith(("cuda", "tensorrt")) else list(RUNTIMES)
+    installed = [name for name in names if _is_installed(name)]
     if not installed:
-        extras = " or ".join(f"'simplepose[{name}]'" for name in RUNTIMES)
+        extras = " or ".join(f"'simplepose[{name}]'" for name in names)
         raise ConfigError(f"{path} is an exported file, which needs a package that runs it: pip install {extras}")
     return installed[0]
 
@@ -267,7 +270,7 @@ def load_onnx(
     """Load an ONNX file, which messages call ``source``, with one of ``RUNTIMES``.
 
     Args:
-        device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
+        device: a name of PyTorch's devices, a name of the runtime's devices, "tensorrt", or "auto".
         threads: threads on a CPU; None for as many as the runtime chooses.
 
     Raises:
@@ -332,33 +335,59 @@ def _openvino_core() -> Any:
 
 
 def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | None) -> LoadedGraph:
-    """Load a graph, for a CPU or with ONNX Runtime's CUDA provider."""
+    """Load a graph, for a CPU or with ONNX Runtime's CUDA or TensorRT provider."""
     import onnxruntime
 
-    if amp not in ("off", "auto"):
+    uses_tensorrt = device.startswith("tensorrt")
+    if amp not in ("off", "auto") and not (uses_tensorrt and amp == "fp16"):
         raise ConfigError(f"ONNX Runtime runs a graph in the precision of its file; leave out amp {amp}")
-    has_cuda = _CUDA_PROVIDER in onnxruntime.get_available_providers()
-    providers: list[str | tuple[str, dict[str, int | str]]] = ["CPUExecutionProvider"]
-    if device != "cpu" and (device != "auto" or has_cuda):
-        match = re.fullmatch(r"(?:cuda|auto)(?::(\d+))?", device)
-        if match is None or not has_cuda:
+    available = onnxruntime.get_available_providers()
+    providers: list[str | tuple[str, dict[str, Any]]] = ["CPUExecutionProvider"]
+    if device != "cpu" and (device != "auto" or _CUDA_PROVIDER in available):
+        match = re.fullmatch(r"(?:cuda|auto|tensorrt)(?::(\d+))?", device)
+        if match is None or (_TENSORRT_PROVIDER if uses_tensorrt else _CUDA_PROVIDER) not in available:
             raise ConfigError(
                 f"ONNX Runtime has no device {device!r} here; use --device cpu, or install onnxruntime-gpu"
             )
-        # By default ONNX Runtime would time all algorithms of every convolution again for every shape of input.
-        cuda_options: dict[str, int | str] = {"device_id": int(match[1] or 0), "cudnn_conv_algo_search": "HEURISTIC"}
-        providers.insert(0, (_CUDA_PROVIDER, cuda_options))
+        index = int(match[1] or 0)
+        # By default, each convolution may time all algorithms for each new shape of the input.
+        providers.insert(0, (_CUDA_PROVIDER, {"device_id": index, "cudnn_conv_algo_search": "HEURISTIC"}))
+        if uses_tensorrt:
+            providers.insert(0, (_TENSORRT_PROVIDER, _tensorrt_options(model, index, amp)))
+    requested = providers[0][0]
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or 0
     options.log_severity_level = _ORT_ERRORS_ONLY
     session = onnxruntime.InferenceSession(model, options, providers=providers)
-    if len(providers) > 1 and _CUDA_PROVIDER not in session.get_providers():
-        # ONNX Runtime continues on the CPU if a provider cannot start.
-        reason = "its CUDA libraries are missing or do not fit, or there is no such GPU"
+    if len(providers) > 1 and requested not in session.get_providers():
+        # ONNX Runtime continues with the next provider if one cannot start.
+        libraries = "TensorRT's or CUDA's" if uses_tensorrt else "its CUDA"
+        reason = f"{libraries} libraries are missing or do not fit, or there is no such GPU"
         if not device.startswith("auto"):
             raise ConfigError(f"ONNX Runtime cannot use {device} here: {reason}; use --device cpu")
         _log.warning("ONNX Runtime computes on the CPU: %s; --device cpu hides this line", reason)
     return lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map
+
+
+def _tensorrt_options(model: bytes, index: int, amp: str) -> dict[str, Any]:
+    """Options of the TensorRT provider: in fp16 unless ``amp`` is "off", with engines that are kept on the disk.
+
+    The names of the engines' files do not depend on the weights, so that each model has a folder of its own.
+    """
+    import onnxruntime
+
+    name = f"{hashlib.sha256(model).hexdigest()[:16]}-{onnxruntime.__version__}"
+    folder = cache_folder() / "tensorrt" / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot write {folder}: {error.strerror}; set {HOME_VARIABLE} to another folder") from error
+    return {
+        "device_id": index,
+        "trt_fp16_enable": amp != "off",
+        "trt_engine_cache_enable": True,
+        "trt_engine_cache_path": str(folder),
+    }
 
 
 def _is_installed(package: str) -> bool:

@@ -1,4 +1,4 @@
-"""A network as an ONNX file, from images to maps, in float32 or with 8-bit convolutions."""
+"""A network as an ONNX file, from images to maps, in float32, in fp16 or with 8-bit convolutions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import posenet
-from posenet.errors import DataError
+from posenet.devices.precision import Amp
+from posenet.errors import ConfigError, DataError
 from posenet.images import read_image
 from posenet.inference.exported_file import INPUT, OUTPUT, describe_config, require_packages
 from posenet.inference.letterbox import Letterbox
@@ -38,32 +39,44 @@ FLOAT_CONVOLUTIONS = 2
 class ImagesToMaps(nn.Module):
     """The exported computation."""
 
-    def __init__(self, network: nn.Module, upsample_first: bool) -> None:
+    def __init__(self, network: nn.Module, amp: Amp, upsample_first: bool) -> None:
         super().__init__()
-        self.network = FusedNetwork(network, upsample_first=upsample_first)
+        self.network = FusedNetwork(network, amp, upsample_first)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 BGR, with H and W multiples of 64, to (N, C, H/4, W/4) float32."""
         return self.network.heatmaps(images_to_input(images))
 
 
-def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = False) -> onnx.ModelProto:
-    """An ONNX model of a copy of a network for any batch size, height and width, in float32.
+def build_onnx(
+    network: nn.Module, config: Config, *, amp: Literal["off", "fp16"] = "off", for_quantization: bool = False
+) -> onnx.ModelProto:
+    """An ONNX model of a copy of a network for any batch size, height and width; images and maps are as in ``forward``.
 
-    What prediction needs of the configuration, which is that of the network, is stored in the model. A model
-    ``for_quantization`` enlarges maps before it convolves them; its maps are the same.
+    What prediction needs of the configuration, which is that of the network, is stored in the model.
+
+    Args:
+        amp: precision of the weights and of all that lies between the images and the maps.
+        for_quantization: enlarge maps before they are convolved; the result is the same.
+
+    Raises:
+        ConfigError: a weight is too large for the precision, or a package is missing.
     """
     require_packages("onnx")
     import onnx
 
+    computation = ImagesToMaps(network, amp, upsample_first=for_quantization).cpu().eval()
+    if amp == "fp16" and not all(weights.isfinite().all() for weights in computation.parameters()):
+        raise ConfigError("a weight is too large for fp16, whose largest number is 65504; export without --fp16")
     example = torch.zeros(2, 2 * INPUT_MULTIPLE, 3 * INPUT_MULTIPLE, 3, dtype=torch.uint8)
     file = io.BytesIO()
     with warnings.catch_warnings(), torch.inference_mode():
-        # The exporter warns that checks of shapes become constants, which is intended. The newer exporter (dynamo=True)
-        # takes a hundred times as long and needs one more package.
+        # The exporter warns that checks of shapes become constants, which is intended, and that there is a newer one
+        # (dynamo=True). With PyTorch 2.13 and 2.15 that one writes the same operations, which are as fast, but takes
+        # thirty times as long, also when a checkpoint is converted in memory, and needs one more package.
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            ImagesToMaps(network, upsample_first=for_quantization).cpu().eval(),
+            computation,
             (example,),
             file,  # type: ignore[arg-type]  # PyTorch's type hints leave out file objects, which it accepts
             input_names=[INPUT],
@@ -76,7 +89,7 @@ def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = F
             dynamo=False,
         )
     model = onnx.load_model_from_string(file.getvalue())
-    _describe(model, config, "float32")
+    _describe(model, config, "float32" if amp == "off" else amp)
     return model
 
 
@@ -98,6 +111,8 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
 
     Weights have a scale for each output channel. Inputs have one scale, from their smallest to their largest value on
     the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
+    Weights are between -64 and 64: on x86 processors without VNNI, the sum of two products of an 8-bit input and a
+    weight has to fit into 16 bits, and larger ones would be cut off without a word.
 
     Args:
         model: from ``build_onnx``, made ``for_quantization``: transposed convolutions would stay in float32.
@@ -132,6 +147,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            reduce_range=True,
             nodes_to_exclude=convolutions[-FLOAT_CONVOLUTIONS:],
             # Outputs are rounded after the activation, as inputs of the next convolution.
             extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]},

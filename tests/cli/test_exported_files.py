@@ -73,16 +73,22 @@ def test_what_needs_pytorch_says_so_in_one_line(tmp_path: Path, photos: Path) ->
         assert done.returncode == 2 and "PyTorch is not installed" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_checkpoint_is_exported_in_float32_and_in_8_bits(
+def test_a_checkpoint_is_exported_in_float32_fp16_and_8_bits(
     checkpoint: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnxruntime")
-    for name, words in (("a.onnx", []), ("b.onnx", ["--int8", "--calibrate", str(photos)])):
+    calibration = ["--int8", "--calibrate", str(photos)]
+    for name, words, precision in (
+        ("a.onnx", [], "float32"),
+        ("b.onnx", ["--fp16"], "fp16"),
+        ("c.onnx", calibration, "int8"),
+    ):
         argv = ["--checkpoint", str(checkpoint), "--output", str(tmp_path / name), "--set", "inference.flip=true"]
         assert run_tool("export-onnx", [*argv, *words]) == 0
         printed = capsys.readouterr().out
         assert f"wrote {tmp_path / name}: " in printed and "MB, input images, output maps" in printed
-        assert ("compare its AP" in printed) == bool(words)
+        assert ("compare its AP" in printed) == (precision == "int8")
+        assert f'"precision": "{precision}"'.encode() in (tmp_path / name).read_bytes()
         assert "ends in .onnx" not in printed
         argv = ["--checkpoint", tmp_path / name, photos, "--csv", tmp_path / f"{name}.csv", "--min-score", "0"]
         assert run_tool("predict", list(map(str, argv))) == 0
@@ -117,6 +123,9 @@ def test_wrong_flags_of_the_exporter_are_one_line(
         assert run_tool("export-onnx", list(map(str, argv))) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1
+    with pytest.raises(SystemExit, match="2"):
+        run_tool("export-onnx", ["--checkpoint", str(checkpoint), "--output", str(output), "--fp16", "--int8"])
+    assert "--int8: not allowed with argument --fp16" in capsys.readouterr().err
     assert not output.exists()
 
 

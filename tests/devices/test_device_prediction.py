@@ -11,6 +11,7 @@ import torch
 
 import posenet
 from posenet.cli.main import run_tool
+from posenet.inference.networks import load_onnx
 from posenet.inference.onnx_export import build_onnx
 from posenet.inference.predictor import Predictor
 from posenet.person import Person
@@ -157,16 +158,25 @@ def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.devic
     assert compute_ap(accelerator, "bf16") == pytest.approx(expected, abs=BF16_AP_TOLERANCE)
 
 
-def test_onnx_runtime_computes_the_maps_of_the_cpu(cuda: torch.device, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", ["off", "fp16"])
+@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
+def test_onnx_runtime_computes_the_maps_of_the_cpu(
+    cuda: torch.device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    precision: Literal["off", "fp16"],
+) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="install simplepose[export] for ONNX Runtime")
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        pytest.skip("this ONNX Runtime has no CUDA provider; install onnxruntime-gpu")
-    path = tmp_path / "network.onnx"
-    path.write_bytes(build_onnx(random_network(1), Config()).SerializeToString())
+    providers = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
+    if providers[device] not in onnxruntime.get_available_providers():
+        pytest.skip(f"this ONNX Runtime has no {providers[device]}; install onnxruntime-gpu")
+    monkeypatch.setenv("POSENET_HOME", str(tmp_path))
     images = np.random.default_rng(0).integers(0, 256, (2, 128, 192, 3), np.uint8)
-    outputs = []
-    for provider in ("CPUExecutionProvider", "CUDAExecutionProvider"):
-        session = onnxruntime.InferenceSession(path, providers=[provider])
-        assert session.get_providers()[0] == provider, f"{provider} fell back; look at the log of ONNX Runtime"
-        outputs.append(session.run(["maps"], {"images": images})[0])
-    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-2)
+
+    def compute_maps(device: str, precision: Literal["off", "fp16"]) -> np.ndarray:
+        model = build_onnx(random_network(1), Config(), amp=precision).SerializeToString()
+        compute, _ = load_onnx(model, "onnxruntime", "a.onnx", device=device, amp="auto", threads=None)
+        return compute(images)
+
+    np.testing.assert_allclose(compute_maps(device, precision), compute_maps("cpu", "off"), atol=1e-2)

@@ -8,7 +8,9 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import tomllib
+import unittest.mock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import Config, InferenceConfig, ModelConfig
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
+from tests.helpers.documentation import read_blocks
 from tests.helpers.networks import random_network, write_checkpoint
+from tests.helpers.source_files import ROOT
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
 onnx = pytest.importorskip("onnx", reason="exporting needs onnx: pip install simplepose[export]")
@@ -91,6 +95,100 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
     for one, other in zip(itertools.chain(*found), itertools.chain(*expected)):
         np.testing.assert_allclose(one.keypoints, other.keypoints, atol=1e-3)
         assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_a_file_says_what_its_arrays_mean(tmp_path: Path, model: Any, runtime: str) -> None:
+    """A lit block of pixels is highest in the map that the file names, in the cell whose position the file gives."""
+    about = json.loads(model.metadata_props[0].value)
+    assert {key: about[key] for key in ("colours", "padding", "padded_sides", "multiple", "stride", "first_cell")} == {
+        "colours": "BGR",
+        "padding": 128,
+        "padded_sides": ["right", "bottom"],
+        "multiple": 64,
+        "stride": 4,
+        "first_cell": 1.5,
+    }
+    kinds = [kind for kind, *_ in about["channels"]]
+    assert kinds == ["body part"] * 30 + ["keypoint"] * 18 + ["person mask", "keypoint foreground"]
+    assert about["channels"][0] == ["body part", "neck", "nose"] and about["channels"][30] == ["keypoint", "nose"]
+    image = np.zeros((64, 128, 3), np.uint8)
+    column, row = 21, 9
+    x, y = (about["stride"] * cell + about["first_cell"] for cell in (column, row))
+    image[int(y - 1.5) : int(y + 2.5), int(x - 1.5) : int(x + 2.5), about["colours"].index("R")] = 255
+    maps = load(build_onnx(LinearSpotNetwork(), Config()), runtime)(image[None])[0]
+    nose = maps[about["channels"].index(["keypoint", "nose"])]
+    assert np.unravel_index(nose.argmax(), nose.shape) == (row, column)
+    assert nose[row, column] == pytest.approx(0.8, abs=1e-3) and np.count_nonzero(nose > 1e-3) == 1
+
+
+def test_a_file_without_the_meaning_of_its_arrays_is_loaded(spot_file: Path, tmp_path: Path) -> None:
+    """As earlier versions have written it."""
+    changed = onnx.load(spot_file)
+    about = json.loads(changed.metadata_props[0].value)
+    kept = ("format", "multiple", "stride", "precision", "inference", "model", "data")
+    onnx.helper.set_model_props(changed, {PROPERTY: json.dumps({key: about[key] for key in kept})})
+    (tmp_path / "old.onnx").write_bytes(changed.SerializeToString())
+    assert Predictor(tmp_path / "old.onnx", device="cpu").settings == Predictor(spot_file, device="cpu").settings
+
+
+def test_the_example_without_posenet_finds_the_keypoints_that_posenet_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block of the page. Without a layout, posenet does not move uncertain keypoints from their peaks."""
+    pytest.importorskip("onnxruntime")
+    pages = read_blocks(ROOT / "docs" / "deployment.md")
+    (code,) = [block.text for block in pages if block.language == "python" and "get_modelmeta" in block.text]
+    assert set(re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)) == {"json", "cv2", "numpy", "onnxruntime"}
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(
+        Config(),
+        inference=InferenceConfig(height=192),
+        model=ModelConfig(skeleton=dataclasses.replace(COCO, layout={})),
+    )
+    Path("demo.onnx").write_bytes(build_onnx(LinearSpotNetwork(), config).SerializeToString())
+    (photo,) = re.findall(r'imread\("(.*)"\)', code)
+    write_image(Path(photo), spot_people_image(230, 340, 1))  # it is resized and padded
+    names: dict[str, Any] = {}
+    exec(code, names)
+    (person,) = Predictor("demo.onnx", device="cpu", amp="off", backend="onnxruntime", min_score=0)(photo)
+    expected = {name: point for name, point in person.named().items() if point[2] > 0}
+    assert names["person"].keys() == expected.keys() == {"nose", "neck", "Rsho"}
+    for name, point in expected.items():
+        np.testing.assert_allclose(names["person"][name], point, atol=1e-3)
+
+
+def test_an_fp16_file_has_half_the_size_and_nearly_the_same_maps(network: PoseNet, model: Any, runtime: str) -> None:
+    half = build_onnx(network, Config(), amp="fp16")
+    assert json.loads(half.metadata_props[0].value)["precision"] == "fp16"
+    weights = [tensor for tensor in half.graph.initializer if len(tensor.dims) == 4]
+    assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
+    types = [value.type.tensor_type.elem_type for value in (half.graph.input[0], half.graph.output[0])]
+    assert types == [onnx.TensorProto.UINT8, onnx.TensorProto.FLOAT]
+    inputs = images(2, 64, 128)
+    expected = load(model, runtime)(inputs)
+    maps = load(half, runtime)(inputs)
+    assert maps.dtype == np.float32 and np.abs(maps - expected).max() < 5e-3 * np.abs(expected).max()
+
+
+def test_positions_of_people_are_the_same_in_fp16(spot_file: Path, tmp_path: Path, runtime: str) -> None:
+    (tmp_path / "a.onnx").write_bytes(build_onnx(LinearSpotNetwork(), Config(), amp="fp16").SerializeToString())
+    photo = spot_people_image(200, 300, 2)
+    expected, found = (
+        Predictor(path, device="cpu", amp="off", backend=runtime, min_score=0, height=192)(photo)  # type: ignore[arg-type]
+        for path in (spot_file, tmp_path / "a.onnx")
+    )
+    assert len(found) == len(expected) == 2
+    for one, other in zip(found, expected):
+        np.testing.assert_allclose(one.keypoints, other.keypoints, atol=0.05)
+
+
+def test_a_weight_that_fp16_cannot_hold_is_refused() -> None:
+    network = LinearSpotNetwork()
+    assert network.colours.bias is not None
+    network.colours.bias.data[30] = 1e5
+    build_onnx(network, Config())
+    with pytest.raises(ConfigError, match="too large for fp16, whose largest number is 65504; export without --fp16"):
+        build_onnx(network, Config(), amp="fp16")
 
 
 def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime: str) -> None:
@@ -277,24 +375,96 @@ def test_falling_back_to_the_cpu_is_a_warning_unless_a_gpu_was_asked_for(
     assert not caplog.records
 
 
-@pytest.mark.filterwarnings("ignore:Specified provider")
-def test_algorithms_are_not_timed_again_for_every_shape_of_input(
-    spot_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Images have many shapes, and a network over two hundred convolutions."""
+class FakeSession:
+    """What ONNX Runtime makes of its arguments on a machine on which all providers start."""
+
+    def __init__(self, model: bytes, options: object, providers: list[Any]) -> None:
+        self.options = dict(provider for provider in providers if isinstance(provider, tuple))
+        self.names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
+
+    def get_providers(self) -> list[str]:
+        return self.names
+
+    def get_modelmeta(self) -> Any:
+        return unittest.mock.Mock(custom_metadata_map={})
+
+
+@pytest.fixture
+def session_on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeSession]:
+    """Loads bytes with ONNX Runtime for a device, as with the package for GPUs, and returns the session."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    make_session = onnxruntime.InferenceSession
-    requested = []
+    available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    sessions: list[FakeSession] = []
 
-    def record_providers(model: bytes, options: Any, providers: list[Any]) -> Any:
-        requested.extend(providers)
-        return make_session(model, options, providers=["CPUExecutionProvider"])
+    def make_session(*args: Any, **options: Any) -> FakeSession:
+        sessions.append(FakeSession(*args, **options))
+        return sessions[-1]
 
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    monkeypatch.setattr(onnxruntime, "InferenceSession", record_providers)
-    Predictor.from_checkpoint(spot_file, device="auto:1", backend="onnxruntime")
-    options = {"device_id": 1, "cudnn_conv_algo_search": "HEURISTIC"}
-    assert requested == [("CUDAExecutionProvider", options), "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", make_session)
+    monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
+
+    def load_bytes(device: str, amp: Any = "auto", model: bytes = b"a") -> FakeSession:
+        load_onnx(model, "onnxruntime", "a.onnx", device=device, amp=amp, threads=1)
+        return sessions[-1]
+
+    return load_bytes
+
+
+def test_cuda_does_not_time_algorithms_for_each_shape(session_on_gpu: Callable[..., FakeSession]) -> None:
+    cuda = {"cudnn_conv_algo_search": "HEURISTIC"}
+    for device, index in (("auto", 0), ("cuda", 0), ("cuda:3", 3)):
+        session = session_on_gpu(device)
+        assert session.names == ["CUDAExecutionProvider", "CPUExecutionProvider"]
+        assert session.options == {"CUDAExecutionProvider": cuda | {"device_id": index}}
+    assert session_on_gpu("cpu").names == ["CPUExecutionProvider"]
+
+
+def test_tensorrt_keeps_the_engines_of_each_file_apart(
+    session_on_gpu: Callable[..., FakeSession], tmp_path: Path
+) -> None:
+    def options(*args: Any, **keywords: Any) -> dict[str, Any]:
+        session = session_on_gpu(*args, **keywords)
+        names = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+        assert (
+            session.names == names and session.options[names[1]]["device_id"] == session.options[names[0]]["device_id"]
+        )
+        chosen: dict[str, Any] = session.options[names[0]]
+        return chosen
+
+    first = options("tensorrt")
+    folder = Path(first.pop("trt_engine_cache_path"))
+    assert folder.is_dir() and folder.parent == tmp_path / "home" / "tensorrt"
+    assert first == {"device_id": 0, "trt_fp16_enable": True, "trt_engine_cache_enable": True}
+    assert options("tensorrt:1", amp="fp16")["device_id"] == 1
+    assert not options("tensorrt", amp="off")["trt_fp16_enable"]
+    assert options("tensorrt", amp="off")["trt_engine_cache_path"] == str(folder)
+    assert options("tensorrt", model=b"b")["trt_engine_cache_path"] != str(folder)
+    with pytest.raises(ConfigError, match="leave out amp bf16"):
+        session_on_gpu("tensorrt", amp="bf16")
+    with pytest.raises(ConfigError, match="leave out amp fp16"):
+        session_on_gpu("cuda", amp="fp16")
+
+
+def test_a_folder_of_engines_that_cannot_be_made_is_named(
+    session_on_gpu: Callable[..., FakeSession], tmp_path: Path
+) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot write .*/home/tensorrt/.*; set POSENET_HOME to another folder"):
+        session_on_gpu("tensorrt")
+
+
+def test_tensorrt_that_is_missing_or_does_not_start_is_an_error(
+    spot_file: Path, session_on_gpu: Callable[..., FakeSession], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeSession, "get_providers", lambda self: self.names[1:])
+    with pytest.raises(ConfigError, match="cannot use tensorrt here: TensorRT's or CUDA's libraries are missing"):
+        session_on_gpu("tensorrt")
+    monkeypatch.undo()
+    # Without a backend, the one that knows the device runs the file, also where OpenVINO is installed.
+    for device in ("tensorrt", "cuda"):
+        with pytest.raises(ConfigError, match=f"ONNX Runtime has no device '{device}' here"):
+            Predictor(spot_file, device=device)
 
 
 class FakeDriver:
@@ -322,6 +492,7 @@ def test_each_process_uses_the_gpu_of_its_local_rank(
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(4))
     assert [device_of_process(spot_file, "auto", backend, rank) for rank in (0, 3)] == ["auto:0", "auto:3"]
     assert device_of_process(spot_file, "cuda", backend, 2) == "cuda:2"
+    assert device_of_process(spot_file, "tensorrt", backend, 2) == "tensorrt:2"
     assert device_of_process(spot_file, "cpu", backend, 2) == "cpu"
     with pytest.raises(ConfigError, match="local rank 4 has no device: this machine has only 4"):
         device_of_process(spot_file, "auto", backend, 4)
@@ -375,6 +546,13 @@ def test_an_8_bit_file_has_a_scale_for_each_output_channel_of_all_convolutions_b
     assert rounded == [True] * (len(rounded) - 2) + [False] * 2
     weight = stored[convolutions[1].input[1]]
     assert weights[weight.input[0]].dtype == np.int8 and weights[weight.input[1]].ndim == 1
+
+
+def test_two_products_of_8_bit_numbers_fit_into_16_bits(quantized: Any) -> None:
+    """Processors without VNNI cut off larger sums."""
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
+    largest = max(int(np.abs(w.astype(int)).max()) for w in weights.values() if w.ndim == 4 and w.dtype == np.int8)
+    assert largest > 60 and 2 * 255 * largest < 2**15
 
 
 def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, quantized: Any, runtime: str) -> None:
