@@ -59,6 +59,22 @@ class PoseNet(nn.Module):
         """
         return self._predict(images, 1)[-1][0]
 
+    @torch.no_grad()
+    def reduce_to_heatmaps(self) -> None:
+        """Leave only what ``heatmaps`` computes with, in a copy for prediction whose BatchNorm is folded already.
+
+        The coarser heads and merges go. Two stacks are joined by 1x1 convolutions without activations: from features to
+        maps, and from maps and features to the residual. They become one, so that only the last stack predicts maps.
+        The results change in rounding only.
+        """
+        for stack in self.stacks:
+            del stack.heads[1:]
+        for stack, merge in zip(self.stacks, self.merges):
+            head = stack.heads[0]
+            del merge[1:]
+            merge[0] = FeaturesMerge(merge[0], head.output)
+            head.output = nn.Identity()
+
     def head_parameter_names(self) -> list[str]:
         """Names of the parameters of all heads, which ``--freeze all-but-heads`` leaves trainable.
 
@@ -175,4 +191,25 @@ class ScaleMerge(nn.Module):
 
     def forward(self, maps: Tensor, features: Tensor) -> Tensor:
         residual: Tensor = self.maps(maps) + self.features(features)
+        return residual
+
+
+class FeaturesMerge(nn.Module):
+    """Computes what a ``ScaleMerge`` with folded BatchNorm computes, from the features alone.
+
+    ``output`` computes the maps from the features. With the kernels O of ``output``, M and F of the merge, the residual
+    of features f is ``M (O f) + F f = (M O + F) f``.
+    """
+
+    def __init__(self, merge: ScaleMerge, output: nn.Conv2d) -> None:
+        super().__init__()
+        self.conv = merge.features.conv
+        maps = merge.maps.conv
+        kernel, bias = maps.weight[..., 0, 0], maps.bias  # (D', C), (D',)
+        # Sums, because autocast and TF32 would round the factors of a matrix product.
+        self.conv.weight += (kernel[:, :, None, None, None] * output.weight).sum(1)  # of (D', C, D, 1, 1)
+        self.conv.bias += bias + (kernel * output.bias).sum(1)
+
+    def forward(self, maps: Tensor, features: Tensor) -> Tensor:
+        residual: Tensor = self.conv(features)
         return residual
