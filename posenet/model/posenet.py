@@ -9,6 +9,8 @@ In the shapes below, D is ``model.width``, and scale j has stride 4 << j and D +
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -63,13 +65,15 @@ class PoseNet(nn.Module):
     def reduce_to_heatmaps(self) -> None:
         """Leave only what ``heatmaps`` computes with, in a copy for prediction whose BatchNorm is folded already.
 
-        The coarser heads and merges go. Two stacks are joined by 1x1 convolutions without activations: from features to
-        maps, and from maps and features to the residual. They become one, so that only the last stack predicts maps.
-        The results change in rounding only.
+        The coarser heads and merges go. Between two stacks are 1x1 convolutions without activations: from features to
+        maps, and from maps and from features to the residual. They become one, so that only the last stack predicts
+        maps. The maps change in rounding only.
         """
-        for stack in self.stacks:
+        stacks: Any = self.stacks  # the types of an nn.ModuleList do not tell the class of its modules
+        merges: Any = self.merges
+        for stack in stacks:
             del stack.heads[1:]
-        for stack, merge in zip(self.stacks, self.merges):
+        for stack, merge in zip(stacks, merges):
             head = stack.heads[0]
             del merge[1:]
             merge[0] = FeaturesMerge(merge[0], head.output)
