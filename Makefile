@@ -58,7 +58,7 @@ torture: $(VENV)/ready  ## kill processes, fill disks and damage files many time
 cluster: $(VENV)/ready  ## train on a SLURM cluster of three hosts on this machine: needs root, slurm-wlm, munge and iproute2
 	$(RUN) -m pytest -m cluster -rs tests/cluster
 
-gpu: $(VENV)/ready  ## check everything on a GPU against the CPU, then measure its speed: expect an hour
+gpu: $(VENV)/ready  ## check everything on a GPU against the CPU, then measure its speed: expect two hours
 	@status=0; $(RUN) -m pytest -m gpu -rs tests/devices || status=$$?; \
 	if $(RUN) -c 'import sys, torch; sys.exit(not torch.accelerator.is_available())'; then \
 		mkdir -p $(GPU_TABLES); \

@@ -10,9 +10,11 @@ from typing import Any
 import benchmark
 import pytest
 import torch
+from benchmarks import gpu
 from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.checkpoints.file import write_checkpoint
+from posenet.model.fused import FusedNetwork
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network
 
@@ -48,7 +50,7 @@ def check_relations(part: str, numbers: dict[str, Any]) -> None:
         assert numbers["images_per_s"] == pytest.approx(2 * 1000 / numbers["step_ms"])
     if part == "network":
         with FlopCounterMode(display=False) as counter:
-            random_network(stacks=1).eval().heatmaps(torch.zeros(1, 3, 64, 64))
+            FusedNetwork(random_network(stacks=1)).heatmaps(torch.zeros(1, 3, 64, 64))
         assert numbers["gflop_per_image"] == pytest.approx(counter.get_total_flops() / 1e9)
 
 
@@ -124,6 +126,27 @@ def test_a_missing_file_is_one_line(
     assert run(monkeypatch, *words.split()) == 2
     message = capsys.readouterr().err
     assert "missing" in message and message.count("\n") == 1
+
+
+def test_without_time_the_benchmark_of_an_accelerator_names_what_it_has_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "out.md"
+    words = ["gpu", "--device", "cpu", "--minutes", 0, "--batch-sizes", 2, 4, "--measure", "float32", "processes"]
+    assert run(monkeypatch, *words, "--markdown", page, *TINY) == 0
+    left_out = [line for line in page.read_text().splitlines() if "not measured" in line]
+    assert [line.rpartition(": ")[2] for line in left_out] == ["float32, batch 2", "float32, batch 4", "processes"]
+
+
+def test_one_variant_of_a_step_enlarges_maps_first() -> None:
+    settings = load_config(None, [*NETWORK, "train.input_size=256"])
+    flop = {}
+    for variant in gpu.VARIANTS:
+        with variant.flags():
+            flop[variant.name] = gpu.count_training_flop(variant.apply(settings, 2))
+    usual = flop.pop("float32")
+    assert flop.pop("upsample-first") == flop.pop("compile-upsample-first") > usual
+    assert set(flop.values()) == {usual}
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")

@@ -66,10 +66,13 @@ def _run(args: argparse.Namespace) -> None:
             # A long benchmark returns a table after each of its rows, so that nothing is lost if it is interrupted.
             if args.json:
                 write_json(args.json, tables, describe_machine(device))
-    text = "\n\n".join(table.as_markdown() for table in tables)
-    print(text)
-    if args.markdown:
-        args.markdown.write_text(text + "\n", encoding="utf-8")
+            if args.markdown:
+                args.markdown.write_text(_as_text(tables) + "\n", encoding="utf-8")
+    print(_as_text(tables))
+
+
+def _as_text(tables: list[Table]) -> str:
+    return "\n\n".join(table.as_markdown() for table in tables)
 
 
 if __name__ == "__main__":

@@ -10,16 +10,18 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from posenet.devices.precision import DTYPES, Amp
 from posenet.model.layers import ConvNorm, UpsampleConv2d
+from posenet.model.posenet import PoseNet
 
 
 class FusedNetwork(nn.Module):
     """A copy of a network that can predict but not train.
 
-    Four changes make it faster than the original. Each batch normalization is folded into the convolution before it:
-    in evaluation mode both are linear, so that one convolution computes the same as the two. The kernels of
-    ``UpsampleConv2d`` are computed once. The weights are stored in the precision that the network computes in. The
-    memory format is channels-last, which is faster on CPUs and tensor cores. The copy shares no memory with the
-    original, which does not change.
+    Five changes make it faster than the original. Each batch normalization is folded into the convolution before it:
+    in evaluation mode both are linear, so that one convolution computes the same as the two. Between the stacks of a
+    ``PoseNet``, three convolutions become one; see ``PoseNet.reduce_to_heatmaps``. The kernels of ``UpsampleConv2d``
+    are computed once. The weights are stored in the precision that the network computes in. The memory format is
+    channels-last, which is faster on CPUs and tensor cores. The copy shares no memory with the original, which does not
+    change.
 
     Args:
         network: any network with a method ``heatmaps``; batch normalizations are folded in ``ConvNorm`` layers only.
@@ -46,6 +48,8 @@ class FusedNetwork(nn.Module):
                     conv = conv.to_upsample_first() if upsample_first else conv.to_transposed()
                 module.conv = conv
                 module.norm = nn.Identity()
+        if isinstance(network, PoseNet):
+            network.reduce_to_heatmaps()
         self.network = network.to(dtype=self.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def heatmaps(self, images: Tensor) -> Tensor:

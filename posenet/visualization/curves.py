@@ -40,7 +40,18 @@ MAX_POINTS_WITH_MARKERS = 30
 LEGEND_SPACE = 1.25
 """Height of axes with a legend above the curves, as a multiple of the height of the curves."""
 SCORES = ("AP", "AP50", "AP75", "AR")
-NUMBERS = ("step", "epoch", "loss", "lr", "samples_per_s", "data_wait", "train_loss", "val_loss", *SCORES)
+NUMBERS = (
+    "step",
+    "epoch",
+    "loss",
+    "lr",
+    "samples_per_s",
+    "data_wait",
+    "memory_share",
+    "train_loss",
+    "val_loss",
+    *SCORES,
+)
 """What may be a number in an entry of the log; the axes need finite ones."""
 MAX_NUMBER = 1e38
 """The largest number that is drawn, about that of float32. The limits of axes are sums and multiples of numbers."""
@@ -61,7 +72,7 @@ class RunHistory:
 
     train: list[LogEntry] = field(default_factory=list)
     """One entry every few steps: epoch, loss, lr, samples_per_s, data_wait and possibly the means since the previous
-    entry of terms, the loss by stack and scale, and of gradient_norm."""
+    entry of terms, the loss by stack and scale, and of gradient_norm. Those of accelerators have memory_share."""
     epochs: list[LogEntry] = field(default_factory=list)
     """One entry per epoch: epoch, train_loss, val_loss and scores."""
     skips: list[LogEntry] = field(default_factory=list)
@@ -252,12 +263,16 @@ def _plot_speed(axes: Axes, history: RunHistory) -> None:
     positions, speeds = history.series(history.train, "samples_per_s")
     _plot_curve(axes, positions, speeds, "samples/s", COLOURS[0])
     axes.set_ylim(0, LEGEND_SPACE * speeds.max() if len(speeds) else 1)
-    wait_axes = _second_axes(axes, "time spent waiting for data, %")
     positions, waits = history.series(history.train, "data_wait")
-    _plot_curve(wait_axes, positions, 100 * waits, "wait for data", COLOURS[4])
-    wait_axes.set_ylim(0, 100 * LEGEND_SPACE)
-    wait_axes.set_yticks(range(0, 101, 25))
-    _add_common_legend(axes, wait_axes)
+    memory_positions, memory = history.series(history.train, "memory_share")
+    ylabel = "time waiting, memory in use, %" if len(memory) else "time spent waiting for data, %"
+    share_axes = _second_axes(axes, ylabel)
+    _plot_curve(share_axes, positions, 100 * waits, "wait for data", COLOURS[4])
+    if len(memory):
+        _plot_curve(share_axes, memory_positions, 100 * memory, "memory", COLOURS[2])
+    share_axes.set_ylim(0, 100 * LEGEND_SPACE)
+    share_axes.set_yticks(range(0, 101, 25))
+    _add_common_legend(axes, share_axes)
 
 
 def _second_axes(axes: Axes, ylabel: str = "") -> Axes:

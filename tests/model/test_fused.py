@@ -11,9 +11,25 @@ from torch import nn
 from posenet.devices.precision import Amp
 from posenet.model.fused import FusedNetwork
 from posenet.model.layers import UpsampleConv2d
+from posenet.model.posenet import FeaturesMerge, PoseNet, ScaleMerge
 from tests.helpers.networks import random_network
 
 IMAGES = torch.rand(2, 3, 64, 128, generator=torch.Generator().manual_seed(0))
+
+
+def convolutions(network: nn.Module) -> list[nn.Module]:
+    """All convolutions of a network."""
+    return [module for module in network.modules() if isinstance(module, nn.Conv2d | nn.ConvTranspose2d)]
+
+
+def computed_convolutions(network: PoseNet | FusedNetwork) -> list[nn.Module]:
+    """Those convolutions that the maps need."""
+    computed = set()
+    for module in convolutions(network):
+        module.register_forward_hook(lambda module, inputs, output: computed.add(module))
+    with torch.inference_mode():
+        network.heatmaps(IMAGES)
+    return [module for module in convolutions(network) if module in computed]
 
 
 def test_the_maps_are_the_same_and_no_batch_norm_is_left() -> None:
@@ -43,6 +59,26 @@ def test_kernels_of_transposed_convolutions_are_computed_once_from_float32_sums(
         for amp in ("off", "bf16")
     )
     assert torch.equal(bf16_kernel, float_kernel.bfloat16())
+
+
+def test_only_what_the_maps_need_is_computed_and_kept() -> None:
+    network = random_network(stacks=3).eval()
+    fused = FusedNetwork(network)
+    assert computed_convolutions(fused) == convolutions(fused)
+    assert len(computed_convolutions(network)) - len(convolutions(fused)) == 2 * 2  # 3 become 1 between two stacks
+
+
+def test_convolutions_between_two_stacks_are_joined_without_loss_of_precision() -> None:
+    merge, output = ScaleMerge(5, 16, 12), nn.Conv2d(16, 5, 1)
+    for layer in (merge.maps, merge.features):
+        layer.conv = nn.Conv2d(layer.conv.in_channels, 12, 1)  # as a FusedNetwork folds BatchNorm into it
+        layer.norm = nn.Identity()
+    features = torch.rand(2, 16, 4, 6)
+    with torch.no_grad():
+        expected = merge(output(features), features)
+        with torch.autocast("cpu", torch.bfloat16):
+            joined = FeaturesMerge(merge, output)
+        torch.testing.assert_close(joined(output(features), features), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_the_original_network_is_not_changed() -> None:

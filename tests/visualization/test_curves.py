@@ -114,6 +114,18 @@ def test_the_gradient_norm_has_an_axis_of_its_own_beside_the_learning_rate(run: 
         assert axes.transData.transform(axes.get_lines()[0].get_xydata())[:, 1].max() < legend.y0
 
 
+def test_the_memory_of_an_accelerator_is_drawn_beside_the_wait_for_data(run: Run) -> None:
+    lines = [train_entry(10, memory_share=0.25), train_entry(20), train_entry(30, memory_share=0.5)]
+    figure = panels(run(*lines))["Speed"].figure
+    curves = {line.get_label(): line for line in figure.axes[-1].get_lines()}
+    assert list(curves) == ["wait for data", "memory"]
+    np.testing.assert_allclose(curves["memory"].get_xydata(), [[10, 25], [30, 50]])
+    assert "memory" in [text.get_text() for text in figure.axes[-2].get_legend().get_texts()]
+    unreadable = train_entry(40, memory_share="half")
+    figure = panels(run(*lines, unreadable, name="unreadable"))["Speed"].figure
+    assert len(figure.axes[-1].get_lines()[-1].get_xdata()) == 2
+
+
 def test_the_legends_do_not_cover_the_speed_and_the_loss(run: Run) -> None:
     losses = [train_entry(step, loss=50 - step / 2, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
     loss = panels(run(*losses, name="losses"))["Loss"]

@@ -24,7 +24,7 @@ def run(args: argparse.Namespace, config: Config, device: torch.device) -> list[
     batch_size = config.train.batch_size
     network = PoseNet.from_config(config).eval()
     images = torch.rand(batch_size, 3, height, width)
-    flop = count_flop(lambda: network.heatmaps(images)) / batch_size
+    flop = count_flop(lambda: FusedNetwork(network).heatmaps(images)) / batch_size
     table = Table(
         title=f"network: {config.model.stacks} stacks of width {config.model.width}, batches of {batch_size} at "
         f"{height} x {width}",
