@@ -45,7 +45,7 @@ class ImagesToMaps(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 BGR, with H and W multiples of 64, to (N, C, H/4, W/4) float32."""
-        return self.network.heatmaps(images_to_input(images))
+        return self.network.heatmaps(images_to_input(images)).float()
 
 
 def build_onnx(

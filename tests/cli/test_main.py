@@ -430,7 +430,7 @@ def test_python_m_posenet_is_the_command() -> None:
 
 def test_the_help_of_the_package_shows_the_public_names_and_an_example() -> None:
     text = pydoc.plain(pydoc.render_doc(posenet))
-    assert "Predictor.from_checkpoint(" in text and "Every error that a user can fix" in text
+    assert "posenet.Predictor(" in text and "Every error that a user can fix" in text
     assert dir(posenet) == sorted(posenet.__all__)
     for name in posenet.__all__:
         assert re.search(rf"^    (class )?{name}\(", text, re.MULTILINE), name

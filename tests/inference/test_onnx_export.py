@@ -152,7 +152,7 @@ def test_the_example_without_posenet_finds_the_keypoints_that_posenet_finds(
     exec(code, names)
     (person,) = Predictor("demo.onnx", device="cpu", amp="off", backend="onnxruntime", min_score=0)(photo)
     expected = {name: point for name, point in person.named().items() if point[2] > 0}
-    assert names["person"].keys() == expected.keys() == {"nose", "neck", "Rsho"}
+    assert names["person"].keys() == expected.keys() == {"nose", "neck", "right_shoulder"}
     for name, point in expected.items():
         np.testing.assert_allclose(names["person"][name], point, atol=1e-3)
 
