@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 
+from posenet.checkpoints.named import find_weights
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_overwrite_option,
@@ -21,7 +22,7 @@ from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.inference.predict import PredictionOptions, check_inputs_and_outputs, predict
-from posenet.visualization.drawing import MIN_SCORE
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, STYLES
 
 PUBLISHED = "simplepose"
 """The name of the published weights."""
@@ -68,6 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1"
+    )
+    group.add_argument("--style", choices=STYLES, default="standard", help="how people are drawn")
+    group.add_argument(
+        "--keypoint-score",
+        type=fraction,
+        default=KEYPOINT_MIN_SCORE,
+        metavar="X",
+        help="do not draw keypoints with a lower score, 0-1",
     )
     add_overwrite_option(group)
     add_switch(
@@ -126,6 +135,7 @@ def run(args: argparse.Namespace) -> int:
 
     def check() -> None:
         check_inputs_and_outputs(args.inputs, options, input_files(args), args.nproc)
+        find_weights(args.checkpoint)
 
     return run_on_ranks(args, lambda ranks: _predict(args, options, ranks), check)
 

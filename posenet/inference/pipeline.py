@@ -19,7 +19,6 @@ import numpy as np
 from posenet.inference.media.sources import Frame
 from posenet.inference.result import Result
 from posenet.inference.tracking.tracker import Tracker
-from posenet.person import Person
 from posenet.settings import InferenceConfig, TrackingConfig
 from posenet.skeleton import Skeleton
 from posenet.threads import until_failure
@@ -49,10 +48,10 @@ class StagedPredictor(Protocol):
         """The network inputs of images that run together."""
 
     def start_network(self, batch: Any) -> Any:
-        """The maps of what ``prepare_inputs`` has returned; on a device, before they are complete."""
+        """The maps of what ``prepare_inputs`` has returned, for which ``wait`` of the returned object waits."""
 
-    def decode_batch(self, batch: Any) -> list[list[Person]]:
-        """The people of each image in what ``start_network`` has returned."""
+    def decode_batch(self, pending: Any, maps_of_images: Any, frames: Sequence[Frame]) -> list[Result]:
+        """The people of each frame, from what ``start_network`` and its ``wait`` have returned."""
 
     def predict_frame(self, frame: Frame) -> Result:
         """All of it for a single frame."""
@@ -188,16 +187,18 @@ class _Stages:
             return self.predictor.prepare_inputs(images)
 
     def compute(self, inputs: Future[Any]) -> Any:
-        """Compute the maps of a batch."""
+        """Start to compute the maps of a batch."""
         batch = inputs.result()
         with self._timed("network"):
             return self.predictor.start_network(batch)
 
-    def decode(self, maps: Future[Any]) -> list[list[Person]]:
-        """Find the people in the maps."""
-        batch = maps.result()
+    def decode(self, started: Future[Any], frames: Sequence[Frame]) -> list[Result]:
+        """Wait for the maps, and find the people in them."""
+        pending = started.result()
+        with self._timed("network"):
+            maps = pending.wait()
         with self._timed("decoding"):
-            return self.predictor.decode_batch(batch)
+            return self.predictor.decode_batch(pending, maps, frames)
 
     def timed_items(self, name: str, items: Iterable[Frame]) -> Iterator[Frame]:
         """The same items; the time in which they are read counts."""
@@ -223,12 +224,11 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
     """Results with the places of their frames, in the order of the batches."""
     predictor = stages.predictor
     failures: list[Exception] = []
-    running: deque[tuple[Batch, Future[list[list[Person]]]]] = deque()
+    running: deque[tuple[Batch, Future[list[Result]]]] = deque()
 
     def finish_first() -> Iterator[tuple[int, Result]]:
-        batch, people_of_frames = running.popleft()
-        for place, frame, people in zip(*batch, people_of_frames.result()):
-            yield place, Result(frame, people, predictor.skeleton)
+        batch, results = running.popleft()
+        yield from zip(batch.places, results.result())
 
     def is_too_much(running: Sequence[tuple[Batch, object]]) -> bool:
         total = sum(batch.size for batch, _ in running)
@@ -248,7 +248,7 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
             # Each stage waits for the one before. The batches pass every stage in their order.
             inputs = preparing.submit(stages.prepare, [frame.image for frame in batch.frames])
             maps = computing.submit(stages.compute, inputs)
-            running.append((batch, decoding.submit(stages.decode, maps)))
+            running.append((batch, decoding.submit(stages.decode, maps, batch.frames)))
             while running and (running[0][1].done() or is_too_much(running)):
                 yield from finish_first()
         while running:

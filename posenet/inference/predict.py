@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import itertools
@@ -13,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
-from posenet.visualization.drawing import Trails
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style, Trails
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 JOURNAL_VERSION = 2
@@ -79,6 +80,8 @@ class PredictionOptions:
     track: bool = False
     smooth: bool = False
     trails: bool = False
+    style: Style = "standard"
+    keypoint_score: float = KEYPOINT_MIN_SCORE
 
     @property
     def is_tracked(self) -> bool:
@@ -127,6 +130,8 @@ def predict(
             track: give every person of a video an id that stays.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
             trails: draw where every person of a video was; implies ``track``.
+            style: of the drawings; see ``draw_people``.
+            keypoint_score: keypoints with lower scores are not drawn.
 
     Returns:
         Counts, speed, the files that were written, and what could not be read, which is not an error here.
@@ -202,12 +207,17 @@ def _prepare(
         ranks.run_on_main(lambda: _find_inputs(list(map(str, names)), options, ranks.world_size))
     )
     outputs = ranks.broadcast_object(ranks.run_on_main(lambda: _choose_outputs(options, sources)))
+    new_folders = [folder for folder in outputs.folders if not os.path.exists(folder)]
     ranks.run_on_main(lambda: _check_outputs(outputs, sources, options, other_inputs, ranks.world_size))
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("--track, --smooth and --trails have no effect on images, only on videos and cameras")
-    loaded = ranks.run_on_all(lambda: _load(predictor))
+    with _without_empty_folders(new_folders):
+        loaded = ranks.run_on_all(lambda: _load(predictor))
+    if outputs.sheets:
+        loaded = copy.copy(loaded)
+        loaded.keep_maps = True
     all_blocks = split_into_blocks(sources, loaded.settings.batch_size)
     sources = [source for block in all_blocks for source in block]
     blocks = share(all_blocks, shard, num_shards)
@@ -218,6 +228,18 @@ def _prepare(
     description = {} if journaled is None else _describe(options, sources, loaded, tracking)
     # The paths of outputs are those of the sources without their blocks, which do not count in comparisons.
     return _Run(options, ranks, sources, outputs, loaded, tracking, blocks, journaled, description)
+
+
+@contextlib.contextmanager
+def _without_empty_folders(folders: Iterable[str]) -> Iterator[None]:
+    """After an error in this context, remove those of the folders that are empty."""
+    try:
+        yield
+    except BaseException:
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        raise
 
 
 def _load(predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor]) -> Predictor:
@@ -383,6 +405,7 @@ def _predict_share(
         recorded = journal.replay() if journal else iter(())
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
         bar = stack.enter_context(_progress_bar(run, progress and run.ranks.is_main))
+        last_video = run.sources[-1]
         begin = time.perf_counter()
         writing = 0.0
         for result in run.tracked(itertools.chain(recorded, found)):
@@ -394,6 +417,8 @@ def _predict_share(
             writing += time.perf_counter() - start
             if on_result is not None:
                 on_result(result)
+            if result.frame.expected and result.frame.source == last_video:
+                bar.total = bar.n + result.frame.expected
             bar.update()
             summary.is_interrupted = stop_requested()
             if summary.is_interrupted or closed.is_set():
@@ -475,26 +500,26 @@ def _open_image_outputs(
     run: _Run, stack: contextlib.ExitStack, stop_requested: Callable[[], bool], on_close: Callable[[], None]
 ) -> list[Write]:
     """Open the outputs that each image or video has for itself, which ``stack`` completes; see ``show_in_window``."""
-    outputs = run.outputs
-    trails = Trails() if run.options.trails else None
+    outputs, options = run.outputs, run.options
+    trails = Trails() if options.trails else None
     writers: list[Write] = []
     shows = []
     if outputs.people:
         writers.append(stack.enter_context(write_json_folder(outputs.people, run.sources)))
     if outputs.drawings:
         shows.append(stack.enter_context(write_drawings(outputs.drawings)))
-    if run.options.show:
+    if options.show:
         shows.append(stack.enter_context(show_in_window(stop_requested, on_close)))
 
     def draw(result: Result) -> None:
         frame = result.frame
-        drawing = result.plot()
+        drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score)
         if trails:
             trails.draw(drawing, frame.source, frame.seconds, result)
         for show in shows:
             show(frame, drawing)
         if outputs.sheets:
-            maps = run.predictor.compute_maps(frame.image)
+            maps = result.maps if result.maps is not None else run.predictor.compute_maps(frame.image)
             sheet = draw_heatmap_sheet(frame.image, maps, run.predictor.skeleton, drawing)
             write_image(sheet_path(outputs.sheets[frame.source], frame), sheet)
 

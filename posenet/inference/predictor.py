@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import os
@@ -24,7 +25,6 @@ from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, l
 from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
-from posenet.person import Person
 from posenet.settings import INPUT_MULTIPLE, Config, ExifFrame, InferenceConfig, TrackingConfig
 from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIN_SCORE
@@ -65,6 +65,7 @@ class Predictor:
         min_score: people with a lower score, 0-1, are left out; evaluation needs 0.
         exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it. None is that
             of the configuration.
+        keep_maps: whether results have the maps of the network.
         overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
 
     Raises:
@@ -85,6 +86,7 @@ class Predictor:
         backend: BackendName | None = None,
         min_score: float = MIN_SCORE,
         exif_frame: ExifFrame | None = None,
+        keep_maps: bool = False,
         **overrides: Any,
     ) -> None:
         override_settings(InferenceConfig(), overrides)  # a wrong one is reported before a large file is read
@@ -104,6 +106,7 @@ class Predictor:
         self.skeleton = skeleton or config.model.skeleton
         self.min_score = min_score
         self.exif_frame = exif_frame or config.data.exif_frame
+        self.keep_maps = keep_maps
         self.tracking = config.tracking
 
     @classmethod
@@ -190,29 +193,30 @@ class Predictor:
 
     def predict_frame(self, frame: Frame) -> Result:
         """The people in a frame that could be read; the threads of a stream are not needed."""
-        maps = self.start_network(self.prepare_inputs([frame.image]))
-        [people] = self.decode_batch(maps)
-        return Result(frame, people, self.skeleton)
+        pending = self.start_network(self.prepare_inputs([frame.image]))
+        return self.decode_batch(pending, pending.wait(), [frame])[0]
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
         return prepare_inputs(self.network, images, self.settings.scales, self.letterbox)
 
-    def start_network(self, batch: InputBatch, all_channels: bool = False) -> PendingMaps:
+    def start_network(self, batch: InputBatch) -> PendingMaps:
         """Start to compute the maps of a batch, averaged over scales and flip, without waiting for a device.
 
-        They are those that people are decoded from, or, if ``all_channels``, also person mask and keypoint foreground.
+        They are those that people are decoded from, or, with ``keep_maps``, also person mask and keypoint foreground.
         """
-        return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=all_channels)
+        return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
 
-    def run_network(self, batch: InputBatch, all_channels: bool = False) -> list[np.ndarray]:
+    def run_network(self, batch: InputBatch) -> list[np.ndarray]:
         """(C, h, w) float32 maps of each image, averaged over the scales, in ``decoded_cells`` of the largest one."""
-        return self.start_network(batch, all_channels).wait()
+        return self.start_network(batch).wait()
 
-    def decode_batch(self, pending: PendingMaps) -> list[list[Person]]:
-        """The people of each image, with keypoints in its pixels."""
-        people_of_images = []
-        for image_size, letterbox, maps in zip(pending.image_sizes, pending.letterboxes, pending.wait()):
+    def decode_batch(
+        self, pending: PendingMaps, maps_of_images: Sequence[np.ndarray], frames: Sequence[Frame]
+    ) -> list[Result]:
+        """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
+        results = []
+        for frame, letterbox, maps in zip(frames, pending.letterboxes, maps_of_images):
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,
@@ -220,14 +224,19 @@ class Predictor:
                 skeleton=self.skeleton,
             )
             kept = [person for person in people if person.score >= self.min_score]
-            people_of_images.append(letterbox.map_back(kept, image_size))
-        return people_of_images
+            height, width = frame.image.shape[:2]
+            rows, columns = letterbox.image_cells
+            kept_maps = maps[:, :rows, :columns] if self.keep_maps else None
+            results.append(Result(frame, letterbox.map_back(kept, (height, width)), self.skeleton, kept_maps))
+        return results
 
     def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         """(C, h, w) float32 maps of an image without its padding, averaged over scales and flip."""
-        batch = self.prepare_inputs([to_bgr(image, channels)])
+        predictor = copy.copy(self)
+        predictor.keep_maps = True
+        batch = predictor.prepare_inputs([to_bgr(image, channels)])
         rows, columns = batch.map_letterboxes[0].image_cells
-        return self.run_network(batch, all_channels=True)[0][:, :rows, :columns]
+        return predictor.run_network(batch)[0][:, :rows, :columns]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
         """How an image of (height, width) ``image_size`` is resized and padded.

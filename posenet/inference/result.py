@@ -32,6 +32,8 @@ class Result(Sequence[Person]):
     people: Sequence[Person] = ()
     skeleton: Skeleton = COCO
     """Meaning of the keypoints."""
+    maps: np.ndarray | None = None
+    """(C, h, w) float32 maps of the network without padding; None unless the predictor keeps them."""
 
     @overload
     def __getitem__(self, index: int) -> Person: ...

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from posenet.inference.evaluation import (
     find_annotated_images,
     predict_annotated_images,
 )
+from posenet.inference.media.sources import Frame
+from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.settings import ExifFrame, InferenceConfig
 from posenet.skeleton import COCO
@@ -40,11 +43,12 @@ class FunctionPredictor:
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         return images
 
-    def start_network(self, images: Sequence[np.ndarray]) -> list[list[Person]]:
-        return list(self.predict(images))
+    def start_network(self, images: Sequence[np.ndarray]) -> Any:
+        people = list(self.predict(images))
+        return SimpleNamespace(wait=lambda: people)
 
-    def decode_batch(self, people: list[list[Person]]) -> list[list[Person]]:
-        return people
+    def decode_batch(self, pending: object, people: Sequence[list[Person]], frames: Sequence[Frame]) -> list[Result]:
+        return [Result(*pair) for pair in zip(frames, people)]
 
 
 def evaluate_people(

@@ -48,7 +48,9 @@ def prepare(predictor: Predictor, sizes: list[tuple[int, int]] = SIZES) -> Input
 def test_maps_are_the_average_of_all_scales_and_mirrored_images(
     scales: tuple[float, ...], limits: dict[str, int], flip: bool
 ) -> None:
-    predictor = Predictor(noise_maps, InferenceConfig(height=100, scales=scales, flip=flip, **limits))
+    settings = InferenceConfig(height=100, scales=scales, flip=flip, **limits)
+    predictor = Predictor(noise_maps, settings)
+    with_all = Predictor(noise_maps, settings, keep_maps=True)
     batch = prepare(predictor)
     for number, size in enumerate(SIZES):
         target = predictor.letterbox(size, max(scales))
@@ -63,7 +65,7 @@ def test_maps_are_the_average_of_all_scales_and_mirrored_images(
                 passes.append(resample(mirrored, letterbox, target))
         rows, columns = target.decoded_cells
         expected = np.mean(passes, axis=0)[:, :rows, :columns]
-        maps = predictor.run_network(batch, all_channels=True)[number]
+        maps = with_all.run_network(batch)[number]
         assert maps.dtype == np.float32
         np.testing.assert_allclose(maps, expected, atol=1e-5)
         np.testing.assert_array_equal(predictor.run_network(batch)[number], maps[:DECODED])

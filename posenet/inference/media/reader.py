@@ -61,6 +61,10 @@ class VideoReader(ABC):
         """Skip frames before ``seconds`` if that is possible without decoding them; return their number."""
         return 0
 
+    def length_seconds(self) -> float:
+        """The length that the file states; 0 if it states none."""
+        return 0.0
+
     def why_incomplete(self, frames_read: int) -> str:
         """Why the video counts as cut off after all its frames are read; empty if it is complete."""
         return ""
@@ -100,7 +104,10 @@ class VideoReader(ABC):
                     except DataError as error:
                         yield self._error(f"frame {number} of {name} cannot be used: {error}")
                     else:
-                        yield Frame(self.source, image, number, seconds, self.rate / selection.stride, self.aspect)
+                        rate = self.rate / selection.stride
+                        left = min(self.length_seconds(), selection.start + selection.duration) - seconds
+                        expected = max(0, math.ceil(left * rate - 0.5))
+                        yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
             number += 1
         frames_read = number - unreadable
         if frames_read == 0:
@@ -144,6 +151,9 @@ class NumberedImages(VideoReader):
 
     def image(self) -> np.ndarray:
         return self._current
+
+    def length_seconds(self) -> float:
+        return len(self._files) / DEFAULT_FRAME_RATE
 
 
 class Animation(VideoReader):

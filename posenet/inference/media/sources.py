@@ -115,6 +115,8 @@ class Frame:
     """Frames per second that are read from the source; 0 for an image file."""
     aspect: float = 1.0
     """Width of a pixel divided by its height."""
+    expected: int = 0
+    """How many frames are expected from this one to the end of the source; 0 if that is not known."""
     is_live: bool = False
     """Whether the source is a camera or a live stream, which does not wait for its reader."""
     error: DataError | None = None

@@ -151,6 +151,9 @@ class PyAVReader(VideoReader):
                 break
         return sum(time < self._from_time for time in times)
 
+    def length_seconds(self) -> float:
+        return self.length
+
     def why_incomplete(self, frames_read: int) -> str:
         if not self._has_times:
             if _is_cut_off(frames_read, self._stream.frames, MIN_MISSING_FRAMES):
