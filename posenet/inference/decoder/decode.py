@@ -17,7 +17,7 @@ from posenet.inference.decoder.candidates import (
     keep_strongest,
     largest_number_of_peaks,
 )
-from posenet.inference.decoder.pose_model import MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
+from posenet.inference.decoder.pose_model import MAX_DEVIATION, MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
@@ -33,8 +33,6 @@ MAX_MISSING_LIMB_SHARE = 0.01
 """The maps are taken to show all limbs if a smaller share of the body parts inside people has none."""
 LIMB_SCORE_FLOOR = 0.05
 """Added to sums of limb scores in the score of a person, so that weak limbs hardly matter."""
-MAX_ESTIMATE_DISTANCE = 2.0
-"""A candidate is the estimate of a missing keypoint only within this distance of the expected position, in sigmas."""
 DISTANCES_PER_STEP = 2**20
 """Distances of candidates from expected positions that are computed together, which bounds the memory."""
 LARGEST_LINEAR_SCORE = 0.99
@@ -68,8 +66,8 @@ def decode(
 
     Returns:
         People, highest score first, with keypoints in pixels of the network input. ``assemble_people`` states their
-        score. If the skeleton has a layout, keypoints with low scores are moved from their peak towards where the rest
-        of their person suggests.
+        score. Two people can have the same keypoint where theirs coincide (``complete_people``). If the skeleton has a
+        layout, keypoints with low scores are moved from their peak towards where the rest of their person suggests.
 
     Raises:
         ValueError: the shape or the type of the maps does not fit, or an argument is out of range.
@@ -113,7 +111,7 @@ def assemble_people(
 ) -> list[Person]:
     """The people that candidates and limbs make. The arguments and the result are those of ``decode``.
 
-    A person with n of K keypoints, of scores s_i, has the score
+    A person with n of K keypoints, of scores s_i, without those that ``complete_people`` adds, has the score
 
         mean(s) sqrt(n / K) (within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR),
 
@@ -121,7 +119,8 @@ def assemble_people(
     ``min_score`` applies to the product without this last factor. Maps may exceed 1, and so does this product where
     they do; then ``LARGEST_LINEAR_SCORE`` keeps the score of the person from 0 to 1, and that of a keypoint is 1.
     """
-    limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
+    all_limbs = limbs
+    limbs = drop_weak_limbs(all_limbs, len(candidates.score), skeleton)
     label, limbs_are_complete = group_into_people(candidates, limbs, skeleton)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
@@ -141,9 +140,10 @@ def assemble_people(
     keypoints = np.zeros((*people.shape, 3), np.float32)
     keypoints[found, :2] = candidates.xy[people[found]]
     keypoints[found, 2] = candidates.score[people[found]]
+    linked = _linked_pairs(all_limbs, owner)
+    keypoints, estimates = complete_people(keypoints, candidates, linked, limbs_are_complete, skeleton)
     keypoints = refine_keypoints(keypoints, skeleton)
-    linked = _linked_candidates(limbs, owner, len(kept)) if limbs_are_complete else None
-    estimates = estimate_missing_keypoints(keypoints, candidates, linked, skeleton)
+    found = keypoints[..., 2] > 0
     cell = np.float32(stride)
     centre = np.float32((stride - 1) / 2)
     keypoints[..., :2] = np.where(found[..., None], keypoints[..., :2] * cell + centre, 0)
@@ -239,29 +239,36 @@ def _merge_links(
         del links[other][a]
 
 
-def estimate_missing_keypoints(
-    keypoints: np.ndarray, candidates: KeypointCandidates, allowed: np.ndarray | None, skeleton: Skeleton
-) -> np.ndarray:
-    """Estimate where the keypoints of people are that were not found.
+def complete_people(
+    keypoints: np.ndarray,
+    candidates: KeypointCandidates,
+    linked: np.ndarray,
+    limbs_are_complete: bool,
+    skeleton: Skeleton,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Give people the candidates of keypoints that they lack, and estimate where their other missing keypoints are.
 
-    From ``MIN_FOR_ESTIMATE`` keypoints on, it is the candidate nearest to where the pose model expects the keypoint, up
-    to ``MAX_ESTIMATE_DISTANCE``. Such a candidate was too weak to join its person, or belongs to another person who has
-    the keypoint at the same place. Without one, it is the expected position. For people with fewer keypoints, and for a
-    skeleton without a layout, it is the mean position of the keypoints found.
+    From ``MIN_FOR_ESTIMATE`` keypoints on, the pose model expects every keypoint somewhere. Of the candidates up to
+    ``MAX_DEVIATION`` from there, the nearest one to which a limb leads from the person, however weak, becomes a
+    keypoint of the person. It was too weak to join its person, or belongs to another person who has the keypoint at the
+    same place: there, the maps have one peak. Without one, the estimate is the nearest of the other candidates, unless
+    the maps show all limbs, and otherwise the expected position. For people with fewer keypoints, and for a skeleton
+    without a layout, the estimate is the mean position of the keypoints found.
 
     Args:
         keypoints: (P, K, 3) x and y in cells and score; all 0 where a keypoint was not found.
-        allowed: (P, N) which candidates may be estimates for each person: those with a limb to the person if the maps
-            show all limbs. None for all.
+        linked: the pairs of a person and a candidate that a limb connects; see ``_linked_pairs``.
 
     Returns:
-        (P, K, 2) float32 x and y in cells; those of keypoints that were found have no meaning.
+        (P, K, 3) float32 keypoints, and (P, K, 2) float32 estimates, x and y in cells; those of keypoints that were
+        found have no meaning.
     """
     found = keypoints[..., 2] > 0
     count = found.sum(axis=1)
     position = keypoints[..., 0] + 1j * keypoints[..., 1].astype(np.float64)
     mean = position.sum(axis=1) / np.maximum(count, 1)
     estimate = np.repeat(mean[:, None], keypoints.shape[1], axis=1)
+    completed = keypoints.copy()
     rows = np.flatnonzero(count >= MIN_FOR_ESTIMATE)
     if not skeleton.layout:
         rows = rows[:0]
@@ -272,13 +279,16 @@ def estimate_missing_keypoints(
         expected, sigma = pose_model_of(skeleton).expect_keypoints(position[some], found[some])
         estimate[some] = expected
         distance = np.abs(candidate_position - expected[:, keypoint]) / sigma[:, keypoint]  # (people, N)
-        if allowed is not None:
-            distance[~allowed[some]] = np.inf
-        row, candidate = np.nonzero(distance < MAX_ESTIMATE_DISTANCE)
-        nearest_last = np.argsort(-distance[row, candidate], kind="stable")
-        row, candidate = row[nearest_last], candidate[nearest_last]
-        estimate[some[row], keypoint[candidate]] = candidate_position[candidate]  # of several, the last one stays
-    return np.stack([estimate.real, estimate.imag], axis=2).astype(np.float32)
+        row, candidate = np.nonzero((distance < MAX_DEVIATION) & ~found[some][:, keypoint])
+        nearest_last = np.argsort(-distance[row, candidate], kind="stable")  # of several, the last one stays
+        person, candidate = some[row[nearest_last]], candidate[nearest_last]
+        if not limbs_are_complete:
+            estimate[person, keypoint[candidate]] = candidate_position[candidate]
+        is_linked = np.isin(person * len(keypoint) + candidate, linked)
+        person, candidate = person[is_linked], candidate[is_linked]
+        completed[person, keypoint[candidate], :2] = candidates.xy[candidate]
+        completed[person, keypoint[candidate], 2] = candidates.score[candidate]
+    return completed, np.stack([estimate.real, estimate.imag], axis=2).astype(np.float32)
 
 
 def _complex_positions(candidates: KeypointCandidates) -> np.ndarray:
@@ -313,13 +323,13 @@ def _share_of_limbs_within(limbs: Limbs, label: np.ndarray, num_groups: int) -> 
     return np.asarray((within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR))
 
 
-def _linked_candidates(limbs: Limbs, owner: np.ndarray, num_people: int) -> np.ndarray:
-    """(P, N) whether a limb leads from a person to a candidate. ``owner`` is the person of each candidate, or -1."""
-    linked = np.zeros((num_people + 1, len(owner)), bool)  # the last row is for the owner -1
+def _linked_pairs(limbs: Limbs, owner: np.ndarray) -> np.ndarray:
+    """person * N + candidate for the two ends of every limb: the owner of each and the candidate at the other.
+
+    ``owner``, (N,), is the person of each candidate, or -1, which makes the number of its pairs negative.
+    """
     first, second = limbs.ends.T
-    linked[owner[first], second] = True
-    linked[owner[second], first] = True
-    return linked[:-1]
+    return np.concatenate([owner[first] * len(owner) + second, owner[second] * len(owner) + first])
 
 
 def _missing_limb_share(limbs: Limbs, label: np.ndarray, found: np.ndarray, is_part: np.ndarray) -> float:

@@ -59,8 +59,9 @@ MAX_LENGTH_PENALTY = 0.6
 """Share by which the score is lowered if the ratio exceeds ``LENGTH_TOLERANCE`` by one or more."""
 POSE_UNCERTAINTY = 0.3
 """Error, in torso lengths, of a pose estimated from one keypoint. It falls with the root of their number."""
-MAX_SQUARE_DEVIATION = 9.0
-"""A fragment with a larger mean square deviation, in units of the variance, is not assigned: three sigma."""
+MAX_DEVIATION = 3.0
+"""Keypoints farther from where a person's pose expects them do not belong to the person; in sigmas, and for several
+keypoints the root mean square."""
 MAX_SCALE_RATIO = 2.5
 """A fragment is not assigned if its scale is larger than the person's by this factor."""
 LOG_SCALE_SIGMA = 0.6
@@ -265,7 +266,7 @@ class PoseModel:
 
             mean(d^2 / sigma^2) + mean(log sigma^2) + g^2 / (2 LOG_SCALE_SIGMA^2)
 
-        An assignment is impossible beyond MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
+        An assignment is impossible beyond MAX_DEVIATION or MAX_SCALE_RATIO.
 
         Args:
             fragment, person: (M,) groups.
@@ -285,7 +286,7 @@ class PoseModel:
         is_single = found[fragment].sum(axis=1) == 1
         log_scale_ratio = np.where(is_single, 0, np.log(scale[fragment] / scale[person]))
         cost = square_deviation + mean_log_variance + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
-        is_impossible = (square_deviation > MAX_SQUARE_DEVIATION) | (log_scale_ratio > np.log(MAX_SCALE_RATIO))
+        is_impossible = (square_deviation > MAX_DEVIATION**2) | (log_scale_ratio > np.log(MAX_SCALE_RATIO))
         return np.where(is_impossible, np.inf, cost)
 
 

@@ -142,23 +142,44 @@ def test_fragments_are_assigned_to_the_people_whose_pose_they_fit_if_other_limbs
         assert sorted(person.found.sum() for person in people) == [2] * 4 + [16] * 4
 
 
-def test_the_candidate_of_another_person_is_the_estimate_of_a_coinciding_hip():
-    """The left hips of two people coincide, so that there is one candidate for both."""
+def people_with_one_left_hip(shift, limb_score):
+    """Two people who stand close together. They have one candidate for the left hip, ``shift`` cells beside the middle.
+
+    Limbs of ``limb_score`` lead to it from the second person.
+    """
     hip = COCO.index("left_hip")
     joints = np.stack([standing_person(60, 60, 0.4), standing_person(67, 64, 0.4)])
     candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
-    candidates[hip] = ("left_hip", *joints[:, hip, :2].mean(axis=0), 1.0)
+    candidates[hip] = ("left_hip", *(joints[:, hip, :2].mean(axis=0) + (shift, 0)), 1.0)
     del candidates[18 + hip]
     rows_of_second = [18 + k - (k > hip) for k in range(18)]
     rows_of_second[hip] = hip
-    limbs = [(rows[a], rows[b], 0.5) for rows in (range(18), rows_of_second) for a, b in COCO.part_ends.tolist()]
-    people = assemble(candidates, limbs)
+    limbs = [(a, b, 0.5) for a, b in COCO.part_ends.tolist()]
+    for a, b in COCO.part_ends.tolist():
+        limbs.append((rows_of_second[a], rows_of_second[b], limb_score if hip in (a, b) else 0.5))
+    return assemble(candidates, [limb for limb in limbs if limb[2] is not None]), candidates[hip]
+
+
+@pytest.mark.parametrize("limb_score", [0.5, 0.01, -0.01])
+def test_people_share_the_candidate_of_coinciding_hips_if_limbs_lead_to_it_however_weak(limb_score):
+    people, (_, x, y, _) = people_with_one_left_hip(0, limb_score)
+    assert [person.found.sum() for person in people] == [18, 18]
+    for person in people:
+        np.testing.assert_allclose(person.keypoints[COCO.index("left_hip")], (x, y, 1), rtol=1e-5)
+        assert not person.estimates.any()
+    assert people[1].score <= (17 / 18) ** 0.5 + 1e-6, "the shared keypoint does not count"
+
+
+@pytest.mark.parametrize("shift, limb_score", [(0, None), (60, 0.01)])
+def test_people_share_no_candidate_without_a_limb_or_far_from_where_their_pose_expects_it(shift, limb_score):
+    people, (_, x, y, _) = people_with_one_left_hip(shift, limb_score)
+    hip = COCO.index("left_hip")
     assert [person.found.sum() for person in people] == [18, 17]
-    np.testing.assert_allclose(people[1].estimates[hip], people[0].keypoints[hip, :2])
     assert not people[1].keypoints[hip].any() and not people[1].estimates[people[1].found].any()
+    assert np.abs(people[1].estimates[hip] - (x, y)).max() > 0.1, "the maps show all limbs, but none leads there"
 
 
-def test_a_weak_candidate_is_the_estimate_only_near_the_expected_position():
+def test_a_candidate_without_a_limb_is_the_estimate_only_near_the_expected_position():
     """No limb connects the wrist, and its score is too low for an assignment. The maps show no limbs of the legs."""
     joints = standing_person(60, 60, 0.4)
     wrist = COCO.index("left_wrist")
