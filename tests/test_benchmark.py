@@ -107,7 +107,8 @@ def test_networks_are_compared(
     assert run(monkeypatch, *words, "--repeats", 1, "--json", file) == 0
     numbers = json.loads(file.read_text())
     first, second = (numbers[path.name] for path in (checkpoint, other))
-    assert first["network_ms_per_image"] > 0 and second["ms_per_image"] > 0
+    assert first["network_images_per_s"] > 0 and second["images_per_s"] > 0
+    assert first["images_per_batch"] == 1 and first["other_processor_ms_per_image"] > 0
     assert first["people"] == second["people"]
 
 

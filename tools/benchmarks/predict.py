@@ -1,20 +1,22 @@
-"""Predicting images: milliseconds from an image in memory to its people, of one network or of several in turn."""
+"""Predicting: images per second from files to people, of one network or of several in turn."""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+import copy
+import time
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from benchmarks.measuring import Table, measure
 from posenet.cli.options import positive_int
-from posenet.images import find_images, read_image
-from posenet.inference.averaging import InputBatch
+from posenet.images import find_images
+from posenet.inference.averaging import InputBatch, PendingMaps
 from posenet.inference.predictor import Predictor
-from posenet.settings import Config
+from posenet.settings import MAP_STRIDE, Config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,45 +31,105 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--backend", default="auto", metavar="B", help="auto (default), torch, openvino, onnxruntime")
     parser.add_argument("--amp", default="auto", metavar="P", help="precision: auto (the default), off, bf16, fp16")
-    parser.add_argument("--limit", type=positive_int, default=8, metavar="N", help="only N images; 8 by default")
+    parser.add_argument("--flip", action="store_true", help="average with the mirrored images")
+    parser.add_argument("--scales", type=float, nargs="+", default=[1.0], metavar="S", help="inference scales")
+    parser.add_argument("--batch-size", type=positive_int, default=4, metavar="N", help="4 by default")
+    parser.add_argument("--limit", type=positive_int, default=64, metavar="N", help="only N images; 64 by default")
 
 
 def run(args: argparse.Namespace, config: Config, device: torch.device) -> list[Table]:
-    """Time all networks on the same images, each image alone."""
-    images = [read_image(path) for path in find_images(args.images)[: args.limit]]
+    """Time all networks on the same files, in the batches that the stream makes."""
+    paths = find_images(args.images)[: args.limit]
     table = Table(
-        f"predict: {len(images)} images",
-        ("network", "ms/image", "images/s", "network alone, ms/image", "of the first network", "people"),
-        notes=["each image is resized, run through the network and decoded; files are read before"],
-    )
+        f"predict: {len(paths)} image files",
+        (
+            "network", "images/s", "network alone, images/s", "share", "other processor time, ms/image",
+            "images per batch", "people",
+        ),
+        notes=[
+            "images/s: files are read, resized, run through the network and decoded, as posenet predict does",
+            "share: of the speed of the network alone, on the same batches",
+            "other processor time: all but the network, with maps in which there is nobody",
+        ],
+    )  # fmt: skip
     tasks = {}
-    people: Counter[str] = Counter()
+    counts = {}
     for path in args.checkpoint:
-        predictor = Predictor.from_checkpoint(path, device=str(device), amp=args.amp, backend=args.backend)
-        inputs = [predictor.prepare_inputs([image]) for image in images]
-        name = Path(path).name
-        if f"{name}: whole" in tasks:
-            name = str(path)
-        tasks[f"{name}: whole"] = partial(predict_all, predictor, images)
-        tasks[f"{name}: network"] = partial(run_networks, predictor, inputs)
-        people[name] = sum(map(len, predict_all(predictor, images)))
-    seconds = {name: value / len(images) for name, value in measure(tasks, args.repeats).items()}
-    first = seconds[next(iter(tasks)).removesuffix(": whole") + ": network"]
-    for name, count in people.items():
-        whole = seconds[f"{name}: whole"]
-        network = seconds[f"{name}: network"]
-        table.rows.append((name, 1000 * whole, 1 / whole, 1000 * network, f"{network / first:.2f}", count))
-        table.numbers[name] = {"ms_per_image": 1000 * whole, "network_ms_per_image": 1000 * network, "people": count}
-    table.numbers["images"] = len(images)
+        predictor = Predictor(
+            path,
+            device=str(device),
+            amp=args.amp,
+            backend=args.backend,
+            flip=args.flip,
+            scales=args.scales,
+            batch_size=args.batch_size,
+        )
+        name = Path(path).name if f"{Path(path).name}: stream" not in tasks else str(path)
+        batches = record_batches(predictor, paths)
+        tasks[f"{name}: stream"] = partial(count_people, predictor, paths)
+        tasks[f"{name}: network"] = partial(run_networks, predictor, batches)
+        calls = sum(len(batch.inputs) for batch in batches) * (2 if args.flip else 1)
+        counts[name] = (
+            milliseconds_without_network(predictor, paths, args.repeats),
+            len(paths) * len(args.scales) * (2 if args.flip else 1) / calls,
+            count_people(predictor, paths),
+        )
+    rates = {name: len(paths) / seconds for name, seconds in measure(tasks, args.repeats).items()}
+    for name, (other_time, images_per_batch, people) in counts.items():
+        streamed, alone = rates[f"{name}: stream"], rates[f"{name}: network"]
+        table.rows.append((name, streamed, alone, f"{streamed / alone:.2f}", other_time, images_per_batch, people))
+        table.numbers[name] = {
+            "images_per_s": streamed,
+            "network_images_per_s": alone,
+            "other_processor_ms_per_image": other_time,
+            "images_per_batch": images_per_batch,
+            "people": people,
+        }
+    table.numbers["images"] = len(paths)
     return [table]
 
 
-def predict_all(predictor: Predictor, images: list[object]) -> list[list[object]]:
-    """The people of each image."""
-    return [predictor(image) for image in images]
+def count_people(predictor: Predictor, paths: list[Path]) -> int:
+    """The number of people in all images."""
+    return sum(map(len, predictor.stream(paths)))
 
 
-def run_networks(predictor: Predictor, inputs: list[InputBatch]) -> None:
+def record_batches(predictor: Predictor, paths: list[Path]) -> list[InputBatch]:
+    """The batches that the stream makes of the images."""
+    batches: list[InputBatch] = []
+
+    class Recorder(Predictor):
+        def start_network(self, batch: InputBatch) -> PendingMaps:
+            batches.append(batch)
+            return super().start_network(batch)
+
+    recorder = copy.copy(predictor)
+    recorder.__class__ = Recorder
+    count_people(recorder, paths)
+    return batches
+
+
+def run_networks(predictor: Predictor, batches: list[InputBatch]) -> None:
     """Run the network alone, with all scales and flips."""
-    for batch in inputs:
-        predictor.run_network(batch)
+    for batch in batches:
+        for images in batch.inputs:
+            for _ in range(2 if predictor.settings.flip else 1):
+                predictor.network(images)
+
+
+def milliseconds_without_network(predictor: Predictor, paths: list[Path], repeats: int) -> float:
+    """The processor time of an image with a network that finds nobody and takes no time; the least of all repeats."""
+    num_channels = predictor.skeleton.num_channels
+
+    def find_nothing(images: np.ndarray) -> np.ndarray:
+        count, height, width, _ = images.shape
+        return np.broadcast_to(np.float32(0), (count, num_channels, height // MAP_STRIDE, width // MAP_STRIDE))
+
+    idle = copy.copy(predictor)
+    idle.network = find_nothing
+    seconds = []
+    for _ in range(repeats + 1):
+        start = time.process_time()
+        count_people(idle, paths)
+        seconds.append(time.process_time() - start)
+    return 1000 * min(seconds) / len(paths)
