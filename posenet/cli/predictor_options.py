@@ -8,7 +8,7 @@ import os
 from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, setting_help
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError
-from posenet.inference.networks import BACKENDS, device_of_process, is_exported_file
+from posenet.inference.networks import BACKENDS, BackendName, device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
@@ -29,8 +29,8 @@ def add_checkpoint_option(container: ArgumentContainer, default: str | None = No
     )
 
 
-def add_network_options(parser: argparse.ArgumentParser, amp: str) -> None:
-    """Add the options that say how to run a network; ``amp`` is the default precision."""
+def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: BackendName | None = None) -> None:
+    """Add the options that say how to run a network; ``amp`` and ``backend`` are the defaults."""
     group = parser.add_argument_group("network")
     unset = argparse.SUPPRESS
     group.add_argument(
@@ -64,8 +64,10 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str) -> None:
     group.add_argument(
         "--backend",
         choices=BACKENDS,
+        default=backend,
         help="software that runs the network: auto is the fastest one that is installed and as accurate (default: "
-        "torch for a checkpoint, auto for an exported file)",
+        + (backend or "torch for a checkpoint, auto for an exported file")
+        + ")",
     )
     group.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     group.add_argument(

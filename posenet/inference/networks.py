@@ -188,6 +188,7 @@ def _load_checkpoint(
     network, config = load_model(path, config)
     if backend == "auto":
         backend = _fastest_backend(torch_device, select_amp(torch_device, amp))
+        _log.info("%s runs with %s on %s", path, RUNTIMES.get(backend, "PyTorch"), torch_device)
     if backend == "torch":
         return TorchNetwork(FusedNetwork(network, select_amp(torch_device, amp)), torch_device, "off"), config
     if device.lower() in ("auto", "cpu") and select_amp(cpu, amp) == "off":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import logging
 from importlib import import_module
 from pathlib import Path
 
@@ -38,7 +40,11 @@ def predictor_of(tool: str, checkpoint: Path, *flags: str) -> Predictor:
 
 @pytest.mark.parametrize(
     "tool, flags, expected",
-    [("predict", ["--amp", "off"], "off"), ("predict", ["--amp", "bf16"], "bf16"), ("evaluate", [], "off")],
+    [
+        ("predict", ["--amp", "off", "--backend", "torch"], "off"),
+        ("predict", ["--amp", "bf16", "--backend", "torch"], "bf16"),
+        ("evaluate", [], "off"),
+    ],
 )
 def test_the_tools_use_a_fused_copy_in_the_requested_precision(
     tool: str, flags: list[str], expected: str, checkpoint: Path
@@ -47,6 +53,20 @@ def test_the_tools_use_a_fused_copy_in_the_requested_precision(
     network = predictor_of(tool, checkpoint, *flags).network
     assert isinstance(network, TorchNetwork) and isinstance(network.network, FusedNetwork)
     assert network.network.amp == expected
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_predict_uses_the_fastest_runtime_that_is_installed_and_says_which(
+    checkpoint: Path, is_installed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if is_installed:
+        pytest.importorskip("openvino")
+    else:
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch" or None)
+    caplog.set_level(logging.INFO, "posenet")
+    network = predictor_of("predict", checkpoint).network
+    assert isinstance(network, TorchNetwork) == (not is_installed)
+    assert f"{checkpoint} runs with {'OpenVINO' if is_installed else 'PyTorch'} on cpu" in caplog.text
 
 
 @pytest.mark.parametrize("tool", REQUIRED)
