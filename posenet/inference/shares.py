@@ -1,28 +1,11 @@
-"""Cutting sequences: into the shares of several processes, and into batches."""
+"""Cutting sequences into the shares of several processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
-
-
-def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of up to ``size`` items that follow each other. After an error of ``items``, those before it come first."""
-    batch: list[Item] = []
-    try:
-        for item in items:
-            batch.append(item)
-            if len(batch) == size:
-                yield batch
-                batch = []
-    except Exception:
-        if batch:
-            yield batch
-        raise
-    if batch:
-        yield batch
 
 
 def share(items: Sequence[Item], index: int, count: int) -> Sequence[Item]:
