@@ -10,8 +10,8 @@ From an image to its people:
 
 Prediction: ``Predictor`` runs a trained network; its checkpoint holds the network, its settings and its skeleton. A
 ``Result`` is the people of one image; a ``Person`` has keypoints in pixels of the image. ``draw_people`` draws them,
-and ``predict`` writes drawings and files of any number of images and videos. A ``Tracker`` recognises people from frame
-to frame of a video. ``decode`` finds the people in maps.
+``predict`` writes drawings and files of any number of images and videos, and ``app`` serves a page that shows people in
+images and videos. A ``Tracker`` recognises people from frame to frame of a video. ``decode`` finds the people in maps.
 
 Training: ``build_store`` makes a data set ready for training, ``train`` runs an experiment, and ``evaluate`` computes
 the AP of a checkpoint. A ``TrainingCallback`` receives the measurements of a run. For a training loop of your own,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from posenet.diagnosis.compare import compare as compare
     from posenet.diagnosis.diagnose import diagnose as diagnose
     from posenet.errors import PosenetError as PosenetError
+    from posenet.inference.app import app as app
     from posenet.inference.decoder.decode import decode as decode
     from posenet.inference.evaluation import evaluate as evaluate
     from posenet.inference.predict import predict as predict
@@ -64,6 +65,7 @@ _MODULES = {
     "TargetRenderer": "posenet.data.targets",
     "Tracker": "posenet.inference.tracking.tracker",
     "TrainingCallback": "posenet.training.log",
+    "app": "posenet.inference.app",
     "build_store": "posenet.data.build",
     "compare": "posenet.diagnosis.compare",
     "decode": "posenet.inference.decoder.decode",

@@ -42,6 +42,7 @@ TOOLS = {
     "evaluate": "Evaluate a checkpoint on a COCO keypoint split: AP and AR, and the results file.",
     "diagnose": "Diagnose COCO results: which errors cost how much AP, as a report; and compare several results.",
     "predict": "Find people in images, videos, streams and cameras; draw them, and write their keypoints.",
+    "app": "Open a page on this machine: drop a photograph or a video, see the people, download their keypoints.",
     "plot": "Draw the curves of a training run from its log: losses, scores, learning rate and speed.",
     "annotations": "Annotation files: find their problems, repair them, import other formats, draft a skeleton.",
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",

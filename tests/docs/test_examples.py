@@ -54,6 +54,7 @@ NOT_RUN = {
     r"(posenet |python tools/)(predict|evaluate)(\.py)? .*--(nproc|shard) ": "parts; tests/cli/test_predict_shares.py",
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"posenet predict .*/dev/video0 ": "an hour of a camera; tests/cli/test_predict.py has a stand-in for one",
+    r"posenet app ": "a server that does not end; tests/cli/test_app.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"posenet predict .*--device (cuda|tensorrt) ": "needs a GPU; tests/inference/test_onnx_export.py has the options",
     r"tensorboard ": "a server that does not end",

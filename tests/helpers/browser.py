@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
-    "--disable-extensions", "--host-resolver-rules=MAP * ~NOTFOUND", "--window-size=1280,900",
+    "--disable-extensions", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--window-size=1280,900",
 )  # fmt: skip
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WAIT = 10.0

@@ -1,0 +1,36 @@
+"""Serve a page that finds people in photographs and videos."""
+
+from __future__ import annotations
+
+import argparse
+
+from posenet.cli.options import positive_int
+from posenet.cli.predict import PUBLISHED
+from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
+from posenet.devices.ranks import Ranks
+from posenet.devices.signals import catch_stop_signals
+from posenet.inference.app import LOCAL_HOST, app, require_gradio
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``app``."""
+    add_checkpoint_option(parser, default=PUBLISHED)
+    parser.add_argument(
+        "--host",
+        default=LOCAL_HOST,
+        metavar="ADDRESS",
+        help="address to listen at; 0.0.0.0 lets everybody who reaches this machine use the page",
+    )
+    parser.add_argument(
+        "--port", type=positive_int, metavar="N", help="port to listen at (default: the first free one from 7860 on)"
+    )
+    add_network_options(parser, amp="auto")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Serve the page until Ctrl-C, which is reported as in other tools."""
+    require_gradio()
+    predictor = make_predictor(args, Ranks())
+    with catch_stop_signals() as stop_requested:
+        app(predictor, host=args.host, port=args.port, stop_requested=stop_requested)
+    raise KeyboardInterrupt

@@ -1,0 +1,214 @@
+"""The page of ``posenet app``, asked as a browser asks it. What a browser shows is in tests/cli/test_app.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+import pytest
+
+import posenet
+from posenet.errors import ConfigError
+from tests.helpers.image_bytes import encode, with_orientation
+from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
+from tests.helpers.videos import read_video
+
+if TYPE_CHECKING:
+    from gradio_client import Client
+    from torch import Tensor
+
+START_SECONDS = 60
+MIN_SCORE = 0.05
+"""People of coloured spots have few keypoints, and so low scores."""
+
+
+@pytest.fixture
+def predictor() -> posenet.Predictor:
+    return posenet.Predictor(LinearSpotNetwork(), height=192, min_score=MIN_SCORE)
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def client(predictor: posenet.Predictor, port: int, tmp_path: Path) -> Iterator[Client]:
+    """A program that uses the page."""
+    pytest.importorskip("gradio", reason="pip install 'simplepose[app]'")
+    from gradio_client import Client
+
+    ended = threading.Event()
+    server = threading.Thread(
+        target=posenet.app, args=[predictor], kwargs={"port": port, "stop_requested": ended.is_set}
+    )
+    server.start()
+    try:
+        end = time.monotonic() + START_SECONDS
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert server.is_alive() and time.monotonic() < end
+            time.sleep(0.1)
+        yield Client(f"http://127.0.0.1:{port}", verbose=False, download_files=str(tmp_path / "downloads"))
+    finally:
+        ended.set()
+        server.join()
+
+
+def find(client: Client, path: Path, *settings: Any) -> tuple[Any, ...]:
+    """Send a file to the page; the drawing, the video, the text, the table and the JSON file that it shows."""
+    from gradio_client import handle_file
+
+    shown = client.predict(handle_file(str(path)), *settings, api_name="/find")
+    return tuple(value["value"] if isinstance(value, dict) else value for value in shown)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """A photograph of two people that was taken with the camera on its side."""
+    path = tmp_path / "holiday.jpg"
+    path.write_bytes(with_orientation(encode(np.rot90(spot_people_image(192, 256, 2)).copy()), 6))
+    return path
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    """A video of two people who stand still."""
+    pytest.importorskip("av", reason="videos need PyAV")
+    from posenet.inference.media.video import VideoWriter
+
+    path = tmp_path / "clip.mp4"
+    with contextlib.closing(VideoWriter(path, (128, 192), 10)) as writer:
+        for number in range(6):
+            writer.write(spot_people_image(128, 192, 2), number / 10)
+    return path
+
+
+def people_of(path: Path, predictor: posenet.Predictor, tmp_path: Path, **options: Any) -> list[dict[str, Any]]:
+    """The people that ``posenet.predict`` writes, under the name of the file alone."""
+    file = tmp_path / "expected.json"
+    posenet.predict(path, predictor, json=str(file), progress=False, **options)
+    people: list[dict[str, Any]] = json.loads(file.read_text())
+    for person in people:
+        person["file_name"] = path.name
+        person["image_id"] = str(person["image_id"]).replace(str(path), path.name)
+    return people
+
+
+@pytest.mark.slow
+def test_a_photograph_gives_the_people_of_predict(
+    client: Client, photo: Path, predictor: posenet.Predictor, tmp_path: Path
+) -> None:
+    drawing, video, text, table, file = find(client, photo, MIN_SCORE)
+    result = predictor(photo)
+    assert len(result) == 2
+    assert video is None
+    assert text == "holiday.jpg: 256 x 192, 2 people"
+    difference = cv2.imread(drawing).astype(int) - result.plot()
+    assert np.abs(difference).mean() < 4  # JPEG
+    expected = people_of(photo, predictor, tmp_path)
+    assert json.loads(Path(file).read_text()) == expected
+    assert Path(file).name == "holiday.json"
+    for row, person in zip(table["data"], result, strict=True):
+        x, y, score = person.named()["nose"]
+        assert dict(zip(table["headers"], row, strict=True))["nose"] == f"{x:.0f}, {y:.0f} ({score:.2f})"
+    _, _, text, table, file = find(client, photo, 1.0)
+    assert text == "holiday.jpg: 256 x 192, 0 people"
+    assert json.loads(Path(file).read_text()) == table["data"] == []
+
+
+@pytest.mark.slow
+def test_a_video_gives_the_people_of_predict(
+    client: Client, clip: Path, predictor: posenet.Predictor, tmp_path: Path
+) -> None:
+    drawing, video, text, table, file = find(client, clip, MIN_SCORE, 0.2, "standard", True, False)
+    expected = people_of(clip, predictor, tmp_path, track=True)
+    assert drawing is None
+    assert text == "2 tracked people in 6 video frames"
+    assert json.loads(Path(file).read_text()) == expected
+    assert {person["id"] for person in expected} == {1, 2}
+    assert len(table["data"]) == len(expected)
+    assert table["headers"][:2] == ["second", "person"]
+    assert len(read_video(Path(video))) == 6
+
+
+@pytest.mark.slow
+def test_a_stopped_video_shows_what_has_been_found(client: Client, clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradio_client import handle_file
+
+    started, stopped = threading.Event(), threading.Event()
+    compute = LinearSpotNetwork.heatmaps
+
+    def wait_and_compute(network: LinearSpotNetwork, images: Tensor) -> Tensor:
+        started.set()
+        assert stopped.wait(START_SECONDS)
+        return compute(network, images)
+
+    monkeypatch.setattr(LinearSpotNetwork, "heatmaps", wait_and_compute)
+    job = client.submit(handle_file(str(clip)), MIN_SCORE, 0.2, "standard", False, False, api_name="/find")
+    assert started.wait(START_SECONDS)
+    client.predict(api_name="/stop")
+    stopped.set()
+    _, video, text, _, _ = job.result(START_SECONDS)
+    assert text == "2 detections in 1 video frame"
+    assert len(read_video(Path(video["value"]))) == 1
+
+
+@pytest.mark.slow
+def test_a_damaged_file_is_named_on_the_page_which_works_on(client: Client, photo: Path, tmp_path: Path) -> None:
+    from gradio_client.exceptions import AppError
+
+    for name, reason in (("damaged.jpg", "cannot be decoded"), ("cut.mp4", "is damaged: no frame can be decoded")):
+        path = tmp_path / name
+        path.write_bytes(photo.read_bytes()[:50])
+        with pytest.raises(AppError, match=f"^{name} {reason}"):
+            find(client, path)
+    assert find(client, photo, MIN_SCORE)[2] == "holiday.jpg: 256 x 192, 2 people"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("position", [1, 2])
+def test_a_score_that_is_not_finite_is_refused(client: Client, photo: Path, position: int) -> None:
+    import httpx
+
+    [path] = httpx.post(f"{client.src}gradio_api/upload", files={"files": photo.read_bytes()}).json()
+    inputs = [{"path": path, "meta": {"_type": "gradio.FileData"}}, 0.25, 0.2, "standard", True, False]
+    inputs[position] = float("nan")
+    request = {"content": json.dumps({"data": inputs}), "headers": {"content-type": "application/json"}}
+    call = httpx.post(f"{client.src}gradio_api/call/find", **request).json()  # a client in Python refuses NaN
+    answer = httpx.get(f"{client.src}gradio_api/call/find/{call['event_id']}", timeout=START_SECONDS).text
+    assert "nan is not a score between 0 and 1" in answer
+
+
+@pytest.mark.slow
+def test_an_address_that_cannot_be_used_is_named(predictor: posenet.Predictor) -> None:
+    pytest.importorskip("gradio", reason="pip install 'simplepose[app]'")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"port {port}: .*in use.*; choose another"):
+            posenet.app(predictor, port=port)
+    with pytest.raises(ConfigError, match="port 70000: .*; choose another"):
+        posenet.app(predictor, port=70_000)
+    with pytest.raises(ConfigError, match="cannot listen at 192.0.2.1, port any: "):
+        posenet.app(predictor, host="192.0.2.1")
+
+
+def test_without_gradio_the_error_names_the_extra(
+    predictor: posenet.Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(ConfigError, match=r"pip install 'simplepose\[app\]'"):
+        posenet.app(predictor)
