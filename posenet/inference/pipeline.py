@@ -234,7 +234,8 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
         total = sum(batch.size for batch, _ in running)
         return len(running) > 1 and (len(running) > RUNNING_BATCHES or total > RUNNING_BYTES)
 
-    with _threads(THREADS) as preparing, _threads(1) as computing, _threads(THREADS) as decoding:
+    # The first stage ends first: then nothing that waits for it is begun any more.
+    with _threads(THREADS) as decoding, _threads(1) as computing, _threads(THREADS) as preparing:
         for batch in until_failure(batches, failures):
             [first, *_] = batch.frames
             if first.error is not None:
