@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-path",
         dest="checkpoint.path",
         metavar="DIR",
-        help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment file)",
+        help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment)",
     )
     _add_setting(group, "--epochs", "train.epochs", "passes over the data", type=int, metavar="N")
     group.add_argument(

@@ -32,7 +32,7 @@ from posenet.files import check_outputs
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
 from posenet.progress_bar import progress_bar
-from posenet.settings import Config, config_to_dict
+from posenet.settings import Config, ModelConfig, config_to_dict
 from posenet.training.agreement import require_same_run
 from posenet.training.averaging import WeightAverage
 from posenet.training.batch_norm import BatchNormStatistics
@@ -61,6 +61,9 @@ from posenet.training.validation import CocoValidation, image_losses, validation
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
+
+LARGE_ON_CPU = 5_000_000
+"""From this number of parameters on, a run on a CPU names a smaller network."""
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +106,8 @@ def train(
     ``if __name__ == "__main__":``.
 
     Args:
-        config: an experiment file, or all settings of the run. None means the defaults.
+        config: an experiment, as the path of its file or the name of one that posenet brings along, such as ``"tiny"``;
+            or all settings of the run. None means the defaults.
         overrides: ``"section.key=value"`` pairs that override settings.
         resume: True continues from the newest intact checkpoint of the run's folder, or starts a new run if there is
             none. A path is a checkpoint or the folder of a run. The settings in the checkpoint are kept, except those
@@ -175,6 +179,8 @@ def train(
         status = runtime.run_on_main(open_folder)
         stack.callback(trainer.close)
         _log.info(trainer.describe())
+        if is_new and (advice := _advise_on_network(config, trainer)):
+            _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(trainer.resume, checkpoint, continues_run))
             checkpoint = None  # free the memory; partial, because a lambda would keep it
@@ -227,6 +233,19 @@ def _describe_lr(config: Config, runtime: Runtime) -> str:
     processes = pluralize(world_size, "process", "processes")
     rule = f" x {processes}" if optim.scale_lr else ", not scaled"
     return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
+
+
+def _advise_on_network(config: Config | str | Path | None, trainer: Trainer) -> str:
+    """What to say about a network that is large for the device, or that is the default; empty for others."""
+    network, default = trainer.config.model, ModelConfig()
+    is_default = (network.stacks, network.width, network.growth) == (default.stacks, default.width, default.growth)
+    if trainer.runtime.device.type == "cpu" and trainer.num_parameters > LARGE_ON_CPU:
+        reason = f"{trainer.num_parameters / 1e6:.1f} M parameters are many for a CPU: a step may take minutes"
+    elif config is None and is_default:
+        reason = "without --config, the network is the published one for COCO"
+    else:
+        return ""
+    return f"{reason}; --config tiny is a small network, and posenet config lists all experiments"
 
 
 class Trainer:
@@ -322,15 +341,18 @@ class Trainer:
     def describe(self) -> str:
         """The network, the data and the folder of the run."""
         model = self.config.model
-        parameters = sum(parameter.numel() for parameter in self.network.parameters()) / 1e6
         store = self.stores.train
         samples = store.num_images if self.config.data.framing == "image" else len(store)
         without_loss = "; data.val is not set: no validation loss" if self.stores.val is None else ""
         return (
             f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
-            f"({parameters:.1f} M parameters) on {pluralize(samples, 'sample')} of "
+            f"({self.num_parameters / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
             f"{describe_paths(self.config.data.train)}{without_loss}; the run is in {self.folder.path}"
         )
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.network.parameters())
 
     @property
     def progress(self) -> Progress:
