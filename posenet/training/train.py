@@ -23,7 +23,7 @@ from posenet.checkpoints.folder import CheckpointFolder, RunStatusFile, own_run_
 from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.loader import Batch
-from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, total_memory
+from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, select_device, total_memory
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
@@ -54,6 +54,7 @@ from posenet.training.profiling import profiled_steps
 from posenet.training.progress import Progress
 from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
 from posenet.training.run_settings import another_run_error, folder_of_run
+from posenet.training.short_form import PreparedData, choose_experiment, conclude, is_data, prepare
 from posenet.training.step import StepResult, TrainStep
 from posenet.training.stores import describe_contents, describe_paths, open_stores, refuse_trained_images
 from posenet.training.teacher import load_teacher, require_same_teacher
@@ -90,6 +91,10 @@ def train(
     config: Config | str | Path | None = None,
     overrides: Iterable[str] = (),
     *,
+    images: str | Path | None = None,
+    val: str | Path | None = None,
+    val_images: str | Path | None = None,
+    experiment: Config | str | Path | None = None,
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
@@ -105,10 +110,18 @@ def train(
     works only in the main thread. With workers for data (``data.workers``), a script calls this function below
     ``if __name__ == "__main__":``.
 
+    Annotations in the place of an experiment are imported, checked, split and built into the folder of the run before
+    the training, and the best checkpoint is evaluated after it (see ``short_form``). The same call continues the run.
+
     Args:
         config: an experiment, as the path of its file or the name of one that posenet brings along, such as ``"tiny"``;
-            or all settings of the run. None means the defaults.
+            or all settings of the run. None means the defaults. Or annotations: the ``data.yaml`` of a YOLO-pose data
+            set, a COCO keypoint file or JSON export of Label Studio, or a folder with one of them.
         overrides: ``"section.key=value"`` pairs that override settings.
+        images: folder of the images of a COCO file or of Label Studio; None looks for them beside the file.
+        val: annotations for validation; None takes those of the data set, or splits off some images.
+        val_images: folder of their images; None means ``images``.
+        experiment: with annotations, the experiment in one of the forms above; None chooses one for the device.
         resume: True continues from the newest intact checkpoint of the run's folder, or starts a new run if there is
             none. A path is a checkpoint or the folder of a run. The settings in the checkpoint are kept, except those
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
@@ -132,6 +145,21 @@ def train(
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
+    if is_data(config):
+        if runtime.world_size > 1:
+            raise ConfigError(
+                "annotations are prepared by one process; build stores with posenet build-hdf5, and name them with "
+                "--set data.train=FILE.h5"
+            )
+        if not isinstance(resume, bool):
+            raise ConfigError("with annotations, a run continues in its folder; leave out resume")
+        data = prepare(config, pairs, images=images, val=val, val_images=val_images, experiment=experiment)
+        options = {"warmup": warmup, "max_steps": max_steps, "profile": profile, "callbacks": callbacks}
+        return train_prepared(data, pairs, experiment, **options, progress=progress, runtime=runtime)
+    if any(value is not None for value in (images, val, val_images, experiment)):
+        raise ConfigError(
+            "images, val, val_images and experiment belong to annotations; give these as the first argument"
+        )
     with runtime.explain_errors(), catch_stop_signals() as stop_requested, contextlib.ExitStack() as stack:
         text_log = TextLog()
         if runtime.is_main:
@@ -192,6 +220,26 @@ def train(
         if status is not None and result.stopped:
             status.final = "stopped"
         return result
+
+
+def train_prepared(
+    data: PreparedData,
+    overrides: Sequence[str] = (),
+    experiment: Config | str | Path | None = None,
+    **options: Any,
+) -> TrainingResult:
+    """Train on prepared annotations, or continue the run in their folder, and evaluate the best checkpoint.
+
+    ``options`` are arguments of ``train``. Without an experiment, a run that continues keeps its own.
+    """
+    device = data.settings.train.device
+    config = experiment
+    if config is None and not data.is_started:
+        config = choose_experiment(has_accelerator=select_device(device).type != "cpu")
+    result = train(config, [*data.overrides, *overrides], resume=data.is_started, **options)
+    if result.finished or not (result.stopped or options.get("max_steps")):
+        conclude(data, options.get("progress", True))
+    return result
 
 
 def _compare_folders(
