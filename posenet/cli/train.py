@@ -44,11 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one; they are checked "
         "and built into the run's folder, and the best checkpoint is evaluated; the same command continues the run",
     )
-    group.add_argument("--images", metavar="DIR", help="folder of the images, if they are not beside the annotations")
     group.add_argument(
-        "--val", metavar="FILE", help="annotations for validation, if some images shall not be split off"
+        "--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations"
     )
-    group.add_argument("--val-images", metavar="DIR", help="folder of their images, if it is another one")
+    group.add_argument(
+        "--val",
+        metavar="FILE",
+        help="annotations for validation; by default, those of the data set, or a split",
+    )
+    group.add_argument("--val-images", metavar="DIR", help="folder of their images; by default, --images")
     add_run_arguments(parser)
 
 

@@ -63,8 +63,8 @@ def require_data(settings: Config) -> None:
     """``ConfigError`` if ``data.train`` is not set; ``DataError`` if a file of it or of ``data.val`` is missing."""
     if not settings.data.train:
         raise ConfigError(
-            "data.train is not set; build a store with posenet build-hdf5 and set it in the experiment "
-            "file or with --set data.train=FILE.h5"
+            "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
+            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
         )
     require_store_files(settings.data.train)
     require_store_files(settings.data.val)
