@@ -23,7 +23,6 @@ from posenet.devices.launch import is_restarted, launched_processes
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.training.run_settings import check_before_start
-from posenet.training.short_form import prepare
 
 if TYPE_CHECKING:
     from posenet.devices.runtime import Runtime
@@ -198,6 +197,8 @@ def _train_on_annotations(args: argparse.Namespace) -> int:
     """Prepare annotations, and train and evaluate on them, or continue; return the exit status."""
     if args.resume:
         raise ConfigError("with annotations, a run continues in its folder; leave out --resume")
+    from posenet.training.short_form import prepare
+
     overrides = _overrides(args)
     data = prepare(
         args.data,

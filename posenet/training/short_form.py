@@ -27,7 +27,7 @@ from posenet.annotations.rules import describe_errors, lint_annotations, repaira
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
 from posenet.data.build import build_store
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.inference.evaluation import evaluate
 from posenet.messages import pluralize
@@ -116,16 +116,24 @@ def prepare(
     refuse_run_in_use(folder)
     files = folder / "data"
     state = files / "checksum.txt"
-    if CheckpointFolder(folder).has_checkpoints() and not state.exists():
+    is_started = CheckpointFolder(folder).has_checkpoints()
+    origin = files / "source.txt"
+    source_text = str(Path(source).resolve()).encode()
+    if is_started and not (origin.exists() and read_input(origin) == source_text):
         raise another_run_error(folder)
     with run_lock(folder):
         files.mkdir(exist_ok=True)
+        write_atomically(origin, source_text)
         train = _read_part(train_file, "train", images, files)
         val_part = None if val_file is None else _read_part(val_file, "val", val_images or images, files)
         skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
         is_drafted = str(skeleton) == BUILT_IN or skeleton.exists()
+        if "model.skeleton" in pairs and not is_drafted:
+            raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
         is_new = not state.exists() or read_input(state) != _checksum([train, val_part], skeleton, exif_frame)
         if is_new:
+            if is_started:
+                _log.warning("The data have changed since the run in %s began: it goes on with the new ones", folder)
             state.unlink(missing_ok=True)
             for part in filter(None, (train, val_part)):
                 _check(part, load_skeleton(skeleton) if is_drafted else None, exif_frame)

@@ -174,7 +174,7 @@ def remove_outputs_of_the_project(tool: str, arguments: list[str]) -> None:
     """Remove a store or a run that the project folder has and that a command on the page creates."""
     if tool == "build-hdf5" and "--images" in arguments:
         Path(arguments[arguments.index("--output") + 1]).unlink(missing_ok=True)
-    if tool.startswith("train") and not {"--resume", "--checkpoint-path"} & set(arguments):
+    if tool.startswith("train") and "--config" in arguments and not {"--resume", "--checkpoint-path"} & set(arguments):
         config = Path(arguments[arguments.index("--config") + 1])
         shutil.rmtree(Path("checkpoints", config.stem), ignore_errors=True)
 

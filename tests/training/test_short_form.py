@@ -234,11 +234,29 @@ def test_a_run_with_other_data_is_not_continued() -> None:
     RUN.mkdir(parents=True)
     (RUN / "last.pth").touch()
     refused(lambda: train("coco/chairs.json"), CheckpointError, "chairs already contains a run")
+    (RUN / "last.pth").unlink()
+    prepare("coco/chairs.json", SETTINGS)
+    (RUN / "last.pth").touch()
+    prepare("coco/chairs.json", SETTINGS)
+    refused(lambda: train("labels/chairs.json"), CheckpointError, "chairs already contains a run")
+
+
+def test_annotations_that_change_during_a_run_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    prepare("coco/chairs.json", SETTINGS)
+    (RUN / "last.pth").touch()
+    os.utime("coco/photos/1.jpg", (0, 0))
+    prepare("coco/chairs.json", SETTINGS)
+    assert any("The data have changed since the run in checkpoints/chairs began" in text for text in caplog.messages)
 
 
 def test_arguments_that_do_not_belong_together_are_refused() -> None:
     refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out resume")
     refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
+    table = json.dumps(["a", "b"])
+    inline = f"model.skeleton={{keypoints={table}, parts=[{table}]}}"
+    refused(
+        lambda: train("coco/chairs.json", inline), ConfigError, "model.skeleton is the name of a TOML file, or coco"
+    )
 
 
 def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
