@@ -291,8 +291,8 @@ def _check(part: _Part, skeleton: Skeleton | None, exif_frame: ExifFrame) -> Non
             if finding.severity == "error":
                 _log.error("%s", finding)
         raise DataError(f"{errors}: {lint}{repairs}")
-    warnings = ", ".join(finding.code for finding in findings) or "none"
-    _log.info("Checked %s: no errors; warnings: %s: %s%s", part.path, warnings, lint, repairs)
+    warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
+    _log.info("Checked %s (no errors, %s): %s%s", part.path, warnings, lint, repairs)
 
 
 def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
