@@ -27,7 +27,7 @@ from posenet.annotations.rules import describe_errors, lint_annotations, repaira
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
 from posenet.data.build import build_store
-from posenet.errors import ConfigError, DataError
+from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.inference.evaluation import evaluate
 from posenet.messages import pluralize
@@ -35,7 +35,7 @@ from posenet.settings import Config, ExifFrame, load_config
 from posenet.settings.experiments import experiment_names
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.run_settings import RUNS_FOLDER, another_run_error
+from posenet.training.run_settings import RUNS_FOLDER
 
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
@@ -118,9 +118,12 @@ def prepare(
     state = files / "checksum.txt"
     is_started = CheckpointFolder(folder).has_checkpoints()
     origin = files / "source.txt"
-    source_text = str(Path(source).resolve()).encode()
+    source_text = os.fsencode(Path(source).resolve())
     if is_started and not (origin.exists() and read_input(origin) == source_text):
-        raise another_run_error(folder)
+        raise CheckpointError(
+            f"{folder} already contains a run, which has not begun with {source}; choose another folder with "
+            "--checkpoint-path"
+        )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
         write_atomically(origin, source_text)
