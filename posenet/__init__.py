@@ -13,11 +13,12 @@ Prediction: ``Predictor`` runs a trained network; its checkpoint holds the netwo
 ``predict`` writes drawings and files of any number of images and videos, and ``app`` serves a page that shows people in
 images and videos. A ``Tracker`` recognises people from frame to frame of a video. ``decode`` finds the people in maps.
 
-Training: ``build_store`` makes a data set ready for training, ``train`` runs an experiment, and ``evaluate`` computes
-the AP of a checkpoint. A ``TrainingCallback`` receives the measurements of a run. For a training loop of your own,
-``PoseNet`` is the network as a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input and its
-targets, and ``FocalL2Loss`` compares its output with the targets. ``load_config`` reads experiment files,
-``load_weights`` copies weights into a network, and ``load_skeleton`` reads a ``Skeleton`` from a file.
+Training: ``train("data.yaml")`` takes annotations and does all that is needed. Step by step, ``build_store`` makes a
+data set ready for training, ``train`` runs an experiment, and ``evaluate`` computes the AP of a checkpoint. A
+``TrainingCallback`` receives the measurements of a run. For a training loop of your own, ``PoseNet`` is the network as
+a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input and its targets, and ``FocalL2Loss``
+compares its output with the targets. ``load_config`` reads experiment files, ``load_weights`` copies weights into a
+network, and ``load_skeleton`` reads a ``Skeleton`` from a file.
 
 Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy.
 

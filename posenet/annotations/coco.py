@@ -124,6 +124,7 @@ class Category(NamedTuple):
     name: str
     keypoints: Names | None
     edges: Any  # its ``skeleton``, not checked
+    flip_idx: Any = None  # as in YOLO-pose, not checked: for every keypoint the number, from 0, of its twin or its own
 
 
 class FileCheck(NamedTuple):
@@ -531,7 +532,7 @@ def _parse_file_name(name: Any) -> str:
 def _parse_category(entry: Entry) -> Category:
     names = entry.get("keypoints") or []
     keypoints = tuple(map(_text, names)) if isinstance(names, list) else None
-    return Category(_text(entry.get("name", "")), keypoints, entry.get("skeleton"))
+    return Category(_text(entry.get("name", "")), keypoints, entry.get("skeleton"), entry.get("flip_idx"))
 
 
 def _text(value: Any) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import TypeGuard
 
 import numpy as np
 
@@ -54,6 +55,23 @@ def pair_left_right(names: Sequence[str]) -> tuple[Pair, ...]:
             if twin in names:
                 pairs.setdefault(name, twin)
     return tuple(pairs.items())
+
+
+def is_flip_idx(value: object, count: int) -> TypeGuard[list[int]]:
+    """Whether a value is a list of the number, from 0, of every keypoint's twin, or of itself."""
+    if not isinstance(value, list) or len(value) != count or any(type(index) is not int for index in value):
+        return False
+    return all(0 <= index < count and value[index] == own for own, index in enumerate(value))
+
+
+def pair_by_flip_idx(names: Sequence[str], flip_idx: object) -> tuple[Pair, ...]:
+    """The pairs by name, and those of ``flip_idx`` whose keypoints have no twin by name; the earlier one is left."""
+    by_name = pair_left_right(names)
+    if not is_flip_idx(flip_idx, len(names)):
+        return by_name
+    paired = twins(by_name)
+    others = [(names[a], names[b]) for a, b in enumerate(flip_idx) if a < b]
+    return (*by_name, *(pair for pair in others if pair[0] not in paired and pair[1] not in paired))
 
 
 def lacks_sides(file: AnnotationFile) -> list[None]:

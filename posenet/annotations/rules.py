@@ -34,7 +34,7 @@ from posenet.annotations.people import MIN_AREA, SHARE_OF_BOX
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.images import AnnotatedFrame
-from posenet.messages import to_single_line
+from posenet.messages import pluralize, to_single_line
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
 
@@ -155,6 +155,24 @@ def lint_annotations(
         else:
             findings[finding.code] = finding
     return sorted(findings.values(), key=lambda finding: finding.severity)
+
+
+def describe_errors(path: str | Path, findings: Sequence[Finding], is_repaired: bool = False) -> str:
+    """The errors among the findings of a file and the remedy, in one line; empty if there are none."""
+    errors = [finding.code for finding in findings if finding.severity == "error"]
+    if not errors:
+        return ""
+    found = pluralize(len(errors), "kind of error", "kinds of errors")
+    remedy = "fix them as the findings describe"
+    if not is_repaired and any(code in errors for code in repairable(findings)):
+        remedy += ", after posenet annotations fix has repaired what it can"
+    return f"{path} has {found} ({', '.join(errors)}); {remedy}"
+
+
+def repairable(findings: Sequence[Finding]) -> list[str]:
+    """The codes of the findings that ``fix_annotations`` repairs."""
+    codes = {rule.code for rule in RULES if rule.repair is not None}
+    return [finding.code for finding in findings if finding.code in codes]
 
 
 def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) -> None:

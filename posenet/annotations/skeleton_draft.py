@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from posenet.annotations.coco import AnnotationFile, Category, Problem
-from posenet.annotations.left_right import Pair, pair_left_right
+from posenet.annotations.left_right import Pair, pair_by_flip_idx
 from posenet.annotations.rules import refuse_errors
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
@@ -41,8 +41,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
     """Describe the keypoints of a COCO annotation file as a skeleton.
 
     The parts are the edges of the category's ``skeleton``, their mirror images, and the shortest parts that connect all
-    keypoints. Left and right come from the names. The OKS constants are COCO's for COCO's keypoints, else
-    ``DEFAULT_SIGMA``.
+    keypoints. Left and right come from the names, and for others from the ``flip_idx`` of a YOLO-pose set. The OKS
+    constants are COCO's for COCO's keypoints, else ``DEFAULT_SIGMA``.
 
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
@@ -55,7 +55,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
     names = chosen.keypoints or ()
     is_example = file.groups_of_names()[names] & file.has_keypoints & ~file.is_crowd
     joints = file.keypoints.values[is_example & (file.keypoints.problems == Problem.NONE), : len(names)]
-    left_right = pair_left_right(names)
+    left_right = pair_by_flip_idx(names, chosen.flip_idx)
     try:
         edges = _category_edges(chosen)
         parts = _with_mirror_images(edges, left_right)
@@ -221,7 +221,9 @@ def _comments(
             "the root mean square of distance / sqrt(area of the object)."
         )
     if skeleton.left_right:
-        left_right = "Left and right, guessed from the names: a mirrored image swaps them. Check that none is missing."
+        left_right = (
+            "Left and right, from the names, or from flip_idx: a mirrored image swaps them. Check that none is missing."
+        )
     else:
         left_right = "No keypoint has left or right in its name, so a mirrored image swaps none."
         parts.append(left_right)

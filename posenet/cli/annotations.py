@@ -17,7 +17,7 @@ from posenet.annotations.coco import write_output
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
 from posenet.annotations.people import SHARE_OF_BOX
-from posenet.annotations.rules import RULES, fix_annotations, lint_annotations
+from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
@@ -130,13 +130,8 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
     else:
         for finding in findings:
             print_message(finding)
-    errors = [finding.code for finding in findings if finding.severity == "error"]
-    if errors:
-        found = pluralize(len(errors), "kind of error", "kinds of errors")
-        remedy = "fix them as the findings describe"
-        if not is_repaired and any(rule.code in errors and rule.repair for rule in RULES):
-            remedy += ", after posenet annotations fix has repaired what it can"
-        raise DataError(f"{path} has {found} ({', '.join(errors)}); {remedy}")
+    if errors := describe_errors(path, findings, is_repaired):
+        raise DataError(errors)
     if not args.json:
         warnings = pluralize(len(findings), "kind of warning", "kinds of warnings") if findings else "no warnings"
         print_message(f"{path}: no errors, {warnings}")

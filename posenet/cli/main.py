@@ -36,6 +36,7 @@ from posenet.messages import is_out_of_memory, to_single_line, without_worker_tr
 TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
     "build-hdf5": "Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.",
+    "config": "List the experiments by name, such as tiny, or print one as a file to change.",
     "train": "Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues.",
     "train-parallel": "Train a PoseNet on several devices of one machine, in one process (DataParallel).",
     "train-distributed": "Train a PoseNet in several processes, on one machine or several (DistributedDataParallel).",

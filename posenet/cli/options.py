@@ -69,9 +69,7 @@ CHECKPOINT_HELP = "checkpoint of a run, a published one, or a name that posenet 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Declare ``--config`` and ``--set``."""
-    parser.add_argument(
-        "--config", metavar="FILE", help="experiment file (TOML), which replaces defaults; see config/README.md"
-    )
+    parser.add_argument("--config", metavar="NAME", help="experiment: a name that posenet config lists, or a TOML file")
     parser.add_argument(
         "--set",
         nargs="+",

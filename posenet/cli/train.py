@@ -34,6 +34,28 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the annotations and the flags of ``train``."""
+    group = parser.add_argument_group("annotations, in place of data.train")
+    group.add_argument(
+        "data",
+        nargs="?",
+        metavar="ANNOTATIONS",
+        help="data.yaml (YOLO-pose), .json (COCO keypoints or Label Studio), or a folder with one; they are checked "
+        "and built into the run's folder, and the best checkpoint is evaluated; the same command continues the run",
+    )
+    group.add_argument(
+        "--images", metavar="DIR", help="folder of the images; by default, looked for beside the annotations"
+    )
+    group.add_argument(
+        "--val",
+        metavar="FILE",
+        help="annotations for validation; by default, those of the data set, or a split",
+    )
+    group.add_argument("--val-images", metavar="DIR", help="folder of their images; by default, --images")
+    add_run_arguments(parser)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of every training tool.
 
     A flag that overrides a setting has the key of the setting as its name among the parsed arguments.
@@ -56,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-path",
         dest="checkpoint.path",
         metavar="DIR",
-        help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment file)",
+        help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment)",
     )
     _add_setting(group, "--epochs", "train.epochs", "passes over the data", type=int, metavar="N")
     group.add_argument(
@@ -160,10 +182,38 @@ def _add_setting_switch(container: ArgumentContainer, flag: str, key: str, text:
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher()
+    if args.data is not None:
+        return _train_on_annotations(args)
+    for flag in ("images", "val", "val_images"):
+        if getattr(args, flag) is not None:
+            raise ConfigError(f"--{flag.replace('_', '-')} belongs to annotations; give these: posenet train data.yaml")
     check_flags(args)
     from posenet.devices.runtime import Runtime
 
     return train_with_flags(args, Runtime())
+
+
+def _train_on_annotations(args: argparse.Namespace) -> int:
+    """Prepare annotations, and train and evaluate on them, or continue; return the exit status."""
+    if args.resume:
+        raise ConfigError("with annotations, a run continues in its folder; leave out --resume")
+    from posenet.training.short_form import prepare
+
+    overrides = _overrides(args)
+    data = prepare(
+        args.data,
+        overrides,
+        images=args.images,
+        val=args.val,
+        val_images=args.val_images,
+        experiment=args.config,
+    )
+    from posenet.training.train import train_prepared
+
+    result = train_prepared(
+        data, overrides, args.config, warmup=bool(args.warmup), max_steps=args.max_steps, profile=args.profile
+    )
+    return STOPPED_STATUS if result.stopped else 0
 
 
 def check_flags(args: argparse.Namespace) -> None:

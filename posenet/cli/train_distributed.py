@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``train-distributed``."""
-    train.add_arguments(parser)
+    train.add_run_arguments(parser)
     add_process_options(parser).add_argument(
         "--timeout",
         type=minutes,

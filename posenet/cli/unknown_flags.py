@@ -9,6 +9,7 @@ from typing import NamedTuple
 INPUTS = "INPUT"
 """Among the flags that a tool has: it takes inputs without a flag."""
 _TRAINING = "--max-steps"
+_SHORT_FORM = "--val"
 _EVALUATION = "--plots"
 """Flags that only one kind of tool has, by which it is recognised."""
 
@@ -48,6 +49,8 @@ _NO_FLAG = "give the input without a flag"
 _REMEDIES = [
     _same("--min-score", _SCORE),
     _Remedy(_EVALUATION, "evaluation keeps all people, because AP needs them", _SCORE),
+    _Remedy(_SHORT_FORM, "give the annotations without a flag: posenet train data.yaml", f"{_DATA} {_ANNOTATIONS}"),
+    _same("--images", _IMAGES),
     _setting("data.train=FILE.h5, a store that posenet build-hdf5 makes", f"{_DATA} {_INPUT} {_IMAGES} {_ANNOTATIONS}"),
     _same("--images", f"{_DATA} {_INPUT} {_IMAGES}"),
     _same("--annotations", _ANNOTATIONS),

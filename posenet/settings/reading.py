@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeVar
 from posenet.errors import ConfigError
 from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
 from posenet.messages import truncate_for_message
+from posenet.settings.experiments import experiment_remedy, find_experiment, named_experiment
 from posenet.settings.sections import Config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
@@ -28,33 +29,37 @@ _log = logging.getLogger(__name__)
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
 
+DATA_KEYS = ("train", "val", "val_images", "val_annotations")
+"""Settings of ``data`` that name the data."""
+
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), base: Config | None = None) -> Config:
-    """Read an experiment file and apply overrides.
+    """Read an experiment and apply overrides.
 
     Args:
-        path: TOML file; keys that it leaves out keep their values in ``base``.
-        overrides: ``"section.key=value"`` pairs; a value is read as TOML or, if it is not TOML, as plain text.
+        path: TOML file, or the name of an experiment that posenet brings along, such as ``"tiny"``; keys that it leaves
+            out keep their values in ``base``.
+        overrides: ``"section.key=value"`` pairs; a value is read as TOML or, if it is not TOML, as plain text. With
+            the name of an experiment, ``data.train`` replaces all data that the experiment names.
         base: configuration to start from; None means the defaults.
 
     Raises:
         ConfigError: the file is unreadable, a key is unknown, or a value has the wrong type or is out of range.
     """
     tables = config_to_dict(base or Config())
+    pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     if path is not None:
         if not isinstance(path, (str, Path)):
-            raise ConfigError(f"an experiment file is given by its path, not by {truncate_for_message(path)}")
-        remedy = "give the path of an experiment file, such as config/demo.toml"
-        for section, table in read_toml(path, "configuration", remedy).items():
+            raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
+        for section, table in _read_experiment(path, pairs).items():
             if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
                 tables[section].update(table)
             else:
                 tables[section] = table  # an unknown section or a wrong value, which _build_section reports
     file_source = str(path or "configuration")
-    pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     if not pairs:
         return config_from_dict(tables, file_source)
     overridden_tables = copy.deepcopy(tables)
@@ -66,6 +71,18 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         # If the tables are wrong without the overrides too, this raises an error that names the file instead.
         config_from_dict(tables, file_source)
         raise
+
+
+def _read_experiment(path: str | Path, pairs: Sequence[str]) -> dict[str, Any]:
+    """The tables of an experiment, without its data if it is given by name and the overrides name others."""
+    name = named_experiment(path)
+    if not name:
+        return read_toml(path, "configuration", experiment_remedy())
+    tables = read_toml(find_experiment(name), "configuration", "install posenet again")
+    if any(isinstance(pair, str) and pair.partition("=")[0].strip() == "data.train" for pair in pairs):
+        for key in DATA_KEYS:
+            tables["data"].pop(key, None)
+    return tables
 
 
 def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", ignore_unknown: bool = False) -> Config:

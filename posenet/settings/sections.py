@@ -441,7 +441,7 @@ class CheckpointConfig:
     """``checkpoint``: where a run is saved, and when, in addition to the end of every epoch."""
 
     path: str = ""
-    """Folder of the run; empty means checkpoints/<name of the experiment file>."""
+    """Folder of the run; empty means checkpoints/<name of the experiment>."""
     every_steps: int = 0
     """Optimizer steps between checkpoints; 0 is off."""
     every_minutes: float = 10.0

@@ -14,8 +14,9 @@ from posenet.checkpoints.file import require_checkpoint_file
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use
 from posenet.checkpoints.named import find_weights
 from posenet.data.store import require_store_files
-from posenet.errors import CheckpointError, ConfigError
+from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config, OptimConfig, load_config
+from posenet.settings.experiments import shipped_experiment
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""
@@ -45,7 +46,14 @@ def check_before_start(
     if folder.has_checkpoints():
         raise another_run_error(folder.path)
     settings = settings_of_new_run(config, overrides)
-    require_data(settings)
+    try:
+        require_data(settings)
+    except DataError as error:
+        experiment = shipped_experiment(config)
+        if experiment and load_config(experiment).data.train == settings.data.train:
+            how = f"the first lines of posenet config {experiment} say how"
+            raise DataError(f"{error}; {how}, or name your own with --set data.train=FILE.h5") from error
+        raise
     for path in (settings.train.weights, settings.train.teacher):
         if path:
             find_weights(path)
@@ -55,8 +63,8 @@ def require_data(settings: Config) -> None:
     """``ConfigError`` if ``data.train`` is not set; ``DataError`` if a file of it or of ``data.val`` is missing."""
     if not settings.data.train:
         raise ConfigError(
-            "data.train is not set; build a store with posenet build-hdf5 and set it in the experiment "
-            "file or with --set data.train=FILE.h5"
+            "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
+            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
         )
     require_store_files(settings.data.train)
     require_store_files(settings.data.val)
@@ -88,7 +96,7 @@ def folder_of_run(config: Config | str | Path | None, overrides: Sequence[str], 
 
 
 def settings_of_new_run(config: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:
-    """The settings with a folder: by default, one named after the experiment file."""
+    """The settings with a folder: by default, one named after the experiment."""
     if isinstance(config, Config):
         settings = load_config(None, overrides, base=config)
         name = "run"

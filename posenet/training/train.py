@@ -23,7 +23,7 @@ from posenet.checkpoints.folder import CheckpointFolder, RunStatusFile, own_run_
 from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.loader import Batch
-from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, total_memory
+from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_memory, select_device, total_memory
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
@@ -32,7 +32,7 @@ from posenet.files import check_outputs
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
 from posenet.progress_bar import progress_bar
-from posenet.settings import Config, config_to_dict
+from posenet.settings import Config, ModelConfig, config_to_dict
 from posenet.training.agreement import require_same_run
 from posenet.training.averaging import WeightAverage
 from posenet.training.batch_norm import BatchNormStatistics
@@ -54,6 +54,7 @@ from posenet.training.profiling import profiled_steps
 from posenet.training.progress import Progress
 from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
 from posenet.training.run_settings import another_run_error, folder_of_run
+from posenet.training.short_form import PreparedData, choose_experiment, conclude, is_data, prepare
 from posenet.training.step import StepResult, TrainStep
 from posenet.training.stores import describe_contents, describe_paths, open_stores, refuse_trained_images
 from posenet.training.teacher import load_teacher, require_same_teacher
@@ -61,6 +62,9 @@ from posenet.training.validation import CocoValidation, image_losses, validation
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
+
+LARGE_ON_CPU = 5_000_000
+"""From this number of parameters on, a run on a CPU names a smaller network."""
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +91,10 @@ def train(
     config: Config | str | Path | None = None,
     overrides: Iterable[str] = (),
     *,
+    images: str | Path | None = None,
+    val: str | Path | None = None,
+    val_images: str | Path | None = None,
+    experiment: Config | str | Path | None = None,
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
@@ -102,9 +110,18 @@ def train(
     works only in the main thread. With workers for data (``data.workers``), a script calls this function below
     ``if __name__ == "__main__":``.
 
+    Annotations in the place of an experiment are imported, checked, split and built into the folder of the run before
+    the training, and the best checkpoint is evaluated after it (see ``short_form``). The same call continues the run.
+
     Args:
-        config: an experiment file, or all settings of the run. None means the defaults.
+        config: an experiment, as the path of its file or the name of one that posenet brings along, such as ``"tiny"``;
+            or all settings of the run. None means the defaults. Or annotations: the ``data.yaml`` of a YOLO-pose data
+            set, a COCO keypoint file or JSON export of Label Studio, or a folder with one of them.
         overrides: ``"section.key=value"`` pairs that override settings.
+        images: folder of the images of a COCO file or of Label Studio; None looks for them beside the file.
+        val: annotations for validation; None takes those of the data set, or splits off some images.
+        val_images: folder of their images; None means ``images``.
+        experiment: with annotations, the experiment in one of the forms above; None chooses one for the device.
         resume: True continues from the newest intact checkpoint of the run's folder, or starts a new run if there is
             none. A path is a checkpoint or the folder of a run. The settings in the checkpoint are kept, except those
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
@@ -128,6 +145,21 @@ def train(
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
+    if is_data(config):
+        if runtime.world_size > 1:
+            raise ConfigError(
+                "annotations are prepared by one process; build stores with posenet build-hdf5, and name them with "
+                "--set data.train=FILE.h5"
+            )
+        if not isinstance(resume, bool):
+            raise ConfigError("with annotations, a run continues in its folder; leave out resume")
+        data = prepare(config, pairs, images=images, val=val, val_images=val_images, experiment=experiment)
+        options = {"warmup": warmup, "max_steps": max_steps, "profile": profile, "callbacks": callbacks}
+        return train_prepared(data, pairs, experiment, **options, progress=progress, runtime=runtime)
+    if any(value is not None for value in (images, val, val_images, experiment)):
+        raise ConfigError(
+            "images, val, val_images and experiment belong to annotations; give these as the first argument"
+        )
     with runtime.explain_errors(), catch_stop_signals() as stop_requested, contextlib.ExitStack() as stack:
         text_log = TextLog()
         if runtime.is_main:
@@ -175,6 +207,8 @@ def train(
         status = runtime.run_on_main(open_folder)
         stack.callback(trainer.close)
         _log.info(trainer.describe())
+        if is_new and (advice := _advise_on_network(config, trainer)):
+            _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(trainer.resume, checkpoint, continues_run))
             checkpoint = None  # free the memory; partial, because a lambda would keep it
@@ -186,6 +220,26 @@ def train(
         if status is not None and result.stopped:
             status.final = "stopped"
         return result
+
+
+def train_prepared(
+    data: PreparedData,
+    overrides: Sequence[str] = (),
+    experiment: Config | str | Path | None = None,
+    **options: Any,
+) -> TrainingResult:
+    """Train on prepared annotations, or continue the run in their folder, and evaluate the best checkpoint.
+
+    ``options`` are arguments of ``train``. Without an experiment, a run that continues keeps its own.
+    """
+    device = data.settings.train.device
+    config = experiment
+    if config is None and not data.is_started:
+        config = choose_experiment(has_accelerator=select_device(device).type != "cpu")
+    result = train(config, [*data.overrides, *overrides], resume=data.is_started, **options)
+    if result.finished or not (result.stopped or options.get("max_steps")):
+        conclude(data, options.get("progress", True))
+    return result
 
 
 def _compare_folders(
@@ -227,6 +281,19 @@ def _describe_lr(config: Config, runtime: Runtime) -> str:
     processes = pluralize(world_size, "process", "processes")
     rule = f" x {processes}" if optim.scale_lr else ", not scaled"
     return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
+
+
+def _advise_on_network(config: Config | str | Path | None, trainer: Trainer) -> str:
+    """What to say about a network that is large for the device, or that is the default; empty for others."""
+    network, default = trainer.config.model, ModelConfig()
+    is_default = (network.stacks, network.width, network.growth) == (default.stacks, default.width, default.growth)
+    if trainer.runtime.device.type == "cpu" and trainer.num_parameters > LARGE_ON_CPU:
+        reason = f"{trainer.num_parameters / 1e6:.1f} M parameters are many for a CPU: a step may take minutes"
+    elif config is None and is_default:
+        reason = "without --config, the network is the published one for COCO"
+    else:
+        return ""
+    return f"{reason}; --config tiny is a small network, and posenet config lists all experiments"
 
 
 class Trainer:
@@ -322,15 +389,18 @@ class Trainer:
     def describe(self) -> str:
         """The network, the data and the folder of the run."""
         model = self.config.model
-        parameters = sum(parameter.numel() for parameter in self.network.parameters()) / 1e6
         store = self.stores.train
         samples = store.num_images if self.config.data.framing == "image" else len(store)
         without_loss = "; data.val is not set: no validation loss" if self.stores.val is None else ""
         return (
             f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
-            f"({parameters:.1f} M parameters) on {pluralize(samples, 'sample')} of "
+            f"({self.num_parameters / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
             f"{describe_paths(self.config.data.train)}{without_loss}; the run is in {self.folder.path}"
         )
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.network.parameters())
 
     @property
     def progress(self) -> Progress:

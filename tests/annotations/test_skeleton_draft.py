@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout, pair_left_right
+from posenet.annotations.left_right import pair_left_right
+from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO, load_skeleton

@@ -61,6 +61,7 @@ NOT_RUN = {
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
     r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
+    r"posenet predict photo\.jpg$": "downloads them; tests/inference/test_predict.py has no other difference",
     r"posenet train .*--(teacher|weights) simplepose": "downloads them; tests/training has a teacher and weights",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/cluster runs it",
@@ -175,7 +176,7 @@ def remove_outputs_of_the_project(tool: str, arguments: list[str]) -> None:
     """Remove a store or a run that the project folder has and that a command on the page creates."""
     if tool == "build-hdf5" and "--images" in arguments:
         Path(arguments[arguments.index("--output") + 1]).unlink(missing_ok=True)
-    if tool.startswith("train") and not {"--resume", "--checkpoint-path"} & set(arguments):
+    if tool.startswith("train") and "--config" in arguments and not {"--resume", "--checkpoint-path"} & set(arguments):
         config = Path(arguments[arguments.index("--config") + 1])
         shutil.rmtree(Path("checkpoints", config.stem), ignore_errors=True)
 
@@ -269,6 +270,7 @@ def write_inputs() -> None:
     """Images, a video, numbered images and an animation for prediction."""
     images = sorted(Path("data/demo/coco/val2017").glob("*.jpg"))
     shutil.copytree(images[0].parent, "photos")
+    shutil.copy(images[0], "photo.jpg")
     shutil.copy(images[0], images[0].with_name("000010000005.jpg"))
     write_image(Path("b.png"), np.zeros((40, 50, 3), np.uint8))
     write_video(Path("clip.mp4"), count=3)

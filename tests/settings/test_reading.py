@@ -187,7 +187,7 @@ def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:
             load_config(None, overrides)
     for path in (7, ["a.toml"], b"a.toml"):
         with pytest.raises(
-            ConfigError, match=rf"an experiment file is given by its path, not by {re.escape(repr(path))}"
+            ConfigError, match=rf"an experiment is given by its name or path, not by {re.escape(repr(path))}"
         ):
             load_config(path)
     assert load_config(None, "train.epochs=3").train.epochs == 3

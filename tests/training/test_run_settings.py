@@ -10,6 +10,7 @@ import pytest
 from posenet.errors import PosenetError
 from posenet.training.run_settings import check_before_start
 from tests.helpers.locks import locked_by_another_process
+from tests.helpers.source_files import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +68,18 @@ def test_a_run_that_cannot_start_is_refused(overrides: list[str], options: dict[
     with pytest.raises(PosenetError) as error:
         check_before_start(None, overrides, options.pop("resume", False), **options)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize("path", ["demo", ROOT / "config" / "demo.toml"])
+def test_a_missing_store_of_an_experiment_says_what_to_do_before(path: str | Path) -> None:
+    with pytest.raises(PosenetError) as error:
+        check_before_start(path, [], False)
+    assert str(error.value) == (
+        "data/demo/train.h5 does not exist; build it with posenet build-hdf5; the first lines of posenet config demo "
+        "say how, or name your own with --set data.train=FILE.h5"
+    )
+    with pytest.raises(PosenetError, match=r"b.h5 does not exist; build it with posenet build-hdf5$"):
+        check_before_start(path, ["data.train=b.h5"], False)
 
 
 def test_a_folder_in_use_is_refused_before_anything_else() -> None:

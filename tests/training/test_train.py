@@ -88,11 +88,29 @@ def test_settings_may_be_a_file_an_object_or_overrides(
     assert find_differences(weights(other_seed.folder), weights(runs["mine"].folder))
 
 
+@pytest.mark.parametrize(
+    "network, message",
+    [
+        (["model.width=64", "model.growth=64"], "M parameters are many for a CPU: a step may take minutes"),
+        (["model.width=32"], ""),
+    ],
+)
+def test_a_network_that_is_large_for_a_cpu_is_named_before_the_first_step(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, network: list[str], message: str
+) -> None:
+    result = train_tiny(stores, tmp_path, "model.stacks=2", *network, max_steps=1)
+    assert result.steps == 1
+    remedy = "--config tiny is a small network, and posenet config lists all experiments"
+    texts = [text for text in caplog.messages if remedy in text]
+    assert len(texts) == bool(message)
+    assert all(message in text for text in texts)
+
+
 def test_wrong_arguments_are_a_config_error() -> None:
     for overrides in ({"train.epochs": 3}, ["train.epoch=1"], "train.epochs"):
         with pytest.raises(ConfigError, match=r"train\.epoch"):
             posenet.train(None, overrides)
-    with pytest.raises(ConfigError, match="experiment file"):
+    with pytest.raises(ConfigError, match="an experiment is given by its name or path"):
         posenet.train(3)
     with pytest.raises(ConfigError, match="max_steps is -1"):
         posenet.train(max_steps=-1)

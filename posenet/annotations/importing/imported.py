@@ -42,6 +42,7 @@ def to_coco(
     keypoints: Sequence[str],
     whole: float,
     notes: Sequence[str],
+    flip_idx: Sequence[int] | None = None,
 ) -> ImportedAnnotations:
     """Convert the people of all images to COCO annotations in pixels. Areas are estimated (see ``estimate_area``).
 
@@ -50,6 +51,7 @@ def to_coco(
         categories: their names by id.
         keypoints: names of the keypoints of all categories; COCO's names get COCO's connections.
         whole: the share that is the whole image: 1 for fractions, 100 for percentages.
+        flip_idx: for every keypoint the number of its twin on the other side, or its own; None if that is not known.
 
     Raises:
         DataError: an image cannot be read, or its name cannot be written to JSON and read again.
@@ -57,6 +59,8 @@ def to_coco(
     folder = Path(os.path.commonpath([path.parent for path in people_of]))
     edges = COCO_CATEGORY["skeleton"] if tuple(keypoints) == COCO.file_names else []
     shape = {"keypoints": list(keypoints), "skeleton": edges}
+    if flip_idx is not None:
+        shape["flip_idx"] = list(flip_idx)
     images: list[Entry] = []
     annotations: list[Entry] = []
     for image_id, (path, people) in enumerate(people_of.items(), start=1):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, to_coco
-from posenet.annotations.left_right import pair_left_right
+from posenet.annotations.left_right import is_flip_idx, pair_left_right
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import find_images
@@ -37,11 +37,12 @@ class YoloFormat(NamedTuple):
 
 
 def import_yolo_pose(
-    data_file: str | Path, split: str = "train", keypoints: Sequence[str] | None = None
+    data_file: str | Path, split: str = "train", keypoints: Sequence[str] | None = None, number_unnamed: bool = False
 ) -> ImportedAnnotations:
     """Read one split, such as train or val, of the YOLO-pose data set of a ``data.yaml``.
 
     The names of the keypoints are given in order; None takes them from ``kpt_names``, or COCO's if there are 17.
+    ``number_unnamed`` calls keypoints without names keypoint_1, keypoint_2 and so on.
 
     Raises:
         ConfigError: PyYAML is not installed.
@@ -49,7 +50,7 @@ def import_yolo_pose(
     """
     data_file = Path(data_file)
     content = _read_yaml(data_file)
-    layout = _parse_format(content, data_file, keypoints)
+    layout = _parse_format(content, data_file, keypoints, number_unnamed)
     paths = _find_images(content, data_file, split)
     label_paths = [label_path(path) for path in paths]
     num_without = sum(not path.is_file() for path in label_paths)
@@ -59,15 +60,31 @@ def import_yolo_pose(
     notes = []
     if num_without:
         notes.append(f"{pluralize(num_without, 'image')} without a label file: kept, with nobody in it")
-    twin_of = twins(pair_left_right(layout.keypoints))
-    expected = [layout.keypoints.index(twin_of.get(name, name)) for name in layout.keypoints]
-    if isinstance(content.get("flip_idx"), list) and content["flip_idx"] != expected:
+    flip_idx = content.get("flip_idx") or None
+    if flip_idx is not None and not is_flip_idx(flip_idx, len(layout.keypoints)):
+        raise DataError(
+            f"{data_file}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all "
+            f"{len(layout.keypoints)} keypoints, counted from 0; correct it, or leave it out"
+        )
+    if flip_idx is not None and _contradicts_names(flip_idx, layout.keypoints):
         notes.append(
             "flip_idx pairs other keypoints than the names of left and right do; check the order of the names, "
             "and left_right in the skeleton"
         )
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    return to_coco(people_of, categories, layout.keypoints, 1, notes)
+    return to_coco(people_of, categories, layout.keypoints, 1, notes, flip_idx)
+
+
+def has_own_split(data_file: str | Path, split: str) -> bool:
+    """Whether a ``data.yaml`` names other images for this split than for train."""
+    content = _read_yaml(Path(data_file))
+    return bool(content.get(split)) and content[split] != content.get("train")
+
+
+def _contradicts_names(flip_idx: Sequence[int], names: Sequence[str]) -> bool:
+    twin_of = twins(pair_left_right(names))
+    pairs = [(name, names[index]) for name, index in zip(names, flip_idx)]
+    return any(twin_of.get(name, other) != other or twin_of.get(other, name) != name for name, other in pairs)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -88,7 +105,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parse_format(content: dict[str, Any], path: Path, keypoints: Sequence[str] | None) -> YoloFormat:
+def _parse_format(
+    content: dict[str, Any], path: Path, keypoints: Sequence[str] | None, number_unnamed: bool
+) -> YoloFormat:
     shape = content.get("kpt_shape")
     if not isinstance(shape, list) or len(shape) != 2 or type(shape[0]) is not int or shape[0] < 1:
         raise DataError(f"{path} has no kpt_shape [keypoints, 2 or 3]; give the data.yaml of a YOLO-pose data set")
@@ -101,6 +120,8 @@ def _parse_format(content: dict[str, Any], path: Path, keypoints: Sequence[str] 
     if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
         raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
     names = tuple(keypoints or _listed_names(content) or (COCO.file_names if count == len(COCO.file_names) else ()))
+    if not names and number_unnamed:
+        names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
     if len(names) != count or len(set(names)) != count:
         found = (
             f"has {count} keypoints, {len(names)} different names are known" if names else "does not name its keypoints"

@@ -161,12 +161,20 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     change(data_file, kpt_names=f"{{0: {names}}}")
     assert found() == names
     assert found(names[::-1]) == names[::-1]
-    notes = import_yolo_pose(data_file).notes
+    assert not any("flip_idx" in note for note in import_yolo_pose(data_file).notes)  # no name has a side
+    swapped = ("left_eye", *COCO.file_names[:1], *COCO.file_names[2:])
+    notes = import_yolo_pose(data_file, "train", swapped).notes
     assert any("flip_idx pairs other keypoints" in note for note in notes)
+    assert import_yolo_pose(data_file, number_unnamed=True).document["categories"][0]["keypoints"] == names
     for bad in (names[:3], names[:16] + names[:1]):
         with pytest.raises(DataError, match="--keypoints"):
             found(bad)
-    change(data_file, kpt_names=None, kpt_shape="[5, 3]")
+    change(data_file, flip_idx="[1, 0]")
+    with pytest.raises(
+        DataError, match=r"flip_idx \[1, 0\] is not a list of the twins of all 17 keypoints, counted from"
+    ):
+        found()
+    change(data_file, kpt_names=None, flip_idx="[]", kpt_shape="[5, 3]")
     with pytest.raises(DataError, match="does not name its keypoints; name all 5 in their order by --keypoints"):
         import_yolo_pose(data_file)
 

@@ -1,0 +1,63 @@
+"""The experiments that posenet brings along: TOML files, found by name."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from posenet.errors import ConfigError
+from posenet.files import read_input
+
+EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
+"""Their files; in a checkout, a link to the folder config/."""
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments."""
+    return sorted(path.stem for path in EXPERIMENTS_FOLDER.glob("*.toml"))
+
+
+def named_experiment(config: object) -> str:
+    """The name of the experiment that a ``--config`` means; empty if it is a file or no text.
+
+    A file comes first; a folder of the name, such as that of a run, is in nobody's way.
+    """
+    if not isinstance(config, (str, Path)):
+        return ""
+    path = Path(config)
+    is_name = path.name == str(config) and not path.suffix
+    return path.name if is_name and (path.is_dir() or not path.exists()) else ""
+
+
+def shipped_experiment(config: object) -> str:
+    """The name of an experiment that is given by its name or by the path of its own file; empty for others."""
+    name = named_experiment(config)
+    if name or not isinstance(config, (str, Path)):
+        return name
+    path = Path(config).resolve()
+    return path.stem if path.parent == EXPERIMENTS_FOLDER.resolve() else ""
+
+
+def find_experiment(name: str) -> Path:
+    """The file of an experiment; ``ConfigError`` if there is no experiment of this name."""
+    names = experiment_names()
+    if name not in names:
+        similar = difflib.get_close_matches(name, names, n=1)
+        suggestion = f"did you mean {similar[0]}? " if similar else ""
+        raise ConfigError(f"there is no experiment {name}; {suggestion}{experiment_remedy()}")
+    return EXPERIMENTS_FOLDER / f"{name}.toml"
+
+
+def experiment_remedy() -> str:
+    """What an error says where an experiment is not found."""
+    return f"give a name ({', '.join(experiment_names())}) or the path of a TOML file"
+
+
+def experiment_text(name: str) -> str:
+    """The TOML file of an experiment, with its comments."""
+    return read_input(find_experiment(name)).decode()
+
+
+def experiment_summary(name: str) -> str:
+    """What an experiment is for: the first line of its file."""
+    return experiment_text(name).partition("\n")[0].lstrip("# ")

@@ -1,0 +1,370 @@
+"""From annotations as they are to a trained network: the sequence of steps behind ``posenet train data.yaml``.
+
+``prepare`` imports, checks and splits the annotations, drafts the skeleton and builds the stores; ``train`` then trains
+on them, and ``conclude`` evaluates the best checkpoint. Every step calls the public function of a tool, and logs one
+line that names the command that does it alone. All files that it makes are in the folder ``data`` of the run. They are
+made again only if the data have changed.
+
+Importing this module does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeGuard
+
+from posenet.annotations.coco import read_document, select_sections, write_output
+from posenet.annotations.importing.label_studio import import_label_studio
+from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose
+from posenet.annotations.rules import describe_errors, lint_annotations, repairable
+from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
+from posenet.data.build import build_store
+from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.files import read_input, sha256_of, write_atomically
+from posenet.inference.evaluation import evaluate
+from posenet.messages import pluralize
+from posenet.settings import Config, ExifFrame, load_config
+from posenet.settings.experiments import experiment_names
+from posenet.skeleton import COCO, Skeleton, load_skeleton
+from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
+from posenet.training.run_settings import RUNS_FOLDER
+
+YAML_SUFFIXES = (".yaml", ".yml")
+DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
+"""What annotations are called; experiments end in .toml."""
+PLAIN_NAMES = ("data", "dataset", "annotations", "result", "train")
+"""Names of annotation files that do not tell one set from another: a run takes that of the folder."""
+VALIDATION_SHARE = 0.1
+"""Share of the images that is split off for validation."""
+SAMPLED_NAMES = 20
+"""Number of listed images that must be in a folder for it to be that of the images."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """Data that are ready for training."""
+
+    folder: Path
+    """Folder of the run."""
+    overrides: tuple[str, ...]
+    """Settings of the run: its folder, its data and its skeleton."""
+    images: Path
+    """Folder of the validation images."""
+    annotations: Path
+    """Their COCO keypoint file."""
+    settings: Config
+    """Those that were given, without an experiment those of tiny."""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the folder contains checkpoints of the run."""
+        return CheckpointFolder(self.folder).has_checkpoints()
+
+
+class _Part(NamedTuple):
+    """The annotations of one split."""
+
+    path: Path  # a COCO keypoint file
+    document: dict[str, Any]
+    images: Path
+
+
+def is_data(source: object) -> TypeGuard[str | Path]:
+    """Whether the first argument of ``train`` names annotations, not an experiment."""
+    if not isinstance(source, (str, Path)):
+        return False
+    path = Path(source)
+    return path.suffix.lower() in DATA_SUFFIXES or (path.is_dir() and str(source) not in experiment_names())
+
+
+def prepare(
+    source: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    images: str | Path | None = None,
+    val: str | Path | None = None,
+    val_images: str | Path | None = None,
+    experiment: Config | str | Path | None = None,
+) -> PreparedData:
+    """Import, check and split annotations, draft their skeleton, and build their stores in the folder of the run.
+
+    What is there already, and fits the data, stays as it is. The arguments are those of ``train``.
+
+    Raises:
+        CheckpointError: the folder of the run is in use, or contains a run with other data.
+        ConfigError: a setting is not valid.
+        DataError: the annotations or the images cannot be used.
+    """
+    train_file, val_file = _find_annotations(Path(source), None if val is None else Path(val))
+    if isinstance(experiment, Config):
+        settings = load_config(None, overrides, base=experiment)
+    else:
+        settings = load_config(experiment or "tiny", overrides)
+    pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
+    exif_frame = settings.data.exif_frame
+    folder = Path(settings.checkpoint.path or RUNS_FOLDER / _name_of_run(Path(source)))
+    refuse_run_in_use(folder)
+    files = folder / "data"
+    state = files / "checksum.txt"
+    is_started = CheckpointFolder(folder).has_checkpoints()
+    origin = files / "source.txt"
+    source_text = os.fsencode(Path(source).resolve())
+    if is_started and not (origin.exists() and read_input(origin) == source_text):
+        raise CheckpointError(
+            f"{folder} already contains a run, which has not begun with {source}; choose another folder with "
+            "--checkpoint-path"
+        )
+    with run_lock(folder):
+        files.mkdir(exist_ok=True)
+        write_atomically(origin, source_text)
+        train = _read_part(train_file, "train", images, files)
+        val_part = None if val_file is None else _read_part(val_file, "val", val_images or images, files)
+        skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
+        is_drafted = str(skeleton) == BUILT_IN or skeleton.exists()
+        if "model.skeleton" in pairs and not is_drafted:
+            raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
+        is_new = not state.exists() or read_input(state) != _checksum([train, val_part], skeleton, exif_frame)
+        if is_new:
+            if is_started:
+                _log.warning("The data have changed since the run in %s began: it goes on with the new ones", folder)
+            state.unlink(missing_ok=True)
+            for part in filter(None, (train, val_part)):
+                _check(part, load_skeleton(skeleton) if is_drafted else None, exif_frame)
+        if not is_drafted:
+            _draft(train, skeleton)
+        digest = _checksum([train, val_part], skeleton, exif_frame)
+        if val_part is None:
+            train, val_part = _split(train, files)
+        if is_new:
+            _build(train, files / "train.h5", skeleton, exif_frame)
+            _build(val_part, files / "val.h5", skeleton, exif_frame)
+            write_atomically(state, digest)
+        else:
+            _log.info("The data have not changed: using the stores and the skeleton in %s", files)
+    values = {
+        "checkpoint.path": folder,
+        "data.train": files / "train.h5",
+        "data.val": files / "val.h5",
+        "data.val_images": val_part.images,
+        "data.val_annotations": val_part.path,
+        "model.skeleton": skeleton,
+    }
+    # A text in JSON is one in TOML, too.
+    data = [f"{key}={json.dumps(str(value), ensure_ascii=False)}" for key, value in values.items()]
+    return PreparedData(folder, tuple(data), val_part.images, val_part.path, settings)
+
+
+def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]:
+    """The annotation files of a source for training and for validation; None if there is none for validation."""
+    if source.is_dir():
+        train, found = _search_folder(source)
+        val = val or found
+    else:
+        train = source
+    if train.suffix.lower() not in DATA_SUFFIXES or not train.exists():
+        reason = "is not a file of annotations" if train.exists() else "does not exist"
+        raise DataError(
+            f"{train} {reason}; give a data.yaml (YOLO-pose), a .json (COCO keypoints or Label Studio) or a folder "
+            "with one; an experiment is named with --config, a store with --set data.train=FILE.h5"
+        )
+    if val is None and train.suffix.lower() in YAML_SUFFIXES and has_own_split(train, "val"):
+        val = train
+    return train, val
+
+
+def _search_folder(folder: Path) -> tuple[Path, Path | None]:
+    """The annotation files of a folder: its data.yaml, or COCO files for train and val, or its only file."""
+    tables = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in YAML_SUFFIXES]
+    if len(tables) == 1:
+        return tables[0], None
+    texts = sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")])
+    texts = [path for path in texts if "keypoints" in path.stem] or texts
+    trains = [path for path in texts if "train" in path.stem]
+    vals = [path for path in texts if "val" in path.stem]
+    if len(trains) == 1 and len(vals) <= 1:
+        return trains[0], next(iter(vals), None)
+    if len(tables) + len(texts) == 1:
+        return texts[0], None
+    found = ", ".join(path.name for path in [*tables, *texts][:SAMPLED_NAMES]) or "none"
+    raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
+
+
+def _name_of_run(source: Path) -> str:
+    """The name of the folder or file; that of the folder for a file called data.yaml, train.json and so on."""
+    path = source.resolve()
+    if path.is_dir() or (path.stem.lower() not in PLAIN_NAMES and not path.stem.startswith("person_keypoints")):
+        return path.stem
+    folder = path.parent.parent if path.parent.name == "annotations" else path.parent
+    return folder.name or "run"
+
+
+def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
+    """Read a COCO file, or import another one into the folder."""
+    is_yolo = file.suffix.lower() in YAML_SUFFIXES
+    content = None if is_yolo else read_document(file)
+    if isinstance(content, dict):
+        sections = select_sections(content, file)
+        return _Part(file, sections, Path(images) if images else _find_images(file, sections["images"]))
+    output = folder / f"imported_{split}.json"
+    words: list[object] = ["annotations", "import", file]
+    if is_yolo:
+        imported = import_yolo_pose(file, split, number_unnamed=True)
+        words += ["--split", split]
+    else:
+        imported = import_label_studio(file, images or file.parent)
+        words += ["--images", images or file.parent]
+    document = imported.document
+    names = document["categories"][0]["keypoints"]
+    if names[:1] == ["keypoint_1"]:
+        _log.warning(
+            "%s does not name its keypoints: they are called keypoint_1 and so on; list them in kpt_names", file
+        )
+        words += ["--keypoints", *names]
+    write_output(output, json.dumps(document))
+    counts = pluralize(len(document["images"]), "image"), pluralize(len(document["annotations"]), "object")
+    _log.info("Imported %s with %s: %s", *counts, _command(*words, "--output", output))
+    for note in imported.notes:
+        _log.info("%s", note)
+    return _Part(output, document, imported.folder)
+
+
+def _find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
+    """The only folder beside an annotation file that has the images which it lists."""
+    names = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)][:SAMPLED_NAMES]
+    base = file.parent.parent if file.parent.name == "annotations" else file.parent
+    folders = [Path(folder) for folder, _, _ in os.walk(base)]
+    found = [folder for folder in folders if names and all((folder / name).is_file() for name in names)]
+    if len(found) == 1:
+        return found[0]
+    reason = f"{' and '.join(map(str, found[:2]))} both have" if found else f"no folder in {base} has"
+    raise DataError(f"{reason} the images of {file}; name the folder with --images, or --val-images for validation")
+
+
+def _draft(train: _Part, output: Path) -> None:
+    """Draft the skeleton of annotations without errors, and write it; that of COCO if the keypoints are COCO's."""
+    command = _command("annotations", "skeleton", train.path, "--output", output)
+    try:
+        draft = draft_skeleton(train.path)
+    except DataError as error:
+        remedy = "draft the skeleton with posenet annotations skeleton, and name it with --set model.skeleton=FILE.toml"
+        raise DataError(f"{error}; or {remedy}") from error
+    skeleton = draft.skeleton
+    if skeleton.file_names == COCO.file_names:
+        write_output(output, skeleton_to_toml(COCO))
+        _log.info("Skeleton: that of COCO: %s", command)
+        return
+    write_output(output, skeleton_to_toml(skeleton, draft.comments))
+    pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
+    counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
+    _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
+
+
+def _checksum(parts: Iterable[_Part | None], skeleton: Path, exif_frame: ExifFrame) -> bytes:
+    """A text that is another one if annotations, sizes or times of images, or the file of the skeleton have changed."""
+    digest = hashlib.sha256(exif_frame.encode())
+    if skeleton.exists():
+        digest.update(sha256_of(skeleton).encode())
+    for part in filter(None, parts):
+        digest.update(sha256_of(part.path).encode() + str(part.images.absolute()).encode())
+        for image in part.document["images"]:
+            path = part.images / str(image.get("file_name"))
+            status = path.stat() if path.is_file() else None
+            digest.update(repr(status and (status.st_size, status.st_mtime_ns)).encode())
+    return digest.hexdigest().encode()
+
+
+def _check(part: _Part, skeleton: Skeleton | None, exif_frame: ExifFrame) -> None:
+    """Lint annotations and images; ``DataError`` if there are errors."""
+    findings = lint_annotations(part.path, part.images, skeleton, exif_frame)
+    lint = _command("annotations", "lint", part.path, "--images", part.images)
+    fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", "fixed.json")
+    repairs = f"; {fix} repairs {', '.join(codes)}" if (codes := repairable(findings)) else ""
+    if errors := describe_errors(part.path, findings):
+        for finding in findings:
+            if finding.severity == "error":
+                _log.error("%s", finding)
+        raise DataError(f"{errors}: {lint}{repairs}")
+    warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
+    _log.info("Checked %s (no errors, %s): %s%s", part.path, warnings, lint, repairs)
+
+
+def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
+    """Split off images for validation; a checksum of its name decides for each, so that it stays where it is."""
+    document = part.document
+    with_people = {entry.get("image_id") for entry in document["annotations"] if any(entry.get("keypoints") or [])}
+    names = {image["id"]: image["file_name"] for image in document["images"] if image["id"] in with_people}
+    if len(names) < 2:
+        raise DataError(f"{part.path} has keypoints in {pluralize(len(names), 'image')}; training needs two or more")
+    rank = {number: int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32 for number, name in names.items()}
+    ordered = sorted(rank, key=rank.__getitem__)
+    count = sum(value < VALIDATION_SHARE for value in rank.values())
+    chosen = set(ordered[: min(max(count, 1), len(ordered) // 2)])
+    parts = []
+    for name, is_val in (("train", False), ("val", True)):
+        content = document | {
+            "images": [image for image in document["images"] if (image["id"] in chosen) == is_val],
+            "annotations": [entry for entry in document["annotations"] if (entry["image_id"] in chosen) == is_val],
+        }
+        write_output(folder / f"{name}.json", json.dumps(content))
+        parts.append(_Part(folder / f"{name}.json", content, part.images))
+    _log.info(
+        "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own: %s",
+        len(chosen),
+        pluralize(len(document["images"]), "image"),
+        parts[1].path,
+    )
+    return parts[0], parts[1]
+
+
+def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> None:
+    """Build the store of a split for a skeleton file."""
+    report = build_store(
+        part.images, part.path, output, overwrite=True, skeleton=load_skeleton(skeleton), exif_frame=exif_frame
+    )
+    words = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
+    counts = pluralize(report.summary.num_images, "image"), pluralize(report.summary.num_people, "object")
+    _log.info("Built %s of %s with %s: %s", output.name, *counts, _command(*words, "--skeleton", skeleton))
+    for line in report.skipped:
+        _log.warning("left out: %s", line)
+
+
+def choose_experiment(has_accelerator: bool) -> str:
+    """The name of the experiment where none is named; a log message says it."""
+    name, device = ("small", "a GPU") if has_accelerator else ("tiny", "a CPU")
+    _log.info("Experiment %s, for %s; --config NAME takes another one (posenet config lists them)", name, device)
+    return name
+
+
+def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
+    """Evaluate the best checkpoint of a run, and log what the run has made; return COCO's metrics."""
+    from posenet.training.log import DRAWINGS_FOLDER  # imports PyTorch, as the run has done
+
+    folder = CheckpointFolder(data.folder)
+    best = folder.best if folder.best.exists() else folder.last
+    words = ["evaluate", "--checkpoint", best, "--images", data.images, "--annotations", data.annotations]
+    device = data.settings.train.device
+    evaluation = evaluate(best, data.images, data.annotations, progress=progress, device=device)
+    if evaluation is None:  # a file without people is refused before the run
+        return {}
+    ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
+    _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
+    sheets = sorted((data.folder / DRAWINGS_FOLDER).glob("epoch_*.jpg"))
+    if sheets:
+        _log.info("Annotated people beside those found: %s", sheets[-1])
+    _log.info("Next: %s", _command("predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"))
+    return evaluation.metrics
+
+
+def _command(*words: object) -> str:
+    """A command of posenet, as it is typed."""
+    return shlex.join(["posenet", *map(str, words)])

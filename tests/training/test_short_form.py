@@ -1,0 +1,279 @@
+"""From annotations to a trained network in one call: the forms of annotations, interruptions, the long way, errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import posenet
+from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.cli.main import run_tool
+from posenet.devices.signals import STOPPED_STATUS
+from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.skeleton import COCO, load_skeleton
+from posenet.training.short_form import is_data, prepare
+from posenet.training.step import TrainStep
+from posenet.training.train import TrainingResult
+from tests.helpers.chairs import NAMES, write_chairs
+from tests.helpers.other_formats import read_document, write_label_studio_json, write_yolo_pose
+from tests.helpers.process_runs import find_differences
+from tests.helpers.tiny_training import TINY, weights
+
+SETTINGS = (*TINY, "inference.height=64", "log.pictures=2", "train.device=cpu")
+PAIRS = {tuple(NAMES[index : index + 2]) for index in range(0, len(NAMES), 2)}
+FLIP_IDX = [index ^ 1 for index in range(len(NAMES))]
+RUN = Path("checkpoints/chairs")
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with chairs.json and photos, an export of Label Studio and a YOLO-pose set, all of the same images."""
+    root = tmp_path_factory.mktemp("drawn")
+    images, annotations = write_chairs(root, "photos", 8, 1)
+    content = read_document(annotations)
+    (root / "coco").mkdir()
+    (root / "labels").mkdir()
+    write_yolo_pose(root / "chairs", images, content, kpt_names={"0": NAMES})
+    write_label_studio_json(root / "labels", images, content)
+    (root / "labels" / "project-1.json").rename(root / "labels" / "chairs.json")
+    shutil.move(annotations, root / "coco" / "chairs.json")
+    shutil.move(images, root / "coco" / "photos")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _folder(drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work beside a copy of the drawn data."""
+    shutil.copytree(drawn, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+
+
+def train(source: str, *overrides: str, **options: Any) -> TrainingResult:
+    return posenet.train(source, [*SETTINGS, *overrides], **{"progress": False} | options)
+
+
+@pytest.mark.parametrize(
+    "source, options, commands",
+    [
+        ("coco/chairs.json", {"images": "coco/photos"}, "lint skeleton build-hdf5 build-hdf5 evaluate predict"),
+        pytest.param("coco", {}, "lint skeleton build-hdf5 build-hdf5 evaluate predict", marks=pytest.mark.slow),
+        ("chairs/data.yaml", {}, "import lint skeleton build-hdf5 build-hdf5 evaluate predict"),
+        pytest.param(
+            "chairs", {}, "import lint skeleton build-hdf5 build-hdf5 evaluate predict", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            "labels/chairs.json",
+            {},
+            "import lint skeleton build-hdf5 build-hdf5 evaluate predict",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_annotations_become_a_network_and_every_step_names_its_command(
+    source: str, options: dict[str, Any], commands: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if source.startswith("chairs"):
+        pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    caplog.set_level(logging.INFO, "posenet")
+    result = train(source, **options)
+    assert result.finished
+    assert result.folder == Path("checkpoints/coco" if source == "coco" else RUN)
+    files = result.folder / "data"
+    skeleton = load_skeleton(files / "skeleton.toml")
+    assert set(skeleton.keypoints) == set(NAMES) and set(skeleton.left_right) == PAIRS
+    images = {split: {image["file_name"] for image in content_of(files, split)["images"]} for split in ("train", "val")}
+    assert images["val"] and not images["val"] & images["train"]
+    assert images["val"] | images["train"] == {f"{number}.jpg" for number in range(1, 9)}
+    messages = [message for message in caplog.messages if not message.startswith("Finished")]
+    named = re.findall(r"(?:: )posenet (?:annotations )?([\w-]+) ", "\n".join(messages))
+    assert named == commands.split()
+    assert any(re.match(r"AP -?\d\.\d{3} of .*best.pth on \d images? that it was not trained on", m) for m in messages)
+    assert any("Experiment tiny, for a CPU; --config NAME" in message for message in messages)
+    sheets = [message for message in messages if message.startswith("Annotated people beside those found: ")]
+    assert Path(sheets[0].rpartition(": ")[2]).is_file()
+
+
+def content_of(files: Path, split: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((files / f"{split}.json").read_text())
+    return content
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_with_the_same_call_and_the_same_weights(caplog: pytest.LogCaptureFixture) -> None:
+    whole = train("coco/chairs.json", "checkpoint.path=whole")
+    stopped = train("coco/chairs.json", max_steps=3)
+    assert (stopped.steps, stopped.finished) == (3, False)
+    store = RUN / "data" / "train.h5"
+    written = store.stat().st_mtime_ns
+    caplog.set_level(logging.INFO, "posenet")
+    result = train("coco/chairs.json")
+    assert result.finished and result.steps == whole.steps
+    assert store.stat().st_mtime_ns == written
+    assert "The data have not changed: using the stores and the skeleton in checkpoints/chairs/data" in caplog.messages
+    assert find_differences(weights(RUN), weights(whole.folder)) == []
+    assert train("coco/chairs.json").steps == whole.steps  # and once more, only to evaluate
+
+
+def test_the_long_way_gives_the_same_weights() -> None:
+    train("coco/chairs.json")
+    data = RUN / "data"
+    skeleton = load_skeleton(data / "skeleton.toml")
+    for split in ("train", "val"):
+        posenet.build_store("coco/photos", data / f"{split}.json", f"{split}.h5", skeleton=skeleton, progress=False)
+    own = ["data.train=train.h5", "data.val=val.h5", f"model.skeleton={data / 'skeleton.toml'}"]
+    coco = ["data.val_images=coco/photos", f"data.val_annotations={data / 'val.json'}", "checkpoint.path=long"]
+    posenet.train("tiny", [*SETTINGS, *own, *coco], progress=False)
+    assert find_differences(weights(Path("long")), weights(RUN)) == []
+
+
+def test_stores_are_built_again_when_the_data_change() -> None:
+    prepare("coco/chairs.json", SETTINGS)
+    store = RUN / "data" / "train.h5"
+    val = content_of(RUN / "data", "val")["images"]
+    content = json.loads(Path("coco/chairs.json").read_text())
+    content["annotations"] = [entry for entry in content["annotations"] if entry["id"] % 2]
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    size = store.stat().st_size
+    prepare("coco/chairs.json", SETTINGS)
+    assert store.stat().st_size != size
+    assert content_of(RUN / "data", "val")["images"] == val  # no image changes sides
+    # A build that was interrupted is done again, too.
+    (RUN / "data" / "checksum.txt").unlink()
+    store.unlink()
+    prepare("coco/chairs.json", SETTINGS)
+    assert store.exists()
+
+
+def test_a_corrected_skeleton_is_kept() -> None:
+    prepare("coco/chairs.json", SETTINGS)
+    file = RUN / "data" / "skeleton.toml"
+    file.write_text(file.read_text().replace("0.05", "0.07"))
+    data = prepare("coco/chairs.json", SETTINGS)
+    assert f'model.skeleton="{file}"' in data.overrides
+    assert set(load_skeleton(file).sigmas) == {0.07}
+    mine = file.rename("mine.toml")
+    data = prepare("coco/chairs.json", [*SETTINGS, "model.skeleton=mine.toml"])
+    assert 'model.skeleton="mine.toml"' in data.overrides
+    assert not file.exists() and mine.exists()
+
+
+def test_validation_data_can_be_given() -> None:
+    images, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
+    result = train("coco/chairs.json", val=annotations, val_images=images, images="coco/photos")
+    assert result.finished
+    assert not (RUN / "data" / "val.json").exists()
+    data = prepare("coco/chairs.json", SETTINGS, val=annotations)  # its images are found
+    assert (data.images, data.annotations) == (images, annotations)
+
+
+def test_keypoints_without_names_have_the_sides_of_flip_idx() -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    content = read_document(Path("coco/chairs.json"))
+    source = write_yolo_pose(Path("unnamed").absolute(), Path("coco/photos"), content, flip_idx=FLIP_IDX)
+    data = prepare(source, SETTINGS)
+    skeleton = load_skeleton(data.folder / "data" / "skeleton.toml")
+    assert skeleton.keypoints[:2] == ("keypoint_1", "keypoint_2")
+    assert set(skeleton.left_right) == {(f"keypoint_{k}", f"keypoint_{k + 1}") for k in range(1, len(NAMES), 2)}
+    assert import_yolo_pose(source, number_unnamed=True).document["categories"][0]["flip_idx"] == FLIP_IDX
+
+
+def test_cocos_keypoints_have_cocos_skeleton() -> None:
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"][0] |= {"keypoints": list(COCO.file_names), "skeleton": []}
+    for entry in content["annotations"]:
+        entry["keypoints"] += [0, 0, 0] * (17 - len(NAMES))
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    prepare("coco/chairs.json", SETTINGS)
+    assert load_skeleton(RUN / "data" / "skeleton.toml") == COCO
+
+
+def test_an_experiment_is_told_from_data() -> None:
+    Path("tiny").mkdir()
+    assert all(map(is_data, ["data.yaml", "a/train.json", Path("X.YML"), "coco", Path("coco")]))
+    assert not any(map(is_data, ["tiny", "mine.toml", "missing", None, 3, posenet.load_config("tiny")]))
+
+
+def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind) as error:
+        call()
+    assert re.search(message, str(error.value)), error.value
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
+    Path("other").mkdir()
+    Path("empty.json").write_text(json.dumps({"images": [], "annotations": [], "categories": []}))
+    for source, message in {
+        "missing.json": "missing.json does not exist; give a data.yaml",
+        "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
+        "other": r"other does not have one file of annotations \(found: none\); give the file itself",
+        "empty.json": "no folder in . has the images of empty.json; name the folder with --images",
+    }.items():
+        refused(lambda: prepare(source, SETTINGS), DataError, message)
+    shutil.copytree("coco/photos", "coco/again")
+    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, "both have the images of .*; name the folder")
+    content = read_document(Path("coco/chairs.json"))
+    content["annotations"][0]["area"] = 0
+    content["annotations"][1]["keypoints"][0] = "3"
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    message = "kinds? of errors? .*: posenet annotations lint .*; posenet annotations fix .* repairs .*text-number"
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco/photos"), DataError, message)
+    assert not list(RUN.rglob("*.h5"))
+
+
+def test_a_run_with_other_data_is_not_continued() -> None:
+    RUN.mkdir(parents=True)
+    (RUN / "last.pth").touch()
+    refused(lambda: train("coco/chairs.json"), CheckpointError, "chairs already contains a run")
+    (RUN / "last.pth").unlink()
+    prepare("coco/chairs.json", SETTINGS)
+    (RUN / "last.pth").touch()
+    prepare("coco/chairs.json", SETTINGS)
+    refused(lambda: train("labels/chairs.json"), CheckpointError, "chairs already contains a run")
+
+
+def test_annotations_that_change_during_a_run_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    prepare("coco/chairs.json", SETTINGS)
+    (RUN / "last.pth").touch()
+    os.utime("coco/photos/1.jpg", (0, 0))
+    prepare("coco/chairs.json", SETTINGS)
+    assert any("The data have changed since the run in checkpoints/chairs began" in text for text in caplog.messages)
+
+
+def test_arguments_that_do_not_belong_together_are_refused() -> None:
+    refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out resume")
+    refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
+    table = json.dumps(["a", "b"])
+    inline = f"model.skeleton={{keypoints={table}, parts=[{table}]}}"
+    refused(
+        lambda: train("coco/chairs.json", inline), ConfigError, "model.skeleton is the name of a TOML file, or coco"
+    )
+
+
+def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    train_step = TrainStep.__call__
+
+    def train_step_and_signal(self: TrainStep, batches: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return train_step(self, batches)
+
+    words = ["coco/chairs.json", "--images", "coco/photos", "--set", *SETTINGS]
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", train_step_and_signal)
+        assert run_tool("train", words) == STOPPED_STATUS
+    assert run_tool("train", words) == 0
+    assert (RUN / "run.status").read_text().strip() == "finished"
+    assert "AP " in capsys.readouterr().err.splitlines()[-3]
+    assert run_tool("train", ["--images", "coco/photos"]) == 2
+    assert "--images belongs to annotations; give these: posenet train data.yaml" in capsys.readouterr().err
+    assert run_tool("train", [*words, "--resume", "a.pth"]) == 2
+    assert "leave out --resume" in capsys.readouterr().err
