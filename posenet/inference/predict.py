@@ -401,7 +401,8 @@ def _predict_share(
             for path in run.outputs.files:
                 remove_leftovers(resolve_link(Path(path)))
         write_people = _open_people_files(run, stack) if is_alone else []
-        write_images = _open_image_outputs(run, stack, stop_requested, closed.set)
+        image_outputs = stack.enter_context(contextlib.ExitStack())
+        write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
         recorded = journal.replay() if journal else iter(())
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
         bar = stack.enter_context(_progress_bar(run, progress and run.ranks.is_main))
@@ -425,6 +426,7 @@ def _predict_share(
                 break
         else:
             if journal:
+                image_outputs.close()  # a later run writes no drawing of what is complete
                 journal.finish()
         summary.seconds = time.perf_counter() - begin
         summary.busy["drawing and writing"] = writing
@@ -462,10 +464,11 @@ def _find_people(
             yield dataclasses.replace(recorded, frame=frame)
         with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:
             for result in results:
-                if journal:
-                    journal.write(result)
                 summary.counts["predicted"] += result.error is None
                 yield result
+                # Not before the outputs of earlier sources are complete: a later run would not write them again.
+                if journal:
+                    journal.write(result)
 
 
 def _is_same_frame(frame: Frame, other: Frame) -> bool:

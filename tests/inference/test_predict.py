@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from pathlib import Path
 
@@ -78,6 +79,25 @@ def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, option
         for one, other in zip(read_video("drawn/clip.mp4"), read_video("whole/clip.mp4"), strict=True):
             assert np.array_equal(one.image, other.image)
     assert predict(clip, spot_predictor(), **options).counts["predicted"] == 0
+
+
+@pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])
+def test_a_drawn_video_that_was_not_completed_is_drawn_again(
+    clip: Path, photos: Path, others: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posenet.inference.media.video import VideoWriter
+
+    def fail(writer: VideoWriter) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    options = {"json": "p.jsonl", "output": "drawn", "resume": True}
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(VideoWriter, "close", fail)
+        with pytest.raises(OSError, match="No space left"):
+            predict([clip, *others], spot_predictor(), **options)
+    assert not Path("drawn/clip.mp4").exists()
+    summary = predict([clip, *others], spot_predictor(), **options)
+    assert len(list(read_video("drawn/clip.mp4"))) == summary.counts["video frames"] == 22
 
 
 def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
