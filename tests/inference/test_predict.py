@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -160,3 +161,19 @@ def test_inputs_that_do_not_exist_are_an_error_before_anything_is_written(inputs
     with pytest.raises(DataError, match="no such file|no input"):
         predict(inputs, spot_predictor(), json="p.json")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [b"photos", [b"photos"], None, np.zeros((8, 8, 3), np.uint8), ["photos", 2.5]],
+    ids=["bytes", "list of bytes", "None", "array", "list with a number"],
+)
+def test_inputs_that_are_no_names_are_an_error(inputs: Any, photos: Path) -> None:
+    with pytest.raises(DataError, match="an input must be a name or the number of a camera, not an object of type"):
+        predict(inputs, spot_predictor(), json="p.json")
+
+
+def test_a_folder_of_people_may_have_any_name_if_it_exists(photos: Path) -> None:
+    Path("people.2026").mkdir()
+    predict(photos, spot_predictor(), json="people.2026")
+    assert sorted(path.name for path in Path("people.2026").iterdir()) == ["a.json", "b.json"]
