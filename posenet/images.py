@@ -494,6 +494,9 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
         reason = to_single_line(str(error))
         raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
+    if not array.ndim:
+        kind = type(image).__name__
+        raise DataError(f"an image must be an array, a PIL image or the name of a file, not an object of type {kind}")
     return _array_to_bgr(array, channels)
 
 

@@ -180,7 +180,7 @@ def _to_float32(values: Any, shape: tuple[int, int], name: str, remedy: str = ""
     meaning = "x, y and score" if columns == 3 else "x and y"
     try:
         array = np.asarray(values)
-    except ValueError:  # lists of different lengths
+    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, or a tensor on a GPU or with a gradient
         array = np.empty(0, object)
     if array.dtype.kind not in "fiu":
         raise ValueError(f"{name} must be ({rows}, {columns}) numbers, {meaning}, not {truncate_for_message(values)}")

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
 from posenet.person import Person
 from posenet.skeleton import COCO
@@ -44,6 +45,7 @@ def test_from_coco_is_the_inverse_of_to_coco():
         (np.full((18, 3), "a"), "must be .* numbers"),
         (np.zeros((18, 3), complex), "must be .* numbers"),
         (None, "must be .* numbers, x, y and score, not None"),
+        (torch.zeros(18, 3, requires_grad=True), "must be .* numbers"),
     ],
 )
 def test_keypoints_of_another_shape_or_type_are_refused(values, message):

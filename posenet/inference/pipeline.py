@@ -100,6 +100,7 @@ def _fill_batches(predictor: StagedPredictor, frames: Iterable[Frame]) -> Genera
     for place, frame in enumerate(until_failure(frames, failures)):
         if frame.error is not None:
             yield Batch([place], [frame])
+            yield from window.count(place)
             continue
         if window.is_other_block(frame) or frame.is_live:
             yield from window.take_all()
@@ -120,7 +121,7 @@ class _Window:
     waiting: dict[object, Batch] = field(default_factory=dict)
     """By the sizes of their network inputs."""
     sizes: deque[tuple[int, int]] = field(default_factory=deque)
-    """The place and the bytes of every frame since the first one that waits."""
+    """The place and the bytes of every frame since the first one that waits, also of those that could not be read."""
     video_frames: int = 0
     """How many frames of a video were added since nothing waited."""
     block: object = None
@@ -142,17 +143,21 @@ class _Window:
         batch = self.waiting.setdefault(key, Batch([], []))
         batch.places.append(place)
         batch.frames.append(frame)
-        self.sizes.append((place, size))
         if len(batch.frames) == batch_size:
             yield self.waiting.pop(key)
-        self._waiting_bytes()
-        if len(self.sizes) >= WINDOW_BATCHES * batch_size:
-            yield self._take_first()
+        yield from self.count(place, size)
         if frame.number is not None:
             self.video_frames += 1
             # Also if frames of other sizes wait: a video can be resumed after each multiple of the batch size.
             if self.video_frames == batch_size:
                 yield from self.take_all()
+
+    def count(self, place: int, size: int = 0) -> Iterator[Batch]:
+        """Count a frame, for which others may have to wait; yield the batch that has waited too long."""
+        self.sizes.append((place, size))
+        self._waiting_bytes()
+        if len(self.sizes) >= WINDOW_BATCHES * self.predictor.settings.batch_size:
+            yield self._take_first()
 
     def _waiting_bytes(self) -> int:
         """Forget the frames before the first one that waits, and add up the bytes of the others."""
@@ -240,16 +245,15 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
             [first, *_] = batch.frames
             if first.error is not None:
                 yield batch.places[0], Result(first, [], predictor.skeleton)
-                continue
-            if first.is_live:
+            elif first.is_live:
                 while running:
                     yield from finish_first()
                 yield batch.places[0], predictor.predict_frame(first)
-                continue
-            # Each stage waits for the one before. The batches pass every stage in their order.
-            inputs = preparing.submit(stages.prepare, [frame.image for frame in batch.frames])
-            maps = computing.submit(stages.compute, inputs)
-            running.append((batch, decoding.submit(stages.decode, maps, batch.frames)))
+            else:
+                # Each stage waits for the one before. The batches pass every stage in their order.
+                inputs = preparing.submit(stages.prepare, [frame.image for frame in batch.frames])
+                maps = computing.submit(stages.compute, inputs)
+                running.append((batch, decoding.submit(stages.decode, maps, batch.frames)))
             while running and (running[0][1].done() or is_too_much(running)):
                 yield from finish_first()
         while running:

@@ -201,10 +201,9 @@ def _prepare(
 ) -> _Run:
     """Check the options, find the inputs and load the network."""
     shard, num_shards = _parse_shard(options.shard)
-    names = [inputs] if isinstance(inputs, (str, os.PathLike, int)) else list(inputs)
-    names = [name if isinstance(name, int) else os.fspath(name) for name in names]
+    names = _names_of(inputs)
     sources: list[Source] = ranks.broadcast_object(
-        ranks.run_on_main(lambda: _find_inputs(list(map(str, names)), options, ranks.world_size))
+        ranks.run_on_main(lambda: _find_inputs(names, options, ranks.world_size))
     )
     outputs = ranks.broadcast_object(ranks.run_on_main(lambda: _choose_outputs(options, sources)))
     new_folders = [folder for folder in outputs.folders if not os.path.exists(folder)]
@@ -246,6 +245,19 @@ def _load(predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor
     if isinstance(predictor, Predictor):
         return predictor
     return Predictor(predictor) if isinstance(predictor, (str, os.PathLike)) else predictor()
+
+
+def _names_of(inputs: Any) -> list[str]:
+    """The names of one or several inputs; ``DataError`` if one is something else, such as an image in memory."""
+    is_single = isinstance(inputs, (str, bytes, bytearray, memoryview)) or not isinstance(inputs, Iterable)
+    names = [inputs] if is_single else list(inputs)
+    for name in names:
+        if not isinstance(name, (str, os.PathLike, int)):
+            raise DataError(
+                f"an input must be a name or the number of a camera, not an object of type {type(name).__name__}; "
+                "Predictor.stream takes images in memory"
+            )
+    return [str(os.fspath(name)) if isinstance(name, os.PathLike) else str(name) for name in names]
 
 
 def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: int) -> list[Source]:
@@ -401,7 +413,8 @@ def _predict_share(
             for path in run.outputs.files:
                 remove_leftovers(resolve_link(Path(path)))
         write_people = _open_people_files(run, stack) if is_alone else []
-        write_images = _open_image_outputs(run, stack, stop_requested, closed.set)
+        image_outputs = stack.enter_context(contextlib.ExitStack())
+        write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
         recorded = journal.replay() if journal else iter(())
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
         bar = stack.enter_context(_progress_bar(run, progress and run.ranks.is_main))
@@ -425,6 +438,7 @@ def _predict_share(
                 break
         else:
             if journal:
+                image_outputs.close()  # a later run writes no drawing of what is complete
                 journal.finish()
         summary.seconds = time.perf_counter() - begin
         summary.busy["drawing and writing"] = writing
@@ -462,10 +476,11 @@ def _find_people(
             yield dataclasses.replace(recorded, frame=frame)
         with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:
             for result in results:
-                if journal:
-                    journal.write(result)
                 summary.counts["predicted"] += result.error is None
                 yield result
+                # Not before the outputs of earlier sources are complete: a later run would not write them again.
+                if journal:
+                    journal.write(result)
 
 
 def _is_same_frame(frame: Frame, other: Frame) -> bool:

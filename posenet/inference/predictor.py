@@ -169,6 +169,7 @@ class Predictor:
                 or an iterable of several.
             channels: order of the colours of arrays.
             track: give every person of a video an ``id`` that stays. People are left out until they are confirmed.
+                Images are not tracked; for frames that come as arrays, use ``posenet.Tracker``.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
             selection: ``start``, ``duration`` and ``stride`` of videos, and ``recursive``; see ``read_frames``.
 
@@ -180,7 +181,8 @@ class Predictor:
             DataError: the only input does not exist, or has no image.
         """
         frames = read_frames(inputs, channels, **selection)
-        return self._predict_stream(frames, dataclasses.replace(self.tracking, smooth=smooth), track or smooth)
+        tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
+        return self._predict_stream(frames, tracking, track or smooth)
 
     def _predict_stream(
         self, frames: Generator[Frame, None, None], tracking: TrackingConfig, is_tracked: bool
@@ -267,7 +269,7 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
         raise DataError(
             f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
         )
-    return Frame(source, to_bgr(image))
+    return Frame(source, to_bgr(source.path or str(source.url)))
 
 
 def _network_in_memory(

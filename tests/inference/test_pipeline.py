@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame
 from posenet.inference.pipeline import WINDOW_BATCHES, predict_frames
 from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 
@@ -102,3 +105,36 @@ def test_frames_without_an_image_come_in_order_and_run_nothing() -> None:
     assert [result.error for result in results] == [error, None, error]
     assert [len(result) for result in results] == [0, 1, 0] and len(network.shapes) == 1
     assert np.array_equal(results[1].image, frames[1].image)
+
+
+class AnnouncingPredictor(Predictor):
+    """Says when the first batch is decoded."""
+
+    def __init__(self) -> None:
+        super().__init__(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
+        self.has_decoded = threading.Event()
+
+    def decode_batch(self, *arguments: Any) -> list[Result]:
+        results = super().decode_batch(*arguments)
+        self.has_decoded.set()
+        return results
+
+
+@pytest.mark.parametrize("num_images", [1, BATCH_SIZE], ids=["waits for its batch", "runs"])
+def test_an_image_does_not_wait_for_the_end_of_many_damaged_ones(num_images: int) -> None:
+    predictor = AnnouncingPredictor()
+    num_damaged = 200_000
+    read = 0
+
+    def frames() -> Iterator[Frame]:
+        nonlocal read
+        yield from (frame_of("square") for _ in range(num_images))
+        for read in range(1, num_damaged + 1):
+            yield Frame(IN_MEMORY, error=DataError("damaged"))
+            if read == WINDOW_BATCHES * BATCH_SIZE:
+                predictor.has_decoded.wait(timeout=20)
+
+    results = predict_frames(predictor, frames())
+    assert len(next(results)) == 1
+    assert read < num_damaged
+    results.close()

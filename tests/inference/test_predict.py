@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -80,6 +82,25 @@ def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, option
     assert predict(clip, spot_predictor(), **options).counts["predicted"] == 0
 
 
+@pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])
+def test_a_drawn_video_that_was_not_completed_is_drawn_again(
+    clip: Path, photos: Path, others: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from posenet.inference.media.video import VideoWriter
+
+    def fail(writer: VideoWriter) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    options = {"json": "p.jsonl", "output": "drawn", "resume": True}
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(VideoWriter, "close", fail)
+        with pytest.raises(OSError, match="No space left"):
+            predict([clip, *others], spot_predictor(), **options)
+    assert not Path("drawn/clip.mp4").exists()
+    summary = predict([clip, *others], spot_predictor(), **options)
+    assert len(list(read_video("drawn/clip.mp4"))) == summary.counts["video frames"] == 22
+
+
 def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
     results: list[object] = []
     options = {"json": "p.jsonl", "resume": True}
@@ -140,3 +161,19 @@ def test_inputs_that_do_not_exist_are_an_error_before_anything_is_written(inputs
     with pytest.raises(DataError, match="no such file|no input"):
         predict(inputs, spot_predictor(), json="p.json")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [b"photos", [b"photos"], None, np.zeros((8, 8, 3), np.uint8), ["photos", 2.5]],
+    ids=["bytes", "list of bytes", "None", "array", "list with a number"],
+)
+def test_inputs_that_are_no_names_are_an_error(inputs: Any, photos: Path) -> None:
+    with pytest.raises(DataError, match="an input must be a name or the number of a camera, not an object of type"):
+        predict(inputs, spot_predictor(), json="p.json")
+
+
+def test_a_folder_of_people_may_have_any_name_if_it_exists(photos: Path) -> None:
+    Path("people.2026").mkdir()
+    predict(photos, spot_predictor(), json="people.2026")
+    assert sorted(path.name for path in Path("people.2026").iterdir()) == ["a.json", "b.json"]

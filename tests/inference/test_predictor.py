@@ -1,4 +1,6 @@
+import contextlib
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -12,7 +14,7 @@ from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
-from posenet.settings import InferenceConfig, load_config
+from posenet.settings import InferenceConfig, TrackingConfig, load_config
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
@@ -184,8 +186,33 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     expected = predictor(image)
     for one in (image, path, str(path), [image], (path,)):
         assert list(predictor.stream(one)) == [expected]
-    assert list(predictor.stream(np.stack([image] * 3))) == [expected] * 3
+    for several in (np.stack([image] * 3), np.array([str(path)] * 3), (path for _ in range(3))):
+        assert list(predictor.stream(several)) == [expected] * 3
     assert predictor([image, str(path)]) == [expected] * 2 and predictor([]) == []
+    assert predictor(tmp_path) == predictor(tmp_path / "*.png") == expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (b"\xff\xd8\xff", "not an object of type bytes"),
+        (bytearray(b"\xff\xd8\xff"), r"not of shape \(3,\)"),
+        (memoryview(b"\xff\xd8\xff"), r"not of shape \(3,\)"),
+        (3.5, "not an object of type float"),
+        ("", "the name of an input is empty"),
+        ("-", "no such file or folder: -"),
+        ("x" * 300 + ".png", "File name too long"),
+    ],
+)
+def test_what_is_no_input_is_refused_and_among_others_a_result(wrong, message):
+    predictor = spot_predictor(height=64)
+    with pytest.raises(DataError, match=message):
+        predictor(wrong)
+    with pytest.raises(DataError, match=message):
+        next(predictor.stream(wrong))
+    image = make_image((97, 131))
+    results = list(predictor.stream([wrong, image]))
+    assert re.search(message, str(results[0].error)) and results[1] == predictor(image)
 
 
 @pytest.mark.parametrize("name", ["photos", "clip.mp4", "photos/*.png"])
@@ -538,3 +565,19 @@ def test_arrays_that_are_written_to_again_are_not_mixed_up():
     for source in (compute_maps, ReusingNetwork()):
         assert noses(Predictor(source, height=192, batch_size=1).stream(images)) == expected
         assert noses(Predictor(source, height=192, batch_size=1, flip=True).stream(images)) == expected
+
+
+def test_a_stream_is_smoothed_if_the_settings_say_so(tmp_path):
+    from posenet.inference.media.video import VideoWriter
+
+    clip = tmp_path / "clip.mp4"
+    with contextlib.closing(VideoWriter(clip, (96, 128), 10)) as writer:
+        for number in range(6):
+            writer.write(spot_image(96, 128, (30 + 8 * (number % 2), 20), (90, 60), 4), number / 10)
+
+    def noses(smooth_setting, **options):
+        predictor = spot_predictor(height=96)
+        predictor.tracking = TrackingConfig(confirm_frames=1, smooth=smooth_setting)
+        return [result[0].keypoints[NOSE, 0] for result in predictor.stream(clip, track=True, **options)]
+
+    assert noses(True) == noses(False, smooth=True) != noses(False)

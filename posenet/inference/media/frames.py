@@ -82,10 +82,13 @@ def read_frames(
 
 
 def _is_single(inputs: object) -> bool:
-    """Whether this is one input instead of an iterable of several; an array of four dimensions has several images."""
-    dimensions = getattr(inputs, "ndim", None)
-    is_image = isinstance(inputs, Image.Image) or (dimensions is not None and dimensions < 4)
-    return is_image or isinstance(inputs, (str, os.PathLike, int, Source)) or not isinstance(inputs, Iterable)
+    """Whether this is one input instead of an iterable of several.
+
+    An array of four dimensions has several images; one of a single dimension, or a column of a table, has names.
+    """
+    # The bytes of a file would be the numbers of cameras.
+    is_other = isinstance(inputs, (str, os.PathLike, int, Source, Image.Image, bytes, bytearray, memoryview))
+    return is_other or getattr(inputs, "ndim", None) in (0, 2, 3) or not isinstance(inputs, Iterable)
 
 
 def _expand(item: FrameInput, channels: ChannelOrder, recursive: bool) -> list[Source] | list[Frame]:

@@ -126,12 +126,12 @@ class Frame:
 
 
 def find_sources(
-    inputs: Iterable[str | Path], *, listed: Sequence[Source] = (), recursive: bool = False
+    inputs: Iterable[str | Path], *, listed: Sequence[Source] | None = None, recursive: bool = False
 ) -> list[Source]:
     """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
     Args:
-        inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``.
+        inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``, if it is given.
         recursive: search subfolders of folders too.
 
     Raises:
@@ -139,7 +139,11 @@ def find_sources(
     """
     sources: dict[object, Source] = {}
     for item in inputs:
-        for source in listed if item == "-" else _expand_input(str(item), recursive):
+        try:
+            found = listed if listed is not None and item == "-" else list(_expand_input(str(item), recursive))
+        except OSError as error:  # the name is too long, or a folder may not be read
+            raise DataError(f"cannot read {item}: {error.strerror or error}; choose another input") from error
+        for source in found:
             key = os.path.realpath(source.path) if source.path is not None else source
             sources.setdefault(key, source)
     return list(sources.values())
@@ -147,6 +151,10 @@ def find_sources(
 
 def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     path = Path(item)
+    if not item:
+        raise DataError(
+            "the name of an input is empty, as of a variable that is not set; give a file, or . for this folder"
+        )
     if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):

@@ -65,12 +65,12 @@ def choose_outputs(
     """Choose the names of all files; ``ConfigError`` if the arguments contradict each other."""
     if not (output or json or coco or csv or heatmaps or show):
         output = _free_folder()
-    if json and json != "-" and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
+    json_folder = json if json and _is_folder(json) else None
+    if json and json != "-" and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
             f"--json {json} writes JSON; end the name with .json, or .jsonl for one person per line, or name a folder "
             "for a file of each image"
         )
-    json_folder = json if json and _is_folder(json) else None
     folders = {"--output": output, "--heatmaps": heatmaps, "--json": json_folder}
     named = {flag: folder for flag, folder in folders.items() if folder}
     for flag, folder in named.items():
