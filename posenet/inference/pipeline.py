@@ -234,7 +234,9 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
         total = sum(batch.size for batch, _ in running)
         return len(running) > 1 and (len(running) > RUNNING_BATCHES or total > RUNNING_BYTES)
 
-    with _threads(THREADS) as preparing, _threads(1) as computing, _threads(THREADS) as decoding:
+    # At an early end, the last context drops its work first. Threads that decode wait for the network: if they were
+    # last, they would wait for batches whose results nobody takes.
+    with _threads(THREADS) as decoding, _threads(THREADS) as preparing, _threads(1) as computing:
         for batch in until_failure(batches, failures):
             [first, *_] = batch.frames
             if first.error is not None:

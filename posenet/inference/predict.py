@@ -427,7 +427,8 @@ def _predict_share(
             if journal:
                 journal.finish()
         summary.seconds = time.perf_counter() - begin
-        summary.busy["drawing and writing"] = writing
+        # A copy: after an interruption, the stages are at work for a while longer.
+        summary.busy = {**summary.busy, "drawing and writing": writing}
         summary.is_closed = closed.is_set()
         error = summary.unreadable_error()
         if error and not summary.is_interrupted and not summary.has_frames and is_alone:
