@@ -494,6 +494,8 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
         reason = to_single_line(str(error))
         raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
+    if array.ndim == 0:  # bytes, for example
+        raise DataError(f"an image must be a path, an address, a PIL image or an array, not {type(image).__name__}")
     return _array_to_bgr(array, channels)
 
 

@@ -97,7 +97,7 @@ def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
 def test_drawings_go_into_a_new_folder_if_no_output_is_named(photos: Path) -> None:
     for folder in ("predictions", "predictions-2"):
         summary = posenet.predict(photos, spot_predictor())
-        assert summary.files == [folder] and str(summary) == "2 people in 2 images"
+        assert summary.files == [folder] and repr(summary) == "<PredictionSummary 2 people in 2 images>"
         assert sorted(path.name for path in Path(folder).iterdir()) == ["a.png", "b.png"]
         assert not np.array_equal(cv2.imread(f"{folder}/a.png"), cv2.imread("photos/a.png"))
 
