@@ -328,7 +328,8 @@ def _choose_journaled_file(
             raise ConfigError(f"{reason} needs a file of people: give --json, --coco or --csv the name of a file")
         return file
     can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
-    return file if can_continue and num_blocks > 1 else None
+    is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
+    return file if can_continue and is_long else None
 
 
 def _describe(
