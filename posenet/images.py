@@ -494,9 +494,8 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
         reason = to_single_line(str(error))
         raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
-    if not array.ndim:
-        kind = type(image).__name__
-        raise DataError(f"an image must be an array, a PIL image or the name of a file, not an object of type {kind}")
+    if array.ndim == 0:  # bytes, for example
+        raise DataError(f"an image must be a path, an address, a PIL image or an array, not {type(image).__name__}")
     return _array_to_bgr(array, channels)
 
 

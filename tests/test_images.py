@@ -238,8 +238,8 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
         (np.zeros((0, 6, 3), np.uint8), "not of shape"),
         (torch.zeros(4, 6, 3, requires_grad=True), "an image must be an array, not Tensor: .*detach"),
         (torch.zeros(4, 6, 3, dtype=torch.uint8, device="meta"), "an image must be an array, not Tensor: .*meta"),
-        (b"\xff\xd8", "not an object of type bytes"),
-        (7, "not an object of type int"),
+        (b"\xff\xd8", "a path, an address, a PIL image or an array, not bytes"),
+        (7, "a PIL image or an array, not int"),
         (None, "not None, which cv2.imread returns"),
     ],
 )

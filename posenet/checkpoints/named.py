@@ -162,7 +162,7 @@ def _download(name: str, entry: NamedWeights, path: Path, title: str) -> None:
 
 def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
     """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
-    remedy = f"download {entry.source} with a browser, and give that file"
+    remedy = f"download {entry.source} with a browser, and name that file instead (--checkpoint FILE)"
     try:
         import gdown
     except ImportError as error:
@@ -183,6 +183,9 @@ def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
         raise
     except Exception as error:  # a changed page of Google Drive can raise almost any error
         reason = to_single_line(str(error).partition("\n")[0])[:MAX_REASON].rstrip(".:")
+        # An error of requests without a response, whose text names connection pools and retries.
+        if getattr(error, "response", error) is None:
+            reason = "the connection failed"
         raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error
 
 

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import difflib
 import errno
+import glob
 import importlib
 import os
 import re
@@ -26,7 +27,7 @@ from typing import Any, NoReturn, cast
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
-from posenet.cli.unknown_flags import INPUTS, describe_unknown_flag
+from posenet.cli.unknown_flags import INPUTS, describe_pair, describe_unknown_flag
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -59,6 +60,14 @@ OLD_NAMES = {
     "export-weights": ["weights", "export"],
 }
 """Names of tools in version 0.4, and what replaces them."""
+
+OTHER_NAMES = {
+    **dict.fromkeys(["detect", "inference", "infer", "pose"], "predict"),
+    "track": "predict --track",
+    **dict.fromkeys(["val", "validate", "eval", "test"], "evaluate"),
+    "export": "export-onnx",
+}
+"""Commands of other programs, and what they are here."""
 
 PYTORCH_MISSING = (
     "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with an "
@@ -110,7 +119,12 @@ class ToolParser(argparse.ArgumentParser):
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
         self._refuse_unknown_flag(words)
-        return self.parse_args(words)
+        args = self.parse_args(words)
+        for word in getattr(args, "inputs", ()):
+            remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
+            if remedy:
+                self.error(f"no such file or folder: {word}; {remedy}")
+        return args
 
     def _refuse_unknown_flag(self, words: Sequence[str]) -> None:
         """End with an error for the first unknown flag that begins with two dashes."""
@@ -162,10 +176,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     tool = parser.parse_words(words[:1]).tool
     if tool not in (*TOOLS, *OLD_NAMES):
-        similar = difflib.get_close_matches(tool, [*TOOLS, *OLD_NAMES], n=1)
-        remedy = f"did you mean {similar[0]}?" if similar else f"known: {', '.join(TOOLS)}"
-        parser.error(f"there is no tool {tool}; {remedy}")
+        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool)}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
+
+
+def _may_be_input(word: str) -> bool:
+    """Whether a word that may also be ``name=value`` names something here: a file, a pattern, or one of a folder."""
+    return os.path.lexists(word) or os.path.isdir(os.path.dirname(word)) or bool(glob.glob(word))
+
+
+def _remedy_for_tool(name: str) -> str:
+    """What to use instead of a tool that does not exist."""
+    if name in OTHER_NAMES:
+        return f"here it is posenet {OTHER_NAMES[name]}"
+    if os.path.exists(name):
+        return f"to find people in it: posenet predict {name}"
+    similar = difflib.get_close_matches(name, [*TOOLS, *OLD_NAMES], n=1)
+    return f"did you mean {similar[0]}?" if similar else f"known: {', '.join(TOOLS)}"
 
 
 def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:

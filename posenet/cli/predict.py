@@ -160,7 +160,8 @@ def _predict(args: argparse.Namespace, options: PredictionOptions, ranks: Ranks)
             **dataclasses.asdict(options),
         )
         if ranks.is_main and not args.quiet:
-            print_message(summary, file=messages)
+            if summary.has_frames:
+                print_message(summary, file=messages)
             if summary.speed():
                 print_message(summary.speed(), file=messages)
             if summary.files:

@@ -61,9 +61,9 @@ _REMEDIES = [
     _same("--height", _SIZE),
     _setting("train.input_size=N", _SIZE),
     _same("--checkpoint-path", _FOLDER),
-    _same("--output", f"{_FOLDER} --save-img --save-vid"),
-    _same("--json", "--save-json --save-txt --json-output --output-json --write-json"),
-    _same("--show", "--view --view-img --display --imshow"),
+    _same("--output", f"{_FOLDER} --save-img --save-vid --vis-out-dir --image-output --video-output"),
+    _same("--json", "--save-json --save-txt --json-output --output-json --write-json --pred-out-dir"),
+    _same("--show", "--view --view-img --display --imshow --show-result"),
     _same("--overwrite", "--exist-ok --force"),
     _same("--workers", _WORKERS),
     _setting("data.workers=N", _WORKERS),
@@ -85,15 +85,32 @@ _REMEDIES = [
     _same("--scales", "--multi-scale --multiscale"),
     _same("--stride", "--vid-stride --frame-stride --skip-frames"),
     _same("--track", "--tracker --tracking"),
+    _same("--keypoint-score", "--kpt-thr --kpt-score-thr"),
+    _Remedy("--style", "here it is --style openpose", "--openpose-skeleton --skeleton-style"),
 ]
 """What to use instead of a flag; the first remedy applies whose flag the tool has."""
 
 
+def _find_remedy(flag: str, known: Collection[str]) -> str:
+    """What to use instead of a flag of another program; empty if no program is known to have it."""
+    matches = (remedy.text for remedy in _REMEDIES if remedy.needed in known and flag in remedy.flags.split())
+    return next(matches, "")
+
+
+def describe_pair(word: str, known: Collection[str]) -> str:
+    """What to write instead of ``name=value``, which other programs read as a flag; empty if it is something else."""
+    name, equals, value = word.partition("=")
+    flag = "--" + name.replace("_", "-")
+    if not equals:
+        return ""
+    return f"write {flag} {value}" if flag in known else _find_remedy(flag, known)
+
+
 def describe_unknown_flag(flag: str, known: Collection[str]) -> str:
     """One line for a flag that is not among those that a tool has; ``INPUTS`` may be among them."""
-    for remedy in _REMEDIES:
-        if remedy.needed in known and flag in remedy.flags.split():
-            return f"unknown flag {flag}; {remedy.text}"
+    remedy = _find_remedy(flag, known)
+    if remedy:
+        return f"unknown flag {flag}; {remedy}"
     flags = sorted(name for name in known if name.startswith("--"))
     similar = [name for name in flags if name.startswith(flag)] or difflib.get_close_matches(
         flag, flags, n=1, cutoff=0.7

@@ -43,8 +43,9 @@ def parse_device(name: str) -> torch.device:
 
 
 def _unusable(name: str, error: Exception) -> ConfigError:
+    hint = f", or cuda:{name} for a GPU" if name.isdecimal() else ""
     # Kilobytes of backend names may follow the first sentence.
-    return ConfigError(f"device {name!r} cannot be used here ({first_sentence(error)}); try --device cpu")
+    return ConfigError(f"device {name!r} cannot be used here ({first_sentence(error)}); try --device cpu{hint}")
 
 
 def make_current(device: torch.device) -> None:

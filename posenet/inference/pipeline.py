@@ -30,7 +30,7 @@ WINDOW_BYTES = 72 * 2**20
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
 RUNNING_BYTES = 48 * 2**20
-"""Fewer, if their images take more memory."""
+"""Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
 
@@ -235,12 +235,13 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
         batch, results = running.popleft()
         yield from zip(batch.places, results.result())
 
-    def is_too_much(running: Sequence[tuple[Batch, object]]) -> bool:
-        total = sum(batch.size for batch, _ in running)
-        return len(running) > 1 and (len(running) > RUNNING_BATCHES or total > RUNNING_BYTES)
+    def is_room_for(batch: Batch) -> bool:
+        total = sum(other.size for other, _ in running) + batch.size
+        return not running or (len(running) < RUNNING_BATCHES and total <= RUNNING_BYTES)
 
-    # The first stage ends first: then nothing that waits for it is begun any more.
-    with _threads(THREADS) as decoding, _threads(1) as computing, _threads(THREADS) as preparing:
+    # At an early end, the last context drops its work first. Threads that decode wait for the network: if they were
+    # last, they would wait for batches whose results nobody takes.
+    with _threads(THREADS) as decoding, _threads(THREADS) as preparing, _threads(1) as computing:
         for batch in until_failure(batches, failures):
             [first, *_] = batch.frames
             if first.error is not None:
@@ -250,11 +251,13 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
                     yield from finish_first()
                 yield batch.places[0], predictor.predict_frame(first)
             else:
+                while not is_room_for(batch):
+                    yield from finish_first()
                 # Each stage waits for the one before. The batches pass every stage in their order.
                 inputs = preparing.submit(stages.prepare, [frame.image for frame in batch.frames])
                 maps = computing.submit(stages.compute, inputs)
                 running.append((batch, decoding.submit(stages.decode, maps, batch.frames)))
-            while running and (running[0][1].done() or is_too_much(running)):
+            while running and running[0][1].done():
                 yield from finish_first()
         while running:
             yield from finish_first()

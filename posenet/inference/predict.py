@@ -340,7 +340,8 @@ def _choose_journaled_file(
             raise ConfigError(f"{reason} needs a file of people: give --json, --coco or --csv the name of a file")
         return file
     can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
-    return file if can_continue and num_blocks > 1 else None
+    is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
+    return file if can_continue and is_long else None
 
 
 def _describe(
@@ -441,7 +442,8 @@ def _predict_share(
                 image_outputs.close()  # a later run writes no drawing of what is complete
                 journal.finish()
         summary.seconds = time.perf_counter() - begin
-        summary.busy["drawing and writing"] = writing
+        # A copy: after an interruption, the stages are at work for a while longer.
+        summary.busy = {**summary.busy, "drawing and writing": writing}
         summary.is_closed = closed.is_set()
         error = summary.unreadable_error()
         if error and not summary.is_interrupted and not summary.has_frames and is_alone:

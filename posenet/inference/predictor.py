@@ -96,8 +96,9 @@ class Predictor:
         self._origin = {"--amp": amp, "--backend": backend}
         self._file = Path(network) if isinstance(network, (str, os.PathLike)) else None
         if isinstance(network, (str, os.PathLike)):
+            device = "auto" if device is None else str(device)
             self.network, config = load_network(
-                Path(network), config, device=str(device or "auto"), amp=amp or "auto", backend=backend
+                Path(network), config, device=device, amp=amp or "auto", backend=backend
             )
         else:
             self.network = _network_in_memory(network, device, amp, backend)
@@ -262,6 +263,8 @@ class Predictor:
 
 def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
     """The frame of one image, of which a file with several gives the first; ``DataError`` if it is something else."""
+    if isinstance(image, int):
+        raise DataError(f"{image} is not an image; use predictor.stream({image}) for a camera")
     if not isinstance(image, (str, os.PathLike)):
         return Frame(IN_MEMORY, to_bgr(image, channels))
     [source, *others] = find_sources([str(image)])
@@ -310,7 +313,10 @@ def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> I
     known = [field.name for field in dataclasses.fields(InferenceConfig)]
     for name in overrides:
         if name not in known:
-            raise ConfigError(f"unknown setting inference.{name}; known are {', '.join(known)}")
+            raise ConfigError(
+                f"unknown setting inference.{name}; known are {', '.join(known)}; "
+                "min_score, device, amp and backend are arguments of Predictor"
+            )
     changes = dict(overrides)
     try:
         if "scales" in changes:

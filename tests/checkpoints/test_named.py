@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import torch
 
 from posenet.checkpoints.named import cached_path, fetch_weights, find_weights, read_named_weights
@@ -90,6 +91,17 @@ def test_an_exceeded_quota_of_google_drive_names_the_page_to_open(host: WeightsH
     assert f"download https://drive.google.com/file/d/{DRIVE_ID}/view with a browser" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not cached("drive").exists()
+
+
+def test_a_failed_connection_to_google_drive_is_named_with_the_flag_for_another_file(
+    host: WeightsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise requests.ConnectionError("HTTPSConnectionPool(host='drive.google.com', port=443): Max retries exceeded")
+
+    monkeypatch.setattr(requests.Session, "request", fail)
+    with pytest.raises(CheckpointError, match="did not send the file: the connection failed; .*--checkpoint FILE"):
+        fetch("drive")
 
 
 def test_without_gdown_the_package_is_named(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -619,3 +619,20 @@ def test_a_resumed_prediction_removes_the_temporary_file_of_a_killed_one(predict
     Path(".a.json.7.tmp").touch()
     assert predict(photos, "--json", "a.json", "--resume") == 0
     assert not Path(".a.json.7.tmp").exists() and read_json("a.json")
+
+
+@pytest.mark.parametrize("name", ["source=a.png", "source=*.png", "source=1/%d.png"])
+def test_an_input_may_look_like_a_flag_of_another_program(predict: Predict, name: str) -> None:
+    for path in ("source=a.png", "source=1/1.png"):
+        write_image(Path(path), spot_image(97, 131, *SPOTS, 4))
+    assert predict(name, "--csv", "a.csv") == 0
+
+
+def test_a_complete_prediction_is_not_reported_as_one_without_people(
+    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict(photos, "--json", "a.json", "--resume") == 0
+    capsys.readouterr()
+    assert predict(photos, "--json", "a.json", "--resume") == 0
+    outputs = capsys.readouterr()
+    assert "a.json is complete" in outputs.err and outputs.out == ""

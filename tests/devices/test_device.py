@@ -43,6 +43,11 @@ def test_an_unusable_device_is_named_in_one_short_line(name: str) -> None:
     assert "\n" not in message and len(message) < 400
 
 
+def test_the_number_of_a_gpu_is_answered_with_its_name() -> None:
+    with pytest.raises(ConfigError, match="device '1' cannot be used here .*; try --device cpu, or cuda:1 for a GPU"):
+        select_device("1")
+
+
 def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[torch.device] = []
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)

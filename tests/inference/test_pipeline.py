@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from posenet.errors import DataError
 from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame
-from posenet.inference.pipeline import WINDOW_BATCHES, predict_frames
+from posenet.inference.pipeline import RUNNING_BATCHES, WINDOW_BATCHES, predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
@@ -94,6 +96,37 @@ def test_closing_the_results_ends_the_reading() -> None:
     results.close()
     source.close()  # type: ignore[attr-defined]
     assert closed
+
+
+def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_full, is_closing = threading.Event(), threading.Event()
+
+    def frames() -> Iterator[Frame]:
+        for number in range(20):
+            if number == RUNNING_BATCHES:
+                is_full.set()
+            yield frame_of("square")
+
+    class WaitingNetwork(SpotNetwork):
+        """Computes the first image when others wait, and the next one when the threads are told to end."""
+
+        def heatmaps(self, images: torch.Tensor) -> torch.Tensor:
+            (is_closing if self.shapes else is_full).wait()
+            return super().heatmaps(images)
+
+    class Pool(ThreadPoolExecutor):
+        def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            is_closing.set()
+            super().shutdown(wait)
+
+    monkeypatch.setattr(pipeline, "ThreadPoolExecutor", Pool)
+    network = WaitingNetwork()
+    predictor = Predictor(network, InferenceConfig(height=64, batch_size=1), min_score=0)
+    results = predict_frames(predictor, frames())
+    assert len(next(results)) == 1
+    results.close()
+    assert len(network.shapes) <= 2
 
 
 def test_frames_without_an_image_come_in_order_and_run_nothing() -> None:

@@ -67,9 +67,10 @@ def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, option
     def is_enough() -> bool:
         return written == stop_after
 
-    options = options | {"json": "p.jsonl", "resume": True}
+    options = options | {"json": "p.jsonl"}
     first = predict(clip, spot_predictor(), on_result=count, stop_requested=is_enough, **options)
     assert first.is_interrupted and written == stop_after
+    options["resume"] = True  # a file of lines can be continued, although the first run did not ask for it
     second = spot_predictor()
     summary = predict(clip, second, **options)
     predicted = sum(shape[0] for shape in second.network.network.shapes)
@@ -118,7 +119,7 @@ def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
 def test_drawings_go_into_a_new_folder_if_no_output_is_named(photos: Path) -> None:
     for folder in ("predictions", "predictions-2"):
         summary = posenet.predict(photos, spot_predictor())
-        assert summary.files == [folder] and str(summary) == "2 people in 2 images"
+        assert summary.files == [folder] and repr(summary) == "<PredictionSummary 2 people in 2 images>"
         assert sorted(path.name for path in Path(folder).iterdir()) == ["a.png", "b.png"]
         assert not np.array_equal(cv2.imread(f"{folder}/a.png"), cv2.imread("photos/a.png"))
 

@@ -170,11 +170,13 @@ def test_grey_images_are_accepted():
         np.zeros(5, np.uint8),
         np.zeros((1, 5, 5, 3), np.uint8),
         None,
+        b"bytes",
+        0,
     ],
     ids=str,
 )
 def test_arrays_that_are_no_images_are_refused(wrong):
-    with pytest.raises(DataError, match="an image must be"):
+    with pytest.raises(DataError, match="an image must be|0 is not an image; use predictor.stream"):
         spot_predictor()(wrong)
 
 
@@ -195,10 +197,10 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (b"\xff\xd8\xff", "not an object of type bytes"),
+        (b"\xff\xd8\xff", "an array, not bytes"),
         (bytearray(b"\xff\xd8\xff"), r"not of shape \(3,\)"),
         (memoryview(b"\xff\xd8\xff"), r"not of shape \(3,\)"),
-        (3.5, "not an object of type float"),
+        (3.5, "an array, not float"),
         ("", "the name of an input is empty"),
         ("-", "no such file or folder: -"),
         ("x" * 300 + ".png", "File name too long"),
@@ -379,6 +381,7 @@ def test_maps_are_those_of_the_image_without_its_padding():
     "overrides, message",
     [
         ({"scale": 1.0}, "unknown setting inference.scale"),
+        ({"conf": 0.5}, "unknown setting inference.conf; .*min_score, device, amp and backend are arguments"),
         ({"height": "large"}, "height"),
         ({"height": 60_000}, "above inference.max_height"),
         ({"scales": (0.0,)}, "scales"),

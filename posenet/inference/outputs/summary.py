@@ -18,7 +18,7 @@ MAX_NAMED_FAILURES = 5
 _log = logging.getLogger(__name__)
 
 
-@dataclass
+@dataclass(repr=False)
 class PredictionSummary:
     """What has been found in some sources, and which of them could not be read completely."""
 
@@ -71,7 +71,11 @@ class PredictionSummary:
         """Whether any frame could be read."""
         return self.counts["images"] + self.counts["video frames"] > 0
 
+    def __repr__(self) -> str:
+        return f"<PredictionSummary {self}>"
+
     def __str__(self) -> str:
+        """How many people were found in how many images and frames."""
         images, frames, detections = (self.counts[name] for name in ("images", "video frames", "detections"))
         counts = []
         if images or not frames:
