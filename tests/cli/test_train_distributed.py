@@ -221,20 +221,21 @@ def test_nproc_trains_in_processes_that_a_signal_stops_with_status_75(start: Sta
 @pytest.mark.slow
 def test_a_second_ctrl_c_interrupts_the_processes_of_nproc(start: Start, tmp_path: Path) -> None:
     """The first would wait for the end of a step, which takes a minute here."""
+    steps = [tmp_path / f"step of rank {rank}" for rank in range(2)]
     (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
+        "import os\n"
         "if 'RANK' in os.environ:\n"
-        "    import time\n"
+        "    import pathlib, time\n"
         "    from posenet.training.step import TrainStep\n"
-        "    TrainStep.__call__ = lambda *_: time.sleep(60)\n"
+        f"    step = pathlib.Path({str(tmp_path)!r}, 'step of rank ' + os.environ['RANK'])\n"
+        "    TrainStep.__call__ = lambda *_: (step.touch(), time.sleep(60))\n"
     )
     command = ["env", f"PYTHONPATH={tmp_path}{os.pathsep}{SCRIPT.parents[1]}", sys.executable, SCRIPT, "--nproc", "2"]
     launcher = start("output", command)
     deadline = time.monotonic() + TIMEOUT_SECONDS
-    while "learning rate" not in (tmp_path / "output.txt").read_text():
+    while not all(step.exists() for step in steps):
         assert launcher.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
-    time.sleep(1)
     for _ in range(2):
         launcher.send_signal(signal.SIGINT)
         time.sleep(1)
