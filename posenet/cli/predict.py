@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 
 from posenet.checkpoints.named import find_weights
 from posenet.cli.logging_setup import print_message
@@ -21,8 +20,9 @@ from posenet.cli.predictor_options import add_checkpoint_option, add_network_opt
 from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
-from posenet.inference.predict import PredictionOptions, check_inputs_and_outputs, predict
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, STYLES
+from posenet.inference.outputs.choose import PredictionOptions
+from posenet.inference.predict import check_inputs_and_outputs, predict
+from posenet.visualization.drawing import MIN_SCORE, STYLES
 
 PUBLISHED = "simplepose"
 """The name of the published weights."""
@@ -70,11 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1"
     )
-    group.add_argument("--style", choices=STYLES, default="standard", help="how people are drawn")
+    group.add_argument("--style", choices=STYLES, default=PredictionOptions.style, help="how people are drawn")
     group.add_argument(
         "--keypoint-score",
         type=fraction,
-        default=KEYPOINT_MIN_SCORE,
+        default=PredictionOptions.keypoint_score,
         metavar="X",
         help="do not draw keypoints with a lower score, 0-1",
     )
@@ -103,17 +103,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("video")
     group.add_argument(
-        "--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video"
+        "--start",
+        type=seconds,
+        default=PredictionOptions.start,
+        metavar="SECONDS",
+        help="skip the beginning of every video",
     )
     group.add_argument(
         "--duration",
         type=seconds,
-        default=math.inf,
+        default=PredictionOptions.duration,
         metavar="SECONDS",
         help="read only this long from every video (default: all)",
     )
     group.add_argument(
-        "--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos"
+        "--stride",
+        type=positive_int,
+        default=PredictionOptions.stride,
+        metavar="N",
+        help="read only every N-th frame of videos",
     )
     add_switch(
         group,

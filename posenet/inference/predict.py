@@ -8,7 +8,6 @@ import dataclasses
 import hashlib
 import itertools
 import logging
-import math
 import os
 import re
 import sys
@@ -24,8 +23,9 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames, require_pyav
+from posenet.inference.media.reader import FrameSelection
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
-from posenet.inference.outputs.choose import Outputs, check_paths, choose_outputs, is_lines_file
+from posenet.inference.outputs.choose import Outputs, PredictionOptions, check_paths, choose_outputs, is_lines_file
 from posenet.inference.outputs.drawings import require_display, sheet_path, show_in_window, write_drawings
 from posenet.inference.outputs.journal import (
     Journal,
@@ -51,42 +51,13 @@ from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style, Trails
+from posenet.visualization.drawing import Trails
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 JOURNAL_VERSION = 2
 """Journals of another version are not continued."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictionOptions:
-    """The options of ``predict``, which explains them."""
-
-    output: str | None = None
-    json: str | None = None
-    coco: str | None = None
-    csv: str | None = None
-    heatmaps: str | None = None
-    show: bool = False
-    overwrite: bool = False
-    resume: bool = False
-    recursive: bool = False
-    shard: str | None = None
-    start: float = 0.0
-    duration: float = math.inf
-    stride: int = 1
-    track: bool = False
-    smooth: bool = False
-    trails: bool = False
-    style: Style = "standard"
-    keypoint_score: float = KEYPOINT_MIN_SCORE
-
-    @property
-    def is_tracked(self) -> bool:
-        """Whether people get numbers."""
-        return self.track or self.smooth or self.trails
 
 
 def predict(
@@ -160,7 +131,7 @@ def check_inputs_and_outputs(
 ) -> None:
     """Raise what ``predict`` raises for inputs and outputs. Standard input, which can be read once, is not read."""
     sources = [] if "-" in inputs else _find_inputs(inputs, options, world_size)
-    _check_outputs(_choose_outputs(options, sources), sources, options, other_inputs, world_size)
+    check_paths(choose_outputs(sources, options), sources, options, other_inputs, world_size)
 
 
 @dataclass(frozen=True)
@@ -200,14 +171,15 @@ def _prepare(
     ranks: Ranks,
 ) -> _Run:
     """Check the options, find the inputs and load the network."""
+    FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
     shard, num_shards = _parse_shard(options.shard)
     names = _names_of(inputs)
     sources: list[Source] = ranks.broadcast_object(
         ranks.run_on_main(lambda: _find_inputs(names, options, ranks.world_size))
     )
-    outputs = ranks.broadcast_object(ranks.run_on_main(lambda: _choose_outputs(options, sources)))
+    outputs = ranks.broadcast_object(ranks.run_on_main(lambda: choose_outputs(sources, options)))
     new_folders = [folder for folder in outputs.folders if not os.path.exists(folder)]
-    ranks.run_on_main(lambda: _check_outputs(outputs, sources, options, other_inputs, ranks.world_size))
+    ranks.run_on_main(lambda: check_paths(outputs, sources, options, other_inputs, ranks.world_size))
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
@@ -280,36 +252,6 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if "video" in kinds or (options.output and kinds & {"numbered", "camera"}):
         require_pyav()
     return sources
-
-
-def _choose_outputs(options: PredictionOptions, sources: Sequence[Source]) -> Outputs:
-    return choose_outputs(
-        sources,
-        output=options.output,
-        json=options.json,
-        coco=options.coco,
-        csv=options.csv,
-        heatmaps=options.heatmaps,
-        show=options.show,
-    )
-
-
-def _check_outputs(
-    outputs: Outputs,
-    sources: Sequence[Source],
-    options: PredictionOptions,
-    other_inputs: Iterable[str | Path | int],
-    world_size: int,
-) -> None:
-    check_paths(
-        outputs,
-        sources,
-        other_inputs,
-        overwrite=options.overwrite,
-        resume=options.resume,
-        is_shard=options.shard is not None,
-        world_size=world_size,
-    )
 
 
 def _parse_shard(text: str | None) -> tuple[int, int]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import posenet
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
@@ -178,3 +178,13 @@ def test_a_folder_of_people_may_have_any_name_if_it_exists(photos: Path) -> None
     Path("people.2026").mkdir()
     predict(photos, spot_predictor(), json="people.2026")
     assert sorted(path.name for path in Path("people.2026").iterdir()) == ["a.json", "b.json"]
+
+
+@pytest.mark.parametrize(
+    "selection", [{"stride": 0}, {"stride": 1.5}, {"start": -1.0}, {"start": float("nan")}, {"duration": float("nan")}]
+)
+def test_a_selection_without_frames_is_refused(clip: Path, selection: dict[str, float]) -> None:
+    name, value = next(iter(selection.items()))
+    for run in (predict, lambda path, predictor, **options: list(predictor.stream(path, **options))):
+        with pytest.raises(ConfigError, match=f"{name} {value} is no number"):
+            run(clip, spot_predictor(), **selection)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.files import require_regular_file
 from posenet.images import PILLOW_ERRORS, read_image, to_bgr
 from posenet.inference.media.sources import Frame, Source, numbered_files
@@ -35,6 +35,15 @@ class FrameSelection:
     """Seconds after ``start``; later frames are not read."""
     stride: int = 1
     """Every how many frames one is read."""
+
+    def __post_init__(self) -> None:
+        """Raise ``ConfigError`` if a value selects no frame of any video."""
+        if not 0 <= self.start < math.inf:
+            raise ConfigError(f"start {self.start} is no number of seconds; give 0 or more")
+        if not self.duration >= 0:
+            raise ConfigError(f"duration {self.duration} is no number of seconds; give 0 or more")
+        if not (isinstance(self.stride, int) and self.stride >= 1):
+            raise ConfigError(f"stride {self.stride} is no number of frames; give 1 or more")
 
 
 class VideoReader(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from posenet.images import IMAGE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Source, files_of_source
 from posenet.inference.outputs.drawings import drawing_suffixes, output_paths, sheet_suffixes
 from posenet.inference.outputs.journal import find_journals, require_journal, side_files, unrecorded_outputs
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if there is something in it."""
@@ -23,9 +25,38 @@ Paths = dict[Source, list[Path]]
 """What ``output_paths`` returns."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PredictionOptions:
+    """The options of ``posenet.predict``, which explains them."""
+
+    output: str | None = None
+    json: str | None = None
+    coco: str | None = None
+    csv: str | None = None
+    heatmaps: str | None = None
+    show: bool = False
+    overwrite: bool = False
+    resume: bool = False
+    recursive: bool = False
+    shard: str | None = None
+    start: float = 0.0
+    duration: float = math.inf
+    stride: int = 1
+    track: bool = False
+    smooth: bool = False
+    trails: bool = False
+    style: Style = "standard"
+    keypoint_score: float = KEYPOINT_MIN_SCORE
+
+    @property
+    def is_tracked(self) -> bool:
+        """Whether people get numbers."""
+        return self.track or self.smooth or self.trails
+
+
 @dataclass(frozen=True)
 class Outputs:
-    """What a prediction writes; the arguments are those of ``posenet.predict``."""
+    """The files that a prediction writes."""
 
     drawings: Paths
     """Empty without drawings."""
@@ -52,18 +83,10 @@ class Outputs:
         return next((path for path in files if path.is_file() or not path.exists()), None)
 
 
-def choose_outputs(
-    sources: Sequence[Source],
-    *,
-    output: str | None,
-    json: str | None,
-    coco: str | None,
-    csv: str | None,
-    heatmaps: str | None,
-    show: bool,
-) -> Outputs:
-    """Choose the names of all files; ``ConfigError`` if the arguments contradict each other."""
-    if not (output or json or coco or csv or heatmaps or show):
+def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Outputs:
+    """Choose the names of all files; ``ConfigError`` if the options contradict each other."""
+    output, json, heatmaps = options.output, options.json, options.heatmaps
+    if not (output or json or options.coco or options.csv or heatmaps or options.show):
         output = _free_folder()
     json_folder = json if json and _is_folder(json) else None
     if json and json != "-" and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
@@ -84,8 +107,8 @@ def choose_outputs(
         sheets=output_paths(sources, Path(heatmaps), sheet_suffixes) if heatmaps else {},
         people=output_paths(sources, Path(json_folder), lambda source: [".json"]) if json_folder else {},
         json=None if json_folder else json,
-        coco=coco,
-        csv=csv,
+        coco=options.coco,
+        csv=options.csv,
         folders=list(named.values()),
     )
 
@@ -110,22 +133,19 @@ def is_lines_file(path: str | Path) -> bool:
 def check_paths(
     outputs: Outputs,
     sources: Sequence[Source],
+    options: PredictionOptions,
     other_inputs: Iterable[str | Path | int],
-    *,
-    overwrite: bool,
-    resume: bool,
-    is_shard: bool,
     world_size: int,
 ) -> None:
     """Check all files that will be written (see ``check_outputs``); ``DataError`` if one of them cannot be."""
     journaled = outputs.journaled
-    has_journals = journaled is not None and (resume or world_size > 1 or is_lines_file(journaled))
+    has_journals = journaled is not None and (options.resume or world_size > 1 or is_lines_file(journaled))
     beside: dict[Path, re.Pattern[bytes]] = {}
     if journaled is not None and has_journals:
         beside = side_files(journaled, world_size)
     new = outputs.files
     is_continued = False
-    if resume and journaled is not None and not overwrite:
+    if options.resume and journaled is not None and not options.overwrite:
         require_journal(journaled)
         is_continued = bool(find_journals(journaled))
         new = unrecorded_outputs(journaled, outputs.files)
@@ -138,8 +158,8 @@ def check_paths(
         [*outputs.files, *files],
         itertools.chain(other_inputs, *map(files_of_source, sources)),
         # The shards of a job that can be resumed write their drawings into the same folder.
-        overwrite=overwrite or is_continued or (resume and is_shard),
+        overwrite=options.overwrite or is_continued or (options.resume and options.shard is not None),
         folders=folders,
         side_files=beside,
     )
-    check_outputs(new, overwrite=overwrite)
+    check_outputs(new, overwrite=options.overwrite)
