@@ -1,7 +1,6 @@
-"""Checkpoint files: written atomically and with a checksum, and read without running code from them.
+"""Checkpoint files: written atomically, and read without running code from them.
 
-A checkpoint is a zip file of ``torch.save``. Its comment, which zip readers and PyTorch ignore, holds a SHA-256 of the
-whole file before it: ``head -c -64 FILE | sha256sum`` prints the last 64 characters of an intact file.
+A checkpoint is a file of ``torch.save``, a zip file with a checksum for each entry, which is verified.
 
 Importing this module does not import PyTorch, and a missing file is reported without it.
 """
@@ -9,7 +8,6 @@ Importing this module does not import PyTorch, and a missing file is reported wi
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import pickle
 import struct
@@ -24,8 +22,6 @@ from posenet.messages import is_out_of_memory, truncate_for_message
 
 FORMAT = 1
 """Version of the dictionary that a run saves."""
-COMMENT_PREFIX = b"posenet-sha256:"
-COMMENT_LENGTH = len(COMMENT_PREFIX) + 2 * hashlib.sha256().digest_size
 
 _ENTRY_SIGNATURE = b"PK\x03\x04"
 """With these bytes begins what PyTorch reads as a zip file. It reads other files as its format before version 1.6."""
@@ -38,15 +34,10 @@ _END_RECORDS = struct.Struct("<4s36xQQ 4s4xQ4x 4s8xLLH")
 last: signature, size and offset of the list of entries, and length of the comment; of the locator: signature, offset of
 the first."""
 _ZIP64_SIZE = _END_RECORDS.size - _END_RECORD_SIZE
-_LENGTH_FIELD = COMMENT_LENGTH.to_bytes(2, "little")
-"""The last two bytes of a zip file's end record: the length of the comment that follows it."""
-_TAIL_SIZE = 4096
-"""Bytes at the end in which the end record is searched: enough for our comment and some foreign bytes after it."""
-_CHUNK_SIZE = 1 << 20
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint with its checksum, also the folder; ``path`` is the complete old or new file at any time.
+    """Write a checkpoint, also its folder; ``path`` is the complete old or new file at any time.
 
     ``CheckpointError`` if the disk is full or failing, or permission is missing; then ``path`` is unchanged.
     """
@@ -56,13 +47,8 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:
+        with atomic_replacement(path) as temporary, open(temporary, "wb") as file:
             torch.save(dict(state), file)
-            file.seek(-len(_LENGTH_FIELD), os.SEEK_END)
-            file.write(_LENGTH_FIELD + COMMENT_PREFIX)
-            digest = _hex_digest(file, file.tell())
-            file.seek(0, os.SEEK_END)
-            file.write(digest)
     except (OSError, RuntimeError) as error:
         reason = _system_message(error) or "is the disk full?"
         raise CheckpointError(
@@ -126,11 +112,7 @@ def _read(path: Path) -> Any:
 
 
 def _refuse_damaged(file: BinaryIO, path: Path) -> None:
-    """Check what ``torch.load`` does not check: our checksum, compression, and the checksums of the zip entries."""
-    matches = _verify_checksum(file)
-    if matches is False:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
-    file.seek(0)
+    """Check what ``torch.load`` does not check: the compression and the checksums of the entries."""
     if file.read(len(_ENTRY_SIGNATURE)) != _ENTRY_SIGNATURE:
         return
     with zipfile.ZipFile(file) as archive:
@@ -144,7 +126,7 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
             raise DamagedCheckpointError(
                 f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first"
             )
-        damaged_entry = archive.testzip() if matches is None else None
+        damaged_entry = archive.testzip()
     if damaged_entry is not None:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
 
@@ -176,36 +158,6 @@ def _pytorch_reads_the_same_entries(file: BinaryIO, comment_length: int) -> bool
         return bool(list_offset + list_size == end)
     is_located = zip64_signature == _ZIP64_END_SIGNATURE and located_offset == zip64_end
     return bool(is_located and zip64_list_offset + zip64_list_size == zip64_end)
-
-
-def _verify_checksum(file: BinaryIO) -> bool | None:
-    """Whether a file matches its checksum; None for a foreign file, which has none.
-
-    Two fields mark a file with a checksum: the prefix of the comment, and the length of the comment in the end record.
-    Only damage to both makes it look like a foreign file.
-    """
-    size = file.seek(0, os.SEEK_END)
-    file.seek(-min(size, _TAIL_SIZE), os.SEEK_END)
-    tail = file.read()
-    comment = tail[-COMMENT_LENGTH:]
-    if comment.startswith(COMMENT_PREFIX):
-        stored_digest = comment[len(COMMENT_PREFIX) :]
-        return stored_digest == _hex_digest(file, size - len(stored_digest))
-    # If the end record announces a comment of our length, the comment is truncated or its prefix is damaged.
-    end_record = tail.rfind(_END_RECORD_SIGNATURE)
-    if end_record >= 0 and tail[end_record:][:_END_RECORD_SIZE].endswith(_LENGTH_FIELD):
-        return False
-    return None
-
-
-def _hex_digest(file: BinaryIO, length: int) -> bytes:
-    """SHA-256 of the first ``length`` bytes of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    file.seek(0)
-    while chunk := file.read(min(length, _CHUNK_SIZE)):
-        digest.update(chunk)
-        length -= len(chunk)
-    return digest.hexdigest().encode()
 
 
 def _system_message(error: BaseException) -> str | None:

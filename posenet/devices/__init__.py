@@ -1,1 +1,1 @@
-"""Devices and processes: selecting, starting and connecting them; precision, random state and stop signals."""
+"""Devices and processes: selecting, starting and connecting them; precision and stop signals."""

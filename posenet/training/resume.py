@@ -161,7 +161,7 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
 
     def state_dict(self, steps_per_epoch: int, config: dict[str, Any]) -> dict[str, Any]:
-        """The content of a checkpoint except the random states; ``config`` is the settings as plain tables."""
+        """The state of the run; ``config`` is the settings as plain tables."""
         weights = self.network.state_dict()
         return {
             "format": FORMAT,
@@ -185,7 +185,9 @@ class RunState:
             self.guard.load_state_dict(state["guard"])
             self.progress = Progress.from_state(state["progress"])
             self.progress.rescale_epoch(state["steps_per_epoch"], steps_per_epoch)
-            _restore_random_state(state.get("random", []), runtime)
+            before, now = state.get("world_size", runtime.world_size), runtime.world_size
+            if before != now:
+                _log.info("The run had %s and continues with %d", pluralize(before, "process", "processes"), now)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
             if is_out_of_memory(error):
                 raise  # the checkpoint is not damaged
@@ -229,31 +231,3 @@ class RunState:
                 f"{checkpoint.path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
                 "start a new run in another folder with --weights instead of --resume"
             )
-
-
-def get_random_state(device: torch.device) -> dict[str, Any]:
-    """The state of the generators of the CPU ("cpu") and of an accelerator ("device"), and its "device_type"."""
-    state = {"cpu": torch.get_rng_state(), "device_type": device.type}
-    if device.type != "cpu":
-        state["device"] = torch.get_device_module(device).get_rng_state(device)
-    return state
-
-
-def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore what ``get_random_state`` has returned; on another type of device that of the CPU alone."""
-    torch.set_rng_state(state["cpu"])
-    if device.type != "cpu" and state.get("device_type") == device.type:
-        torch.get_device_module(device).set_rng_state(state["device"], device)
-
-
-def _restore_random_state(states: list[dict[str, Any]], runtime: Runtime) -> None:
-    """Restore the random state of this rank from those of all ranks."""
-    if states and len(states) != runtime.world_size:
-        processes = pluralize(len(states), "process", "processes")
-        _log.info("The run had %s and continues with %d", processes, runtime.world_size)
-    if runtime.rank >= len(states):
-        return
-    state = states[runtime.rank]
-    set_random_state(state, runtime.device)
-    if runtime.device.type not in ("cpu", state.get("device_type")):
-        _log.info("The run was saved on another type of device: only the random state of the CPU is restored")

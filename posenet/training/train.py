@@ -52,7 +52,7 @@ from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import learning_rate, lr_factor, make_optimizer, set_lr
 from posenet.training.profiling import profiled_steps
 from posenet.training.progress import Progress
-from posenet.training.resume import FoundCheckpoint, RunState, configure_run, get_random_state, set_random_state
+from posenet.training.resume import FoundCheckpoint, RunState, configure_run
 from posenet.training.run_settings import another_run_error, folder_of_run
 from posenet.training.short_form import PreparedData, choose_experiment, conclude, is_data, prepare
 from posenet.training.step import StepResult, TrainStep
@@ -179,8 +179,9 @@ def train(
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         if settings.train.threads:
             torch.set_num_threads(settings.train.threads)
-        stack.callback(set_random_state, get_random_state(runtime.device), runtime.device)
-        torch.manual_seed(settings.train.seed)
+        # The initial weights are drawn on the CPU, and nothing else draws from PyTorch's generators.
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        torch.default_generator.manual_seed(settings.train.seed)
         stack.enter_context(deterministic_algorithms(settings.train.deterministic))
         stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
         mode_and_lr = describe_training_mode(runtime.device, settings.train), _describe_lr(settings, runtime)
@@ -669,15 +670,15 @@ class Trainer:
 
     def save(self, best: bool = False) -> None:
         """Save everything that a resumed run needs. This waits for a copy, not for the disk. All ranks call it."""
-        random_states = self.runtime.gather_objects(get_random_state(self.runtime.device))
         if not self.runtime.is_main:
             return
         state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
+        state["world_size"] = self.runtime.world_size
         if self.teacher is not None:
             state["teacher"] = self.teacher.digest
         if self.returned_to:
             state["returned_to"] = self.returned_to
-        self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
+        self.writer.save(state, self.progress.total_steps, best)
 
     def _result(self, finished: bool, stopped: bool = False) -> TrainingResult:
         progress = self.progress

@@ -1,9 +1,8 @@
-"""Checkpoint files: safe reading, damaged and foreign files, the checksum, atomic writing."""
+"""Checkpoint files: safe reading, damaged and foreign files, atomic writing."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import random
 import struct
 import zipfile
@@ -13,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from posenet.checkpoints.file import COMMENT_LENGTH, read_checkpoint, write_checkpoint
+from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.checkpoints.weights import load_weights
 from posenet.errors import CheckpointError, DamagedCheckpointError
 from tests.helpers.networks import tiny_network
+from tests.helpers.process_runs import find_differences
 
-END_LENGTH = COMMENT_LENGTH + 22
-"""Bytes of the comment and of the zip file's end record before it."""
+LIST_LENGTH = 2000
+"""Bytes at the end of a checkpoint with the list of the zip file's entries."""
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +61,17 @@ def test_the_error_of_a_foreign_file_names_it_and_the_fault_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def assert_detected(path: Path, damaged: bytes, damage: object) -> None:
+def assert_detected_or_harmless(path: Path, content: bytes, damaged: bytes, damage: object) -> None:
+    """A damaged file is refused, unless only bytes that nobody reads have changed, such as those between entries."""
+    path.write_bytes(content)
+    sound = read_checkpoint(path)
     path.write_bytes(damaged)
     try:
-        read_checkpoint(path)
+        state = read_checkpoint(path)
     except CheckpointError as error:
         assert path.name in str(error) and "\n" not in str(error)
     else:
-        pytest.fail(f"not detected: {damage}")
+        assert find_differences(state, sound) == [], f"not detected: {damage}"
 
 
 def flip_bit(content: bytes, bit: int) -> bytes:
@@ -78,50 +81,29 @@ def flip_bit(content: bytes, bit: int) -> bytes:
 
 
 @pytest.mark.parametrize("flips, cuts", [(100, 40), pytest.param(1000, 200, marks=pytest.mark.torture)])
-def test_flipped_bits_and_truncations_are_detected(content: bytes, tmp_path: Path, flips: int, cuts: int) -> None:
+def test_flipped_bits_and_truncations_are_detected_or_harmless(
+    content: bytes, tmp_path: Path, flips: int, cuts: int
+) -> None:
     path = tmp_path / "damaged.pth"
     rng = random.Random(1)
-    for bit in rng.sample(range(8 * len(content)), flips):
-        assert_detected(path, flip_bit(content, bit), f"bit {bit} of {len(content)} bytes")
+    in_list = range(8 * (len(content) - LIST_LENGTH), 8 * len(content))
+    for bit in rng.sample(range(8 * len(content)), flips) + rng.sample(in_list, flips):
+        damage = f"bit {bit} of {len(content)} bytes"
+        assert_detected_or_harmless(path, content, flip_bit(content, bit), damage)
     for length in rng.sample(range(len(content)), cuts):
-        assert_detected(path, content[:length], f"cut to {length} of {len(content)} bytes")
-
-
-@pytest.mark.parametrize("tail, every", [(END_LENGTH, 5), pytest.param(1000, 1, marks=pytest.mark.torture)])
-def test_damage_of_the_checksum_itself_is_detected(content: bytes, tmp_path: Path, tail: int, every: int) -> None:
-    path = tmp_path / "damaged.pth"
-    for bit in range(8 * (len(content) - tail), 8 * len(content), every):
-        assert_detected(path, flip_bit(content, bit), bit)
-    for length in range(len(content) - tail - 1, len(content)):
-        assert_detected(path, content[:length], length)
-    for appended in (b"\0", b"posenet-sha256:" + 64 * b"0", content):
-        assert_detected(path, content + appended, appended[:20])
-
-
-def test_a_flipped_bit_in_a_foreign_file_is_detected_by_the_checksums_of_zip(tmp_path: Path) -> None:
-    path = tmp_path / "bit.pth"
-    for save, message in ((torch.save, r"damaged \(entry"), (None, r"damaged \(its checksum")):
-        state = {"model": tiny_network().state_dict()}
-        save(state, path) if save else write_checkpoint(path, state)
-        path.write_bytes(flip_bit(path.read_bytes(), 4 * path.stat().st_size))
-        with pytest.raises(CheckpointError, match=message):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=path.name):
             read_checkpoint(path)
 
 
-def test_the_last_64_characters_are_the_sha256_of_the_rest(content: bytes) -> None:
-    assert hashlib.sha256(content[:-64]).hexdigest().encode() == content[-64:]
+def test_a_flipped_bit_in_a_tensor_is_detected(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "bit.pth"
+    path.write_bytes(flip_bit(content, 8 * (len(content) // 3)))
+    with pytest.raises(DamagedCheckpointError, match=r"damaged \(entry"):
+        read_checkpoint(path)
 
 
-def test_pytorch_and_zip_tools_read_a_file_with_a_checksum(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "last.pth"
-    path.write_bytes(content)
-    with zipfile.ZipFile(path) as archive:
-        assert archive.testzip() is None
-    for mmap in (False, True):
-        assert torch.load(path, weights_only=True, mmap=mmap)["progress"] == {"epoch": 3, "best": 0.25}
-
-
-def test_foreign_files_without_our_checksum_load(tmp_path: Path) -> None:
+def test_files_of_other_programs_load(tmp_path: Path) -> None:
     path = tmp_path / "PoseNet_52_epoch.pth"
     for legacy in (False, True):
         torch.save({"weights": {"a": torch.ones(3)}}, path, _use_new_zipfile_serialization=not legacy)
@@ -176,12 +158,6 @@ def test_two_entries_of_one_name_are_refused(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
-def with_checksum(content: bytes) -> bytes:
-    """A zip file without a comment, with the comment of our checkpoints."""
-    content = content[:-2] + COMMENT_LENGTH.to_bytes(2, "little") + b"posenet-sha256:"
-    return content + hashlib.sha256(content).hexdigest().encode()
-
-
 def harmless_list(entries: bytes) -> bytes:
     """The list of a zip file's entries as if none of them was compressed."""
     result = bytearray(entries)
@@ -210,7 +186,7 @@ def test_a_second_list_of_entries_for_python_alone_is_refused(tmp_path: Path, ha
         other_end[48:56] = (start + size + len(end)).to_bytes(8, "little")
         forged = content[: start + size] + end + harmless_list(content[start : start + size]) + bytes(other_end)
         forged += struct.pack("<4sLQL", b"PK\x06\x07", 0, start + size, 1)
-    path.write_bytes(with_checksum(forged + content[-22:]))
+    path.write_bytes(forged + content[-22:])
     assert torch.load(path, weights_only=True)["model"]["a"].numel() == 100_000
     with zipfile.ZipFile(path) as archive:
         assert {entry.compress_type for entry in archive.infolist()} == {zipfile.ZIP_STORED}

@@ -77,7 +77,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, free_bytes: int, code: int) -> It
 
     def open_on_full_disk(path: Path, mode: str) -> Any:
         if "w" in mode:
-            return io.BufferedRandom(FileOnFullDisk(path, mode, free_bytes, code))
+            return io.BufferedWriter(FileOnFullDisk(path, mode, free_bytes, code))
         return open(path, mode)
 
     with monkeypatch.context() as patch:

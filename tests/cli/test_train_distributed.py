@@ -262,7 +262,7 @@ def test_two_machines_with_two_processes_each_train_one_network(start: Start, tm
     output = "".join((tmp_path / f"{name}.txt").read_text() for name in ("one", "two"))
     assert statuses == [0, 0], output
     state = read_checkpoint(tmp_path / "run" / "last.pth")
-    assert state["progress"]["epoch"] == 2 and len(state["random"]) == 4
+    assert state["progress"]["epoch"] == 2 and state["world_size"] == 4
     assert output.count("Epoch 2") == 1
 
 

@@ -152,7 +152,7 @@ def test_torchrun_on_two_hosts_trains_one_network(cluster: Cluster, tmp_path: Pa
     outcome = cluster.on("node1", *cluster.train(tmp_path / "reference", "--nproc", "2"))
     assert outcome.status == 0, outcome.output
     assert_same_run(tmp_path / "run", tmp_path / "reference")
-    assert len(read_checkpoint(tmp_path / "run" / "last.pth")["random"]) == 2
+    assert read_checkpoint(tmp_path / "run" / "last.pth")["world_size"] == 2
 
 
 def test_sigterm_to_the_torchrun_of_the_first_host(cluster: Cluster, tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ def reference_run(cluster: Cluster, run: Path, *flags: str) -> Path:
 
 def num_processes(run: Path) -> int:
     """The number of processes that have made the last checkpoint of a run."""
-    return len(read_checkpoint(run / "last.pth")["random"])
+    count: int = read_checkpoint(run / "last.pth")["world_size"]
+    return count
 
 
 def test_two_nodes_train_as_two_processes_do(cluster: Cluster, tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ def test_four_and_four_steps_are_eight_steps_to_the_bit(
     states = [last(tmp_path / name) for name in ("parts", "whole")]
     for state in states:
         assert {tensor.device for tensor in state["model"].values()} == {CPU}
-        assert state["random"][0]["device_type"] == accelerator.type
         del state["config"]["checkpoint"]["path"]
     assert find_differences(*states) == []
 

@@ -236,7 +236,7 @@ def test_a_run_continues_with_another_number_of_processes_and_batch_size(
 ) -> None:
     folder = tmp_path / "run"
     run_in_processes(2, tmp_path / "results", lambda runtime: train_tiny(stores, folder, runtime=runtime, max_steps=2))
-    assert len(last(folder)["random"]) == 2
+    assert last(folder)["world_size"] == 2
     with caplog.at_level(logging.INFO):
         train_tiny(stores, folder, "train.batch_size=7", resume=True, max_steps=3)
     assert "The run had 2 processes and continues with 1" in caplog.text
@@ -458,7 +458,6 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
         "not numbers": state | {"guard": {"bad_in_a_row": "2", "good_since_roll_back": None}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
-        "RNG state": state | {"random": [{"cpu": torch.zeros(3, dtype=torch.uint8)}]},
     }
     for message, content in wrong.items():
         write_checkpoint(tmp_path / "wrong" / "last.pth", content)
@@ -495,23 +494,13 @@ def test_a_dynamic_loss_scale_is_restored_and_a_fixed_one_is_a_setting(
     assert (last(tmp_path)["scaler"]["backoff_factor"] < 1) == (resumed == "0")
 
 
-def test_the_state_of_the_optimizer_and_the_random_state_are_restored_and_new_rates_apply(
-    stores: Stores, tmp_path: Path
-) -> None:
+def test_the_state_of_the_optimizer_is_restored_and_new_rates_apply(stores: Stores, tmp_path: Path) -> None:
     """Learning rate 1e-30: the momentum alone changes the weights, so that it shows."""
     train_tiny(stores, tmp_path, max_steps=2)
     state = last(tmp_path)
     momentum = {k: v["momentum_buffer"] for k, v in state["optimizer"]["state"].items()}
     assert any(tensor.any() for tensor in momentum.values())
-    random_states: list[torch.Tensor] = []
-
-    class Watch(Recorder):
-        def on_step(self, step: int, values: Any) -> None:
-            random_states.append(torch.get_rng_state())
-
-    torch.manual_seed(99)
-    train_tiny(stores, tmp_path, "optim.weight_decay=0.3", resume=True, max_steps=3, callbacks=[Watch()])
+    train_tiny(stores, tmp_path, "optim.weight_decay=0.3", resume=True, max_steps=3)
     (group,) = last(tmp_path)["optimizer"]["param_groups"]
     assert group["weight_decay"] == 0.3
-    assert torch.equal(random_states[0], state["random"][0]["cpu"])
     assert find_differences(weights(tmp_path), state["model"])

@@ -149,7 +149,7 @@ def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
     assert state.keys() - {"teacher"} == {"format", "model", "optimizer", "scaler", "guard", "progress"} | {
         "steps_per_epoch",
         "config",
-        "random",
+        "world_size",
     }
     write_teacher(teacher_file, change=0.1)
     with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
