@@ -51,10 +51,6 @@ class CheckpointFolder:
         """Whether the folder contains any checkpoint."""
         return any(self.path.glob("*.pth"))
 
-    def saved_at(self) -> int:
-        """When ``last.pth`` was written, in nanoseconds of the file system's clock; 0 without that file."""
-        return self.last.stat().st_mtime_ns if self.last.exists() else 0
-
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
         """Write the checkpoint after ``step``; link ``best.pth``, if ``best``, and ``last.pth`` to it; delete old ones.
 

@@ -39,8 +39,6 @@ class FoundCheckpoint(NamedTuple):
 
     path: Path
     state: dict[str, Any]
-    folder_saved_at: int = 0
-    """``CheckpointFolder.saved_at`` of its folder, just before it was read."""
 
 
 def configure_run(
@@ -81,7 +79,6 @@ def find_checkpoint(
         path = Path(resume)
     is_file = resume is not True and not path.is_dir()
     folder = CheckpointFolder(path.parent if is_file else path)
-    saved_at = folder.saved_at()
     found = (path, read_checkpoint(path)) if is_file else folder.newest_intact()
     if found is None and resume is True:
         _log.info(
@@ -90,7 +87,7 @@ def find_checkpoint(
         return None
     if found is None:
         raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
-    return _require_run(FoundCheckpoint(*found, folder_saved_at=saved_at))
+    return _require_run(FoundCheckpoint(*found))
 
 
 def _saved_before_restart(
@@ -107,9 +104,8 @@ def _saved_before_restart(
         path = Path(resume).resolve()
         if path.parent == folder.path.resolve() and path.name != folder.last.name:
             returned_to = path.name
-    saved_at = folder.saved_at()
     found = folder.newest_intact(lambda state: not returned_to or state.get("returned_to") == returned_to)
-    return None if found is None else _require_run(FoundCheckpoint(*found, folder_saved_at=saved_at))
+    return None if found is None else _require_run(FoundCheckpoint(*found))
 
 
 def _require_run(checkpoint: FoundCheckpoint) -> FoundCheckpoint:

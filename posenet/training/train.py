@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch
 from tqdm import tqdm
 
-from posenet.checkpoints.folder import CheckpointFolder, RunStatusFile, own_run_files, refuse_run_in_use, run_lock
+from posenet.checkpoints.folder import CheckpointFolder, RunStatusFile, own_run_files, run_lock
 from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.loader import Batch
@@ -27,7 +27,7 @@ from posenet.devices.device import cudnn_flags, deterministic_algorithms, peak_m
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, catch_stop_signals
-from posenet.errors import CheckpointError, ConfigError, DataError, OtherRankError, TrainingError
+from posenet.errors import ConfigError, DataError, OtherRankError, TrainingError
 from posenet.files import check_outputs
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
@@ -165,14 +165,18 @@ def train(
         if runtime.is_main:
             stack.enter_context(text_log)
 
-        # The settings, and the checkpoint if the run is resumed.
-        runtime.run_on_main(lambda: refuse_run_in_use(folder_of_run(config, pairs, resume)))
+        # The settings, and the checkpoint if the run is resumed. Nobody else writes into the folder from here on.
+        is_locked = runtime.run_on_main(lambda: _lock_if_exists(folder_of_run(config, pairs, resume), stack))
         settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime, restarted)
         folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
         continues_run, is_last = _compare_folders(checkpoint, folder, runtime)
-        saved_at = checkpoint.folder_saved_at if checkpoint is not None and continues_run else None
         resumed = None if checkpoint is None else checkpoint.path
-        runtime.run_on_main(lambda: _refuse_another_run(folder, saved_at, resumed))
+
+        def refuse_another_run() -> None:
+            if not continues_run and folder.has_checkpoints():
+                raise another_run_error(folder.path, resumed)
+
+        runtime.run_on_main(refuse_another_run)
 
         # The device, and the state of PyTorch that the caller gets back. All training batches have the same shape.
         runtime.select_device(settings.train.device)
@@ -197,9 +201,9 @@ def train(
         trainer = Trainer(settings, runtime, folder, log, is_new, max_steps, stop_requested, shows_progress, stack)
 
         def open_folder() -> RunStatusFile:
-            stack.enter_context(run_lock(folder.path))
-            # Another process may have written checkpoints before this one had the lock.
-            _refuse_another_run(folder, saved_at, resumed)
+            if not is_locked:
+                stack.enter_context(run_lock(folder.path))
+                refuse_another_run()  # one that has begun since the folder did not exist
             status = stack.enter_context(RunStatusFile(folder.path))
             text_log.open(folder.path)
             log.start(settings, folder.path)
@@ -243,6 +247,18 @@ def train_prepared(
     return result
 
 
+def _lock_if_exists(folder: Path, stack: contextlib.ExitStack) -> bool:
+    """Lock the folder of a run within ``stack``, and return True; a folder that does not exist is not made yet.
+
+    An error if it is in use, or has files of another program under the names of ours.
+    """
+    if not folder.is_dir():
+        return False
+    check_outputs([], side_files=own_run_files(folder) | own_logs(folder))
+    stack.enter_context(run_lock(folder))
+    return True
+
+
 def _compare_folders(
     checkpoint: FoundCheckpoint | None, folder: CheckpointFolder, runtime: Runtime
 ) -> tuple[bool, bool]:
@@ -254,23 +270,6 @@ def _compare_folders(
     is_last = checkpoint is not None and is_there and checkpoint.path.name == folder.last.name
     both: tuple[bool, bool] = runtime.broadcast_object((is_there, is_last))
     return both
-
-
-def _refuse_another_run(folder: CheckpointFolder, saved_at: int | None, resumed: Path | None) -> None:
-    """Raise an error if the folder contains a run that this one does not continue, or files of another program.
-
-    Args:
-        saved_at: ``folder.saved_at()`` when the checkpoint to continue was read; None if it is not of this folder.
-        resumed: the checkpoint to continue; None for a new run.
-    """
-    if saved_at is None and folder.has_checkpoints():
-        raise another_run_error(folder.path, resumed)
-    if saved_at is not None and saved_at != folder.saved_at():
-        raise CheckpointError(
-            f"another process has saved the run in {folder.path} after this one had read it; when it has ended, start "
-            "again with --resume"
-        )
-    check_outputs([], side_files=own_run_files(folder.path) | own_logs(folder.path))
 
 
 def _describe_lr(config: Config, runtime: Runtime) -> str:

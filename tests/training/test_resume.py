@@ -26,7 +26,9 @@ from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import load_config
 from posenet.synthetic.dataset import write_dataset
 from posenet.training.guard import LossGuard
+from posenet.training.resume import find_checkpoint
 from tests.helpers.drawn_data import build_both
+from tests.helpers.locks import other_process_can_lock
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
 from tests.helpers.run_logs import read_log
@@ -259,18 +261,32 @@ def test_only_skipped_steps_count_as_skipped(stores: Stores, tmp_path: Path, cap
     assert "steps were skipped" not in caplog.text
 
 
-def test_a_checkpoint_that_changed_before_the_folder_was_locked_is_not_resumed(stores: Stores, tmp_path: Path) -> None:
-    """The earlier run may still be ending, and save a later step."""
+def test_the_folder_is_locked_before_the_checkpoint_is_read(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier run that is still ending could else save a later step."""
     train_tiny(stores, tmp_path, max_steps=2)
+    could_lock: list[bool] = []
 
-    class SavedMeanwhile(Runtime):
+    def find_and_watch(*args: Any) -> Any:
+        could_lock.append(other_process_can_lock(tmp_path))
+        return find_checkpoint(*args)
+
+    monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("posenet.training.resume.find_checkpoint", find_and_watch)
+    train_tiny(stores, tmp_path, resume=True, max_steps=3)
+    assert could_lock == [False]
+
+
+def test_a_run_that_began_after_another_found_no_folder_is_not_overwritten(stores: Stores, tmp_path: Path) -> None:
+    class BeganMeanwhile(Runtime):
         def select_device(self, name: str) -> None:
             super().select_device(name)
-            train_tiny(stores, tmp_path, resume=True, max_steps=4)
+            train_tiny(stores, tmp_path / "run", max_steps=4)
 
-    with pytest.raises(CheckpointError, match="another process has saved the run in .* start again with --resume"):
-        train_tiny(stores, tmp_path, resume=True, runtime=SavedMeanwhile(), max_steps=3)
-    assert last(tmp_path)["progress"]["total_steps"] == 4
+    with pytest.raises(CheckpointError, match="run already contains a run; continue it with --resume"):
+        train_tiny(stores, tmp_path / "run", runtime=BeganMeanwhile(), max_steps=3)
+    assert last(tmp_path / "run")["progress"]["total_steps"] == 4
 
 
 def test_a_run_that_continues_another_checkpoint_is_saved_before_its_first_step(stores: Stores, tmp_path: Path) -> None:
