@@ -53,7 +53,7 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     levels = {root: root.level}
     handler.setFormatter(MessageFormatter((f"rank {rank}: " if rank else "") + "%(mark)s%(message)s"))
     if rank:
-        for name, level in {"posenet": logging.ERROR, "posenet.training.input": logging.WARNING}.items():
+        for name, level in {"posenet": logging.ERROR, "posenet.training.batches": logging.WARNING}.items():
             logger = logging.getLogger(name)
             levels[logger] = logger.level
             logger.setLevel(level)

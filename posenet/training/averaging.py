@@ -18,9 +18,8 @@ from posenet.training.batch_norm import batch_norm_layers
 class WeightAverage:
     """An average of a network's weights and BatchNorm statistics, on the device of the network.
 
-    Until the first update the average equals the trained weights. In a checkpoint, ``model`` is the average, and
-    ``average`` contains the trained weights. ``ConfigError`` for SWA without frozen BatchNorm, whose statistics would
-    not match the averaged weights.
+    Until the first update the average equals the trained weights. ``ConfigError`` for SWA without frozen BatchNorm,
+    whose statistics would not match the averaged weights.
     """
 
     def __init__(self, network: nn.Module, settings: AverageConfig) -> None:
@@ -36,7 +35,8 @@ class WeightAverage:
         self.epochs = 0  # completed epochs at the last update of SWA
         state = network.state_dict()
         self._trained = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
-        self._average = {name: tensor.clone() for name, tensor in self._trained.items()}
+        self.values = {name: tensor.clone() for name, tensor in self._trained.items()}
+        """The averaged weights by name."""
 
     def after_step(self) -> None:
         """Update the EMA after an optimizer step that was not skipped (Polyak and Juditsky).
@@ -62,42 +62,24 @@ class WeightAverage:
 
     def _update(self, average: Any) -> None:
         """Apply an averaging function of PyTorch, which receives the number of weights that are in the average."""
-        average(list(self._average.values()), list(self._trained.values()), self.count)
+        average(list(self.values.values()), list(self._trained.values()), self.count)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Context in which the network has the averaged weights."""
         backup = {name: tensor.clone() for name, tensor in self._trained.items()}
         if self.count:
-            _copy(self._average, self._trained)
+            _copy(self.values, self._trained)
         try:
             yield
         finally:
             _copy(backup, self._trained)
 
-    def state_dict(self, weights: dict[str, Tensor]) -> dict[str, Any]:
-        """The entries ``model`` and ``average`` of a checkpoint; ``weights`` is the state dict of the network."""
-        if not self.count:
-            return {"model": weights, "average": {"count": 0, "epochs": self.epochs, "trained": {}}}
-        trained = {name: weights[name] for name in self._trained}
-        average = {"kind": self.settings.kind, "count": self.count, "epochs": self.epochs, "trained": trained}
-        return {"model": weights | self._average, "average": average}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the average, if it is of the same kind, after the network has loaded its ``trained_weights``."""
-        saved = state.get("average", {})
-        if saved.get("kind", self.settings.kind) != self.settings.kind:
-            saved = {}
-        self.count = saved.get("count", 0)
-        self.epochs = saved.get("epochs", 0)
-        _copy(state["model"] if self.count else self._trained, self._average)
-
-
-def trained_weights(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights that the run of a checkpoint was training; its ``model`` may be their average."""
-    weights: dict[str, Tensor] = dict(state["model"])
-    weights.update(state.get("average", {}).get("trained", {}))
-    return weights
+    def restore(self, values: Mapping[str, Tensor], count: int, epochs: int) -> None:
+        """Continue an average of ``count`` updates; of none, it starts from the weights that the network has now."""
+        self.count = count
+        self.epochs = epochs
+        _copy(values if count else self._trained, self.values)
 
 
 @torch.no_grad()

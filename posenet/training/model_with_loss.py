@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from posenet.data.targets import TargetRenderer
-from posenet.devices.precision import Amp, autocast, select_training_mode
+from posenet.devices.precision import Amp, autocast
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import images_to_input
-from posenet.settings import Config
 from posenet.training.loss import FocalL2Loss
 from posenet.training.teacher import Teacher
 
@@ -41,16 +40,6 @@ class ModelWithLoss(nn.Module):
         self.channels_last = channels_last
         self.teacher = teacher
         self._compiled: Callable[..., Tensor] | None = None
-
-    @classmethod
-    def from_config(cls, network: PoseNet, config: Config, teacher: Teacher | None = None) -> ModelWithLoss:
-        renderer = TargetRenderer.from_config(config)
-        loss = FocalL2Loss.from_config(config)
-        mode = select_training_mode(next(network.parameters()).device, config.train)
-        model = cls(network, renderer, loss, mode.amp, mode.channels_last, teacher)
-        if config.parallel.compile:
-            model.compile()
-        return model
 
     @property
     def is_compiled(self) -> bool:

@@ -30,8 +30,11 @@ def profiled_steps(folder: Path, num_steps: int, device: torch.device) -> Iterat
     """Profile ``num_steps`` steps after ``WARMUP_STEPS`` others; yield a function to call after every step of the run.
 
     After the last of them, or at the end of the context if that comes first, the operations that took most time are
-    logged, and the timeline is written to ``PROFILE_FILE`` in the folder.
+    logged, and the timeline is written to ``PROFILE_FILE`` in the folder. 0 profiles nothing.
     """
+    if not num_steps:
+        yield lambda: None
+        return
     steps = schedule(skip_first=WARMUP_STEPS - 1, wait=0, warmup=1, active=num_steps, repeat=1)
     report = functools.partial(_report, folder / PROFILE_FILE, num_steps, device)
     with profile(schedule=steps, on_trace_ready=report) as profiler:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from posenet.messages import truncate_for_message
 
@@ -42,6 +40,13 @@ class Progress:
     def mean_loss(self) -> float | None:
         """Mean loss of this epoch's steps so far; None if all were skipped."""
         return self.loss_sum / self.loss_steps if self.loss_steps else None
+
+    @property
+    def best_score(self) -> dict[str, float]:
+        """The best score by its kind, in its own sign; empty if there is none."""
+        if not math.isfinite(self.best):
+            return {}
+        return {self.best_kind: -self.best if self.best_kind == "val_loss" else self.best}
 
     def count_step(self) -> None:
         self.step += 1
@@ -96,13 +101,3 @@ class Progress:
             self.step = old_step * new_steps // old_steps
             message = "An epoch had %d steps and now has %d: step %d of it becomes step %d"
             _log.info(message, old_steps, new_steps, old_step, self.step)
-
-    @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> Progress:
-        """The progress in a checkpoint; ``TypeError`` or ``ValueError`` if it is not the progress of a run."""
-        progress = cls(**state)
-        for key, value in vars(progress).items():
-            expected_type = type(getattr(cls, key))
-            if type(value) is not expected_type or (expected_type is int and value < 0):
-                raise ValueError(f"{key} is {truncate_for_message(value)}")
-        return progress

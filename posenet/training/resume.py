@@ -1,15 +1,18 @@
-"""Which run to start or resume, with which settings, and the state of a run that a checkpoint restores."""
+"""Resuming: which checkpoint a run continues, with which settings, and the state that is saved and restored.
+
+The parts of a run do not know of checkpoints: ``state_of`` reads their values, and ``restore_run`` writes them.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import torch
-from torch.optim import Optimizer
+from torch import Tensor
 
 from posenet.checkpoints.file import FORMAT, read_checkpoint
 from posenet.checkpoints.folder import CheckpointFolder
@@ -19,211 +22,241 @@ from posenet.checkpoints.weights import (
     require_fitting_weights,
     require_usable_weights,
 )
-from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
-from posenet.model.posenet import PoseNet
-from posenet.settings import Config, config_differences, load_config
-from posenet.training.averaging import WeightAverage, trained_weights
+from posenet.settings import Config, config_differences, config_to_dict, load_config
+from posenet.training.bad_steps import BadStepCounts
+from posenet.training.build import Run
 from posenet.training.freezing import names_to_freeze
-from posenet.training.guard import LossGuard
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
-from posenet.training.run_settings import folder_of_run, settings_of_new_run, with_folder, with_warmup
+from posenet.training.run_settings import another_run_error, config_of_new_run, with_folder, with_warmup
+from posenet.training.teacher import require_same_teacher
+
+Values = TypeVar("Values")
 
 _log = logging.getLogger(__name__)
 
 
 class FoundCheckpoint(NamedTuple):
-    """The checkpoint to resume, and its content."""
+    """The checkpoint to resume, its content, and what it is to the folder of the run."""
 
     path: Path
     state: dict[str, Any]
+    is_in_folder: bool = True
+    """Whether it is in the folder of the run. If not, the run continues it in a folder of its own."""
+    is_last: bool = True
+    """Whether ``--resume`` alone would find it, because it is the last one of the folder."""
 
 
-def configure_run(
-    config: Config | str | Path | None,
-    overrides: Sequence[str],
-    resume: bool | str | Path,
-    warmup: bool,
-    runtime: Runtime,
-    restarted: bool = False,
-) -> tuple[Config, FoundCheckpoint | None]:
-    """The settings of a run and the checkpoint to resume, None for a new run. The arguments are those of ``train``.
+def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = False) -> FoundCheckpoint | None:
+    """The checkpoint to resume in the folder of a run; None for a new run. Rank 0 alone calls this.
 
-    Rank 0 alone looks for the checkpoint and reads it, so that no rank can use another one.
-
-    Raises:
-        CheckpointError: there is no such checkpoint, or it is damaged, contains no run or does not fit the settings.
-        ConfigError: the settings are not valid.
-        OtherRankError: one of these on another rank.
+    ``resume`` and ``restarted`` are arguments of ``train``. ``CheckpointError`` if there is no such checkpoint, if it
+    is damaged or contains no run, or if the folder contains another run.
     """
-    found = runtime.run_on_main(lambda: find_checkpoint(config, overrides, resume, restarted))
-    checkpoint: FoundCheckpoint | None = runtime.broadcast_object(found)
-    if checkpoint is None:
-        return runtime.run_on_all(lambda: settings_of_new_run(config, overrides, warmup)), None
-    return runtime.run_on_all(lambda: settings_of_resumed_run(config, overrides, warmup, checkpoint)), checkpoint
-
-
-def find_checkpoint(
-    config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False
-) -> FoundCheckpoint | None:
-    """The checkpoint to resume; None for a new run. The arguments are those of ``train``; see ``configure_run``."""
-    if restarted and (saved := _saved_before_restart(config, overrides, resume)) is not None:
-        return saved
-    if resume is False:
-        return None
-    if resume is True:
-        path = Path(settings_of_new_run(config, overrides).checkpoint.path)
-    else:
-        path = Path(resume)
-    is_file = resume is not True and not path.is_dir()
-    folder = CheckpointFolder(path.parent if is_file else path)
-    found = (path, read_checkpoint(path)) if is_file else folder.newest_intact()
+    own = CheckpointFolder(folder)
+    found = _saved_before_restart(own, resume) if restarted else None
     if found is None and resume is True:
-        _log.info(
-            "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth", path
-        )
-        return None
+        found = own.newest_intact()
+        if found is None:
+            _log.info(
+                "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth",
+                folder,
+            )
+    elif found is None and not isinstance(resume, bool):
+        path = Path(resume)
+        found = CheckpointFolder(path).newest_intact() if path.is_dir() else (path, read_checkpoint(path))
+        if found is None:
+            raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
     if found is None:
-        raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
-    return _require_run(FoundCheckpoint(*found))
+        if own.has_checkpoints():
+            raise another_run_error(folder)
+        return None
+    path, state = found
+    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
+        if key not in state:
+            raise CheckpointError(f"{path} contains no run to resume (no {key}); fine-tune from it with --weights")
+    is_in_folder = path.parent.resolve() == folder.resolve()
+    if not is_in_folder and own.has_checkpoints():
+        raise another_run_error(folder, path)
+    return FoundCheckpoint(path, state, is_in_folder, is_in_folder and path.name == own.last.name)
 
 
-def _saved_before_restart(
-    config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path
-) -> FoundCheckpoint | None:
+def _saved_before_restart(own: CheckpointFolder, resume: bool | str | Path) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint that a run has saved before it was started again; None if there is none.
 
     Where ``resume`` is a checkpoint of the run's own folder, the run has returned to it: other checkpoints of the
     folder belong to this run only if they say that it has returned there.
     """
-    folder = CheckpointFolder(folder_of_run(config, overrides, resume))
     returned_to = ""
     if not isinstance(resume, bool) and not Path(resume).is_dir():
         path = Path(resume).resolve()
-        if path.parent == folder.path.resolve() and path.name != folder.last.name:
+        if path.parent == own.path.resolve() and path.name != own.last.name:
             returned_to = path.name
-    found = folder.newest_intact(lambda state: not returned_to or state.get("returned_to") == returned_to)
-    return None if found is None else _require_run(FoundCheckpoint(*found))
+    return own.newest_intact(lambda state: not returned_to or state.get("returned_to") == returned_to)
 
 
-def _require_run(checkpoint: FoundCheckpoint) -> FoundCheckpoint:
-    """The checkpoint, or ``CheckpointError`` if it contains weights alone."""
-    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
-        if key not in checkpoint.state:
-            raise CheckpointError(
-                f"{checkpoint.path} contains no run to resume (no {key}); fine-tune from it with --weights"
-            )
-    return checkpoint
-
-
-def settings_of_resumed_run(
-    config: Config | str | Path | None, overrides: Sequence[str], warmup: bool, checkpoint: FoundCheckpoint
+def config_of_run(
+    experiment: Config | str | Path | None,
+    overrides: Sequence[str],
+    warmup: bool,
+    folder: Path,
+    checkpoint: FoundCheckpoint | None,
 ) -> Config:
-    """The settings in the checkpoint, except those in an experiment file and overrides; a ``Config`` replaces all."""
+    """The settings of a run in a folder.
+
+    A run that continues a checkpoint keeps the settings in it, except those in an experiment file and in overrides; a
+    ``Config`` replaces all.
+
+    Raises:
+        CheckpointError: the checkpoint is of another architecture.
+        ConfigError: the settings are not valid, or of another skeleton.
+    """
+    if checkpoint is None:
+        return config_of_new_run(experiment, overrides, warmup)
     path, state = checkpoint.path, checkpoint.state
-    saved = config_of_checkpoint(state, path) or Config()
     # The folder may have moved since the checkpoint was written.
-    saved = with_folder(saved, path.parent)
-    if isinstance(config, Config):
-        base = config if config.checkpoint.path else with_folder(config, path.parent)
-        settings = load_config(None, overrides, base=base)
+    saved = with_folder(config_of_checkpoint(state, path) or Config(), path.parent)
+    if isinstance(experiment, Config):
+        config = load_config(None, overrides, base=experiment)
     else:
-        settings = load_config(config, overrides, base=saved)
-    settings = with_warmup(settings) if warmup else settings
-    if not settings.model.skeleton.predicts_like(saved.model.skeleton):
+        config = load_config(experiment, overrides, base=saved)
+    config = with_folder(config, folder)
+    config = with_warmup(config) if warmup else config
+    if not config.model.skeleton.predicts_like(saved.model.skeleton):
         raise ConfigError(
             f"{path} was trained for another skeleton than model.skeleton; leave that out, or start "
             "a new run with --weights in another folder"
         )
-    changed = config_differences(saved, settings)
+    changed = config_differences(saved, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
-    if settings.train.weights not in ("", saved.train.weights):
+    if config.train.weights not in ("", saved.train.weights):
         _log.warning("train.weights is only for new runs; this one continues with the weights in %s", path)
-    require_fitting_weights(settings, state, path)
-    return settings
+    require_fitting_weights(config, state, path)
+    return config
 
 
-@dataclass
-class RunState:
-    """Everything that training changes; a checkpoint contains it."""
+def state_of(run: Run) -> dict[str, Any]:
+    """Everything that training changes, as plain values and tensors: the content of a checkpoint.
 
-    network: PoseNet
-    average: WeightAverage | None
-    optimizer: Optimizer
-    scaler: torch.amp.GradScaler
-    guard: LossGuard
-    progress: Progress = field(default_factory=Progress)
+    ``model`` has the weights that are used: the average of the weights if there is one. The trained weights are then in
+    ``average``.
+    """
+    state = {
+        "format": FORMAT,
+        **_weights_of(run),
+        "optimizer": run.optimizer.state_dict(),
+        "scaler": run.scaler.state_dict(),
+        "guard": asdict(run.bad_steps.counts),
+        "progress": asdict(run.progress),
+        "steps_per_epoch": run.batches.steps_per_epoch,
+        "config": config_to_dict(run.config),
+        "world_size": run.runtime.world_size,
+    }
+    if run.teacher is not None:
+        state["teacher"] = run.teacher.digest
+    if run.returned_to:
+        state["returned_to"] = run.returned_to
+    return state
 
-    def state_dict(self, steps_per_epoch: int, config: dict[str, Any]) -> dict[str, Any]:
-        """The state of the run; ``config`` is the settings as plain tables."""
-        weights = self.network.state_dict()
-        return {
-            "format": FORMAT,
-            **({"model": weights} if self.average is None else self.average.state_dict(weights)),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "guard": self.guard.state_dict(),
-            "progress": asdict(self.progress),
-            "steps_per_epoch": steps_per_epoch,
-            "config": config,
-        }
 
-    def load_state_dict(self, checkpoint: FoundCheckpoint, steps_per_epoch: int, runtime: Runtime) -> None:
-        """Restore the run of a checkpoint, whose epochs may have had another number of steps.
+def _weights_of(run: Run) -> dict[str, Any]:
+    weights, average = run.network.state_dict(), run.average
+    if average is None:
+        return {"model": weights}
+    saved = {"count": average.count, "epochs": average.epochs, "trained": {}}
+    if not average.count:
+        return {"model": weights, "average": saved}
+    saved["trained"] = {name: weights[name] for name in average.values}
+    return {"model": weights | average.values, "average": {"kind": average.settings.kind} | saved}
 
-        ``CheckpointError`` if the checkpoint belongs to another network or optimizer, or is not valid.
-        """
-        state = checkpoint.state
-        try:
-            self.load_weights(checkpoint)
-            self.guard.load_state_dict(state["guard"])
-            self.progress = Progress.from_state(state["progress"])
-            self.progress.rescale_epoch(state["steps_per_epoch"], steps_per_epoch)
-            before, now = state.get("world_size", runtime.world_size), runtime.world_size
-            if before != now:
-                _log.info("The run had %s and continues with %d", pluralize(before, "process", "processes"), now)
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
-            if is_out_of_memory(error):
-                raise  # the checkpoint is not damaged
-            raise CheckpointError(
-                f"{checkpoint.path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
-            ) from error
 
-    def load_weights(self, checkpoint: FoundCheckpoint) -> None:
-        """Restore the weights, their average, the state of the optimizer and the loss scale, or ``CheckpointError``."""
-        path, state = checkpoint.path, checkpoint.state
-        self._require_same_frozen_parameters(checkpoint)
-        weights = extract_weights({"model": trained_weights(state)}, path)
-        require_usable_weights(weights, path)
-        self.network.load_state_dict(weights)
-        if self.average is not None:
-            self.average.load_state_dict(state)
-        try:
-            restore_optimizer(self.optimizer, state["optimizer"])
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(
-                f"{path} was saved by another optimizer, or its state is not valid; keep optim.name and "
-                "optim.decay_norms_and_biases, or use --weights instead of --resume"
-            ) from error
-        # A fixed loss scale is a setting; it has the backoff factor 1.
-        is_dynamic = self.scaler.is_enabled() and self.scaler.get_backoff_factor() < 1
-        if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
-            self.scaler.load_state_dict(state["scaler"])
+def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
+    """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
-    def _require_same_frozen_parameters(self, checkpoint: FoundCheckpoint) -> None:
-        """Raise ``CheckpointError`` if the run of a checkpoint has frozen other parameters.
+    In another folder, which has no ``best.pth`` yet, it forgets the best score. ``CheckpointError`` if the checkpoint
+    belongs to another network, optimizer or teacher, or is not valid.
+    """
+    path, state = checkpoint.path, checkpoint.state
+    require_same_teacher(state, run.teacher, path)
+    try:
+        restore_weights(run, checkpoint)
+        run.bad_steps.counts = restore_values(BadStepCounts, state["guard"])
+        run.progress = restore_values(Progress, state["progress"])
+        run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
+        before, now = state.get("world_size", run.runtime.world_size), run.runtime.world_size
+        if before != now:
+            _log.info("The run had %s and continues with %d", pluralize(before, "process", "processes"), now)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise  # the checkpoint is not damaged
+        raise CheckpointError(
+            f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
+        ) from error
+    run.writer.saved_step = run.progress.total_steps
+    if checkpoint.is_in_folder:
+        run.returned_to = state.get("returned_to", "") if checkpoint.is_last else path.name
+    else:
+        run.progress.forget_scores()
+    position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
+    _log.info("Resuming from %s: %s", path, position)
 
-        The state of an optimizer knows its parameters by their numbers among those that are not frozen. So with others
-        it belongs to other parameters, perhaps of equal shapes.
-        """
-        saved = config_of_checkpoint(checkpoint.state, checkpoint.path) or Config()
-        frozen_before = names_to_freeze(self.network, saved.train.freeze)
-        frozen_now = {name for name, parameter in self.network.named_parameters() if not parameter.requires_grad}
-        if changed := sorted(frozen_before ^ frozen_now):
-            verb = "froze" if changed[0] in frozen_before else "did not freeze"
-            raise CheckpointError(
-                f"{checkpoint.path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
-                "start a new run in another folder with --weights instead of --resume"
-            )
+
+def restore_weights(run: Run, checkpoint: FoundCheckpoint) -> None:
+    """Restore the weights, their average, the state of the optimizer and the loss scale, or ``CheckpointError``."""
+    path, state = checkpoint.path, checkpoint.state
+    _require_same_frozen_parameters(run, checkpoint)
+    weights = extract_weights({"model": trained_weights(state)}, path)
+    require_usable_weights(weights, path)
+    run.network.load_state_dict(weights)
+    if run.average is not None:
+        saved = state.get("average", {})
+        is_continued = saved.get("kind", run.average.settings.kind) == run.average.settings.kind
+        saved = saved if is_continued else {}
+        run.average.restore(state["model"], saved.get("count", 0), saved.get("epochs", 0))
+    try:
+        restore_optimizer(run.optimizer, state["optimizer"])
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} was saved by another optimizer, or its state is not valid; keep optim.name and "
+            "optim.decay_norms_and_biases, or use --weights instead of --resume"
+        ) from error
+    # A fixed loss scale is a setting; it has the backoff factor 1.
+    is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1
+    if is_dynamic and state["scaler"].get("backoff_factor", 1) < 1:
+        run.scaler.load_state_dict(state["scaler"])
+
+
+def trained_weights(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights that the run of a checkpoint was training; its ``model`` may be their average."""
+    weights: dict[str, Tensor] = dict(state["model"])
+    weights.update(state.get("average", {}).get("trained", {}))
+    return weights
+
+
+def restore_values(kind: type[Values], values: Mapping[str, Any]) -> Values:
+    """A dataclass of numbers and texts; ``TypeError`` or ``ValueError`` if the values do not have its types."""
+    restored = kind(**values)
+    for name, expected in typing.get_type_hints(kind).items():
+        value = getattr(restored, name)
+        if type(value) is bool or not isinstance(value, expected) or (type(value) is int and value < 0):
+            raise ValueError(f"{name} is {truncate_for_message(value)}")
+    return restored
+
+
+def _require_same_frozen_parameters(run: Run, checkpoint: FoundCheckpoint) -> None:
+    """Raise ``CheckpointError`` if the run of a checkpoint has frozen other parameters.
+
+    The state of an optimizer knows its parameters by their numbers among those that are not frozen. So with others it
+    belongs to other parameters, perhaps of equal shapes.
+    """
+    saved = config_of_checkpoint(checkpoint.state, checkpoint.path) or Config()
+    frozen_before = names_to_freeze(run.network, saved.train.freeze)
+    frozen_now = {name for name, parameter in run.network.named_parameters() if not parameter.requires_grad}
+    if changed := sorted(frozen_before ^ frozen_now):
+        verb = "froze" if changed[0] in frozen_before else "did not freeze"
+        raise CheckpointError(
+            f"{checkpoint.path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
+            "start a new run in another folder with --weights instead of --resume"
+        )

@@ -1,7 +1,7 @@
 """The settings and the folder of a run, and what is refused before it starts.
 
-Importing this module does not import PyTorch, so that the command line answers a mistyped setting or a missing file at
-once.
+An *experiment* is what a user gives: the name or path of a TOML file, a ``Config``, or None for the defaults. Importing
+this module does not import PyTorch, so that the command line answers a mistyped setting or a missing file at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUNS_FOLDER = Path("checkpoints")
 
 
 def check_before_start(
-    config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False
+    experiment: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False
 ) -> None:
     """Refuse what can be refused without PyTorch: wrong settings, missing files, and a folder that is in use.
 
@@ -34,7 +34,7 @@ def check_before_start(
         ConfigError: the settings are not valid, or name no data.
         DataError: a store is missing.
     """
-    folder = CheckpointFolder(folder_of_run(config, overrides, resume))
+    folder = CheckpointFolder(folder_of_run(experiment, overrides, resume))
     refuse_run_in_use(folder.path)
     # A run that continues has the settings in its checkpoint.
     if folder.has_checkpoints() and (restarted or resume is True):
@@ -45,29 +45,29 @@ def check_before_start(
         return
     if folder.has_checkpoints():
         raise another_run_error(folder.path)
-    settings = settings_of_new_run(config, overrides)
+    config = config_of_new_run(experiment, overrides)
     try:
-        require_data(settings)
+        require_data(config)
     except DataError as error:
-        experiment = shipped_experiment(config)
-        if experiment and load_config(experiment).data.train == settings.data.train:
-            how = f"the first lines of posenet config {experiment} say how"
+        name = shipped_experiment(experiment)
+        if name and load_config(name).data.train == config.data.train:
+            how = f"the first lines of posenet config {name} say how"
             raise DataError(f"{error}; {how}, or name your own with --set data.train=FILE.h5") from error
         raise
-    for path in (settings.train.weights, settings.train.teacher):
+    for path in (config.train.weights, config.train.teacher):
         if path:
             find_weights(path)
 
 
-def require_data(settings: Config) -> None:
+def require_data(config: Config) -> None:
     """``ConfigError`` if ``data.train`` is not set; ``DataError`` if a file of it or of ``data.val`` is missing."""
-    if not settings.data.train:
+    if not config.data.train:
         raise ConfigError(
             "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
             "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
         )
-    require_store_files(settings.data.train)
-    require_store_files(settings.data.val)
+    require_store_files(config.data.train)
+    require_store_files(config.data.val)
 
 
 def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointError:
@@ -83,40 +83,43 @@ def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointEr
     )
 
 
-def folder_of_run(config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path) -> Path:
-    """The folder of a run before its checkpoint is read: where it is set, else that of the checkpoint to resume."""
+def folder_of_run(experiment: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path) -> Path:
+    """The folder of a run: where it is set, else that of the checkpoint to resume, else one named after the experiment.
+
+    It is known before the checkpoint is read, so that the folder can be locked first.
+    """
     if isinstance(resume, bool):
-        return Path(settings_of_new_run(config, overrides).checkpoint.path)
+        return Path(config_of_new_run(experiment, overrides).checkpoint.path)
     # Other overrides may be valid only for the settings in the checkpoint.
     paths = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
-    settings = load_config(None, paths, base=config) if isinstance(config, Config) else load_config(config, paths)
-    if settings.checkpoint.path:
-        return Path(settings.checkpoint.path)
+    if path := _load(experiment, paths).checkpoint.path:
+        return Path(path)
     return Path(resume) if Path(resume).is_dir() else Path(resume).parent
 
 
-def settings_of_new_run(config: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:
-    """The settings with a folder: by default, one named after the experiment."""
-    if isinstance(config, Config):
-        settings = load_config(None, overrides, base=config)
-        name = "run"
-    else:
-        settings = load_config(config, overrides)
-        name = "run" if config is None else Path(config).stem
-    if not settings.checkpoint.path:
-        settings = with_folder(settings, RUNS_FOLDER / name)
-    return with_warmup(settings) if warmup else settings
+def config_of_new_run(experiment: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:
+    """The settings, with a folder and, if ``warmup``, with the default warmup where they have none."""
+    config = _load(experiment, overrides)
+    if not config.checkpoint.path:
+        name = Path(experiment).stem if isinstance(experiment, (str, Path)) else "run"
+        config = with_folder(config, RUNS_FOLDER / name)
+    return with_warmup(config) if warmup else config
 
 
-def with_warmup(settings: Config) -> Config:
+def _load(experiment: Config | str | Path | None, overrides: Sequence[str]) -> Config:
+    if isinstance(experiment, Config):
+        return load_config(None, overrides, base=experiment)
+    return load_config(experiment, overrides)
+
+
+def with_warmup(config: Config) -> Config:
     """The settings with the default warmup if they have none."""
-    if settings.optim.warmup_epochs:
-        return settings
-    optim = dataclasses.replace(settings.optim, warmup_epochs=OptimConfig.warmup_epochs)
-    return dataclasses.replace(settings, optim=optim)
+    if config.optim.warmup_epochs:
+        return config
+    optim = dataclasses.replace(config.optim, warmup_epochs=OptimConfig.warmup_epochs)
+    return dataclasses.replace(config, optim=optim)
 
 
-def with_folder(settings: Config, folder: Path) -> Config:
+def with_folder(config: Config, folder: Path) -> Config:
     """The settings with another folder of the run."""
-    checkpoint = dataclasses.replace(settings.checkpoint, path=str(folder))
-    return dataclasses.replace(settings, checkpoint=checkpoint)
+    return dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, path=str(folder)))

@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.batch_norm import BatchNormStatistics
-from posenet.training.guard import LossGuard
 from posenet.training.meters import DataSetLosses, GradientNormMeter, LossTermMeter
 
 
@@ -46,7 +46,7 @@ class TrainStep:
         model: nn.Module,
         optimizer: Optimizer,
         scaler: torch.amp.GradScaler,
-        guard: LossGuard,
+        bad_steps: BadStepPolicy,
         runtime: Runtime,
         max_grad_norm: float,
         set_losses: DataSetLosses | None = None,
@@ -54,7 +54,7 @@ class TrainStep:
         self.model = model
         self.optimizer = optimizer
         self.scaler = scaler
-        self.guard = guard
+        self.bad_steps = bad_steps
         self.runtime = runtime
         self.max_grad_norm = max_grad_norm
         self.set_losses = set_losses
@@ -84,7 +84,7 @@ class TrainStep:
         # Vote on the losses, so that either all ranks skip the step or none does. The gradient and its norm are the
         # same on all ranks. All numbers are read at once, because the device is idle while the host waits for them.
         own_losses = torch.stack(losses)  # (B,)
-        votes = torch.stack([own_losses, self.guard.bad_losses(own_losses)])  # (2, B)
+        votes = torch.stack([own_losses, self.bad_steps.bad_losses(own_losses)])  # (2, B)
         votes = self.runtime.all_reduce_sum(votes)
         self.scaler.unscale_(self.optimizer)
         *numbers, gradient_norm = torch.cat([votes.flatten(), self._clip_gradient()[None]]).tolist()

@@ -16,7 +16,7 @@ from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import read_split
 from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags
-from posenet.devices.precision import select_training_mode
+from posenet.devices.precision import Amp
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
@@ -37,7 +37,7 @@ from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.input import RestartingLoader, as_data_error, log_unreadable, too_many_unreadable
+from posenet.training.batches import RestartingLoader, as_data_error, log_unreadable, too_many_unreadable
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -60,7 +60,6 @@ def validation_loss(
     max_unreadable: float,
     runtime: Runtime,
     stop_requested: Callable[[], bool],
-    show_progress: bool,
 ) -> float:
     """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
@@ -72,7 +71,7 @@ def validation_loss(
     replaced = 0
     error: Exception | None = None
     try:
-        bar = progress_bar(loader, "validate", len(loader), unit="batch", leave=False, disable=not show_progress)
+        bar = progress_bar(loader, "validate", len(loader), unit="batch", leave=False)
         for batch in bar:
             if stop_requested():
                 break
@@ -98,9 +97,8 @@ class CocoValidation:
     annotated and predicted people of some images side by side. ``DataError`` if annotations or images cannot be used.
     """
 
-    def __init__(self, config: Config, network: PoseNet, runtime: Runtime, show_progress: bool) -> None:
+    def __init__(self, config: Config, network: PoseNet, runtime: Runtime, amp: Amp) -> None:
         self.runtime = runtime
-        amp = select_training_mode(runtime.device, config.train).amp
         self.predictor = Predictor(
             network,
             config.inference,
@@ -110,7 +108,6 @@ class CocoValidation:
             min_score=0.0,
         )
         self.exif_frame = config.data.exif_frame
-        self.show_progress = show_progress
         annotations = config.data.val_annotations
         self.split = read_split(annotations, skeleton=config.model.skeleton)
         if not self.split.annotated:
@@ -175,7 +172,7 @@ class CocoValidation:
 
         with (
             contextlib.closing(predict_annotated_images(self.predictor, watch(), self.exif_frame)) as predicted,
-            progress_bar(title="predict", total=len(self.share), disable=not self.show_progress) as bar,
+            progress_bar(title="predict", total=len(self.share)) as bar,
         ):
             for index, item in enumerate(predicted):
                 results += item.to_coco(self.split.category)

@@ -19,7 +19,7 @@ from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
 from posenet.training.freezing import freeze, set_train_mode
-from posenet.training.guard import LossGuard
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.step import TrainStep
@@ -72,7 +72,7 @@ def build_small_step(runtime: Runtime, *overrides: str) -> tuple[TrainStep, Mode
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, LEARNING_RATE)
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
-    return TrainStep(wrapped, optimizer, scaler, LossGuard(config.guard), runtime, config.optim.max_grad_norm), model
+    return TrainStep(wrapped, optimizer, scaler, BadStepPolicy(config.guard), runtime, config.optim.max_grad_norm), model
 
 
 def small_batch(seed: int = 0, size: int = 2) -> Batch:

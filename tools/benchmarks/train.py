@@ -18,7 +18,7 @@ from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.training.freezing import set_train_mode
-from posenet.training.guard import LossGuard
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer
 from posenet.training.step import TrainStep
@@ -76,7 +76,7 @@ def build_steps(config: Config, device: torch.device, runtime: Runtime | None = 
     network.to(memory_format=layout)
     optimizer = make_optimizer(network, dataclasses.replace(config.optim, lr=1e-9))
     scaler = make_grad_scaler(device, model.amp, config.train.loss_scale)
-    guard = LossGuard(dataclasses.replace(config.guard, threshold=float("inf")))
+    guard = BadStepPolicy(dataclasses.replace(config.guard, threshold=float("inf")))
     wrapped = runtime.wrap(model)
     set_train_mode(model)
     step = TrainStep(wrapped, optimizer, scaler, guard, runtime, config.optim.max_grad_norm)

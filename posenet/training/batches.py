@@ -1,4 +1,4 @@
-"""The input of training: batches of every step, even if samples are unreadable or worker processes die.
+"""The batches of every step, even if samples are unreadable or worker processes die.
 
 The data set replaces an unreadable sample by another one and reports it; these reports are counted here.
 """
@@ -142,11 +142,11 @@ def _remove_sigchld_handler() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
-class InputStream:
+class StepBatches:
     """The batches of every optimizer step of a run of ``epochs``, each of ``accumulate`` batches, in host memory.
 
-    The stream is continuous over all epochs: during validation, the workers prepare the first batches of the next
-    epoch. It is repositioned only if the run continues at another step, as after loading a checkpoint.
+    They are continuous over all epochs: during validation, the workers prepare the first batches of the next epoch.
+    They are repositioned only if the run continues at another step, as after loading a checkpoint.
     """
 
     def __init__(self, loader: RestartingLoader, sampler: TrainSampler, accumulate: int, epochs: int) -> None:
@@ -156,7 +156,7 @@ class InputStream:
         self.epochs = epochs
         self.meter = SpeedMeter()
         self._batches: Iterator[Batch] = iter(())
-        self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if the stream has not started
+        self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if nothing has started
 
     @property
     def steps_per_epoch(self) -> int:
@@ -181,7 +181,7 @@ class InputStream:
         return batches
 
     def close(self) -> None:
-        """End the worker processes; using the stream again starts new ones."""
+        """End the worker processes; taking a step starts new ones."""
         self._batches = iter(())
         self._position = -1
         self.loader.close()
@@ -213,7 +213,7 @@ def log_unreadable(batches: list[Batch]) -> int:
     return len(faults)
 
 
-def make_input_stream(config: Config, store: StoreList, runtime: Runtime) -> InputStream:
+def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> StepBatches:
     """The batches of this rank for the whole run."""
     train = config.train
     dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed)
@@ -227,7 +227,7 @@ def make_input_stream(config: Config, store: StoreList, runtime: Runtime) -> Inp
         draws=store.draws(config.data.framing),
     )
     loader = _restarting_loader(config, dataset, sampler, runtime)
-    return InputStream(loader, sampler, config.optim.accumulate, train.epochs)
+    return StepBatches(loader, sampler, config.optim.accumulate, train.epochs)
 
 
 def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> RestartingLoader:

@@ -1,4 +1,4 @@
-"""Opening the stores that a run trains and validates on, and checking that they fit it."""
+"""The data of a run: opening its stores, and refusing those that do not fit it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from posenet.data.inspection import describe_content, find_shared_images, find_s
 from posenet.data.store import StoreList, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import Config, DataSetConfig, DataSets
-from posenet.training.agreement import describe_file
+from posenet.training.compare_ranks import describe_file
 from posenet.training.run_settings import require_data
 
 _SEPARATE_SPLITS = (
@@ -24,22 +24,22 @@ _SEPARATE_SPLITS = (
 _log = logging.getLogger(__name__)
 
 
-class TrainingStores(NamedTuple):
+class RunData(NamedTuple):
     """The data of a run."""
 
     train: StoreList
     val: StoreList | None  # None without validation samples
 
 
-def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingStores:
-    """The training data and, if configured, the validation data; ``exit_stack`` closes them.
+def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
+    """The training data and, if configured, the validation data; ``at_end`` closes them.
 
     ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable, the two share images, or
     images without annotations have no teacher.
     """
     data = config.data
     require_data(config)
-    train_store = exit_stack.enter_context(open_data_sets(data.train, config.model.skeleton))
+    train_store = at_end.enter_context(open_data_sets(data.train, config.model.skeleton))
     num_unlabelled = train_store.num_unlabelled
     if num_unlabelled and not config.train.teacher:
         raise DataError(
@@ -49,8 +49,8 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
     if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if not data.val:
-        return TrainingStores(train_store, None)
-    val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
+        return RunData(train_store, None)
+    val_store = at_end.enter_context(open_data_sets(data.val, config.model.skeleton))
     if val_store.num_unlabelled:
         raise DataError(
             f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
@@ -62,7 +62,7 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
             f"{describe_paths(data.train)} and {describe_paths(data.val)} share {len(shared)} images (first id in "
             f"data.val {shared[0, 0]}); {_SEPARATE_SPLITS}"
         )
-    return TrainingStores(train_store, val_store)
+    return RunData(train_store, val_store)
 
 
 def refuse_trained_images(config: Config, train: StoreList, images: Sequence[CocoImage]) -> None:
@@ -110,7 +110,7 @@ def describe_paths(setting: DataSets) -> str:
     return ", ".join(str(item.path if isinstance(item, DataSetConfig) else item) for item in items)
 
 
-def describe_contents(config: Config, stores: TrainingStores) -> dict[str, Any]:
+def describe_contents(config: Config, stores: RunData) -> dict[str, Any]:
     """The contents of the data of a run by setting, for ``require_same_run``: equal texts mean equal contents."""
     contents = {"data.train": _describe_content(stores.train)}
     if stores.val is not None:

@@ -1,0 +1,197 @@
+"""Building a run: a function that makes all its parts from the settings, and returns them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from posenet.checkpoints.folder import CheckpointFolder
+from posenet.checkpoints.weights import load_weights
+from posenet.checkpoints.writer import CheckpointWriter
+from posenet.data.targets import TargetRenderer
+from posenet.devices.precision import make_grad_scaler, select_training_mode
+from posenet.devices.runtime import Runtime
+from posenet.errors import ConfigError
+from posenet.model.posenet import PoseNet
+from posenet.settings import Config
+from posenet.training.averaging import WeightAverage
+from posenet.training.bad_steps import BadStepPolicy
+from posenet.training.batches import RestartingLoader, StepBatches, make_step_batches, make_validation_loader
+from posenet.training.compare_ranks import require_same_run
+from posenet.training.freezing import freeze
+from posenet.training.loss import FocalL2Loss
+from posenet.training.meters import DataSetLosses
+from posenet.training.model_with_loss import ModelWithLoss
+from posenet.training.optimizer import make_optimizer
+from posenet.training.progress import Progress
+from posenet.training.run_data import RunData, describe_contents, open_run_data, refuse_trained_images
+from posenet.training.step import TrainStep
+from posenet.training.teacher import Teacher, load_teacher
+from posenet.training.validation import CocoValidation
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Run:
+    """The parts of a run."""
+
+    config: Config
+    runtime: Runtime
+    folder: CheckpointFolder
+    writer: CheckpointWriter
+    data: RunData
+    batches: StepBatches
+    """The training batches of this rank."""
+    validation_loader: RestartingLoader | None
+    """The validation batches of this rank; None without ``data.val``."""
+    coco_validation: CocoValidation | None
+    """Computes the AP; None without images for it."""
+    model: ModelWithLoss
+    wrapped_model: nn.Module
+    """The model as the runtime has wrapped it: its gradients are averaged over all ranks."""
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    average: WeightAverage | None
+    bad_steps: BadStepPolicy
+    train_step: TrainStep
+    set_losses: DataSetLosses | None
+    """The losses of several data sets; None if there is only one."""
+    progress: Progress = field(default_factory=Progress)
+    returned_to: str = ""
+    """Name of the checkpoint of the folder to which the run has returned last; see ``resume.find_checkpoint``."""
+
+    @property
+    def network(self) -> PoseNet:
+        return self.model.network
+
+    @property
+    def teacher(self) -> Teacher | None:
+        return self.model.teacher
+
+    def network_to_validate(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which the network has the weights that are validated and saved as ``model``."""
+        return contextlib.nullcontext() if self.average is None else self.average.applied()
+
+    def close(self) -> None:
+        """End the data workers, and wait for a checkpoint that is being written."""
+        self.writer.wait()
+        self.batches.close()
+        if self.validation_loader is not None:
+            self.validation_loader.close()
+
+
+class _RankParts(NamedTuple):
+    """What every rank makes on its own."""
+
+    data: RunData
+    model: ModelWithLoss
+    optimizer: Optimizer
+    coco_validation: CocoValidation | None
+
+
+def build_run(
+    config: Config,
+    runtime: Runtime,
+    folder: CheckpointFolder,
+    is_new: bool,
+    max_steps: int,
+    at_end: contextlib.ExitStack,
+) -> Run:
+    """Make the parts of a run at its start, on the device of the runtime.
+
+    Args:
+        config: the settings, with values in place of "auto".
+        is_new: the run does not continue a checkpoint, so it starts from ``train.weights``.
+        max_steps: the argument of ``train``, which must be the same on all ranks.
+        at_end: closes the data.
+
+    Raises:
+        PosenetError: a setting or a file cannot be used, or differs between the ranks.
+        OtherRankError: one of these on another rank.
+    """
+    data, model, optimizer, coco_validation = runtime.run_on_all(
+        lambda: _build_on_rank(config, runtime, is_new, at_end)
+    )
+    contents = describe_contents(config, data) | {"--max-steps": max_steps}
+    if model.teacher is not None:
+        contents["train.teacher"] = f"a file with the digest {model.teacher.digest[:8]}"
+    require_same_run(runtime, config, contents)
+
+    # From here on, all ranks have the weights of rank 0.
+    wrapped_model = runtime.wrap(model)
+    average = None
+    if config.average.kind != "off":
+        average = runtime.run_on_all(lambda: WeightAverage(model.network, config.average))
+    scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
+    bad_steps = BadStepPolicy(config.guard)
+    set_losses = DataSetLosses(data.train.names, runtime) if len(data.train.names) > 1 else None
+    step = TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm, set_losses)
+    batches = make_step_batches(config, data.train, runtime)
+    step_size = config.train.batch_size * runtime.world_size * config.optim.accumulate
+    if step_size > batches.samples_per_epoch:
+        _log.warning(
+            "a step takes %d samples, but an epoch has only %d, which are repeated to fill it; lower train.batch_size",
+            step_size,
+            batches.samples_per_epoch,
+        )
+    return Run(
+        config=config,
+        runtime=runtime,
+        folder=folder,
+        writer=CheckpointWriter(folder, config.checkpoint),
+        data=data,
+        batches=batches,
+        validation_loader=None if data.val is None else make_validation_loader(config, data.val, runtime),
+        coco_validation=coco_validation,
+        model=model,
+        wrapped_model=wrapped_model,
+        optimizer=optimizer,
+        scaler=scaler,
+        average=average,
+        bad_steps=bad_steps,
+        train_step=step,
+        set_losses=set_losses,
+    )
+
+
+def _build_on_rank(config: Config, runtime: Runtime, is_new: bool, at_end: contextlib.ExitStack) -> _RankParts:
+    """Open the data, and make what depends on the settings alone. This may fail on some ranks only."""
+    data = open_run_data(config, at_end)
+    network = PoseNet.from_config(config)
+    if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
+        _log.info("Fine-tuning. %s", load_weights(network, config.train.weights))
+    if frozen := freeze(network, config.train.freeze):
+        _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
+    if config.parallel.sync_bn:
+        network = cast(PoseNet, runtime.convert_sync_batch_norm(network))
+    model = build_model(config, network, runtime.device)
+    optimizer = make_optimizer(network, config.optim)
+    model.teacher = load_teacher(config, runtime.device)
+    coco_validation = None
+    if config.data.val_images and config.data.val_annotations and config.train.evaluate_every:
+        coco_validation = CocoValidation(config, network, runtime, model.amp)
+        refuse_trained_images(config, data.train, [image for image, _ in coco_validation.share])
+    if config.train.patience and coco_validation is None and data.val is None:
+        raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
+    return _RankParts(data, model, optimizer, coco_validation)
+
+
+def build_model(config: Config, network: PoseNet, device: torch.device) -> ModelWithLoss:
+    """The network with targets and loss, moved to a device in the configured precision and memory format."""
+    mode = select_training_mode(device, config.train)
+    network.channels_last = mode.channels_last
+    layout = torch.channels_last if mode.channels_last else torch.contiguous_format
+    network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+    model = ModelWithLoss(
+        network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), mode.amp, mode.channels_last
+    )
+    if config.parallel.compile:
+        model.compile()
+    return model

@@ -1,0 +1,299 @@
+"""The loops of a run over epochs and steps: when it validates, saves, returns to a checkpoint and stops.
+
+All ranks go through the loops together. Before every step they agree in ``_agree`` whether to save, to stop or to fail.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posenet.data.loader import Batch
+from posenet.devices.signals import StopRequested
+from posenet.errors import DataError, OtherRankError, TrainingError
+from posenet.messages import pluralize
+from posenet.training.batch_norm import BatchNormStatistics
+from posenet.training.batches import as_data_error, blank_batch, log_unreadable, too_many_unreadable
+from posenet.training.build import Run
+from posenet.training.freezing import set_train_mode
+from posenet.training.optimizer import learning_rate, set_lr
+from posenet.training.report import Report
+from posenet.training.resume import FoundCheckpoint, restore_weights, state_of
+from posenet.training.step import StepResult
+from posenet.training.validation import image_losses, validation_loss
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """Where a run is when ``train`` returns."""
+
+    folder: Path
+    """Folder of the run: ``last.pth``, ``best.pth``, ``log.txt``, ``log.jsonl`` and so on."""
+    finished: bool
+    """Whether all epochs were completed. False after a stop signal, ``max_steps`` or early stopping."""
+    epochs: int
+    """Completed epochs."""
+    steps: int
+    """Optimizer steps since the start of the run, skipped ones included."""
+    best: dict[str, float]
+    """The score of ``best.pth`` by name, "AP" or "val_loss"; empty if there is none."""
+    stopped: bool = False
+    """Whether a stop signal has ended the run early; ``resume`` continues it."""
+
+
+class TrainingLoop:
+    """The loops of a run, which can be interrupted at any step.
+
+    Args:
+        run: as it was built, or restored from a checkpoint.
+        stop_requested: whether a stop signal has arrived on this rank.
+        max_steps: stop after this many steps since the start of the run; 0 does not stop.
+        after_step: called after every step.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        report: Report,
+        stop_requested: Callable[[], bool],
+        max_steps: int,
+        after_step: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.run = run
+        self.report = report
+        self.stop_requested = stop_requested
+        self.max_steps = max_steps
+        self.after_step = after_step
+        self.progress = run.progress
+        self._batch_norm = BatchNormStatistics(run.model)
+
+    def train(self) -> TrainingResult:
+        """Train to the last epoch, to ``max_steps`` or to a stop signal.
+
+        Raises:
+            TrainingError: the loss explodes again shortly after a return to a checkpoint.
+            CheckpointError: the last checkpoint could not be written.
+            DataError: the samples or validation images cannot be read any more; the run has been saved.
+            OtherRankError: one of these on another rank.
+        """
+        run, progress, num_epochs = self.run, self.progress, self.run.config.train.epochs
+        epochs = pluralize(num_epochs, "epoch")
+        if progress.epoch >= num_epochs:
+            _log.info("%s has completed its %s already; --epochs adds more", run.folder.path, epochs)
+            return self._result(finished=True)
+        self._rehearse_validation()
+        while progress.epoch < num_epochs and not self._is_stale():
+            if not (self.train_one_epoch() and self.finish_epoch()):
+                self.save()
+                run.writer.finish()
+                position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
+                _log.info("Stopped after %s, saved in %s; --resume continues", position, run.folder.last)
+                return self._result(finished=False, stopped=not self._has_done_max_steps())
+        run.writer.finish()
+        finished = progress.epoch >= num_epochs
+        scores = pluralize(progress.stale, "score")
+        self.report.end(f"Finished {epochs}" if finished else f"Stopped early after {scores} without a better one")
+        return self._result(finished)
+
+    def train_one_epoch(self) -> bool:
+        """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
+        run, progress, steps = self.run, self.progress, self.run.batches.steps_per_epoch
+        set_train_mode(run.model)
+        run.batches.meter.restart()
+        with self.report.epoch_bar() as bar:
+            while progress.step < steps:
+                batches = self._take_batches()
+                if batches is None:
+                    return False
+                lr = learning_rate(run.config, run.runtime.world_size, progress.epoch, progress.step, steps)
+                set_lr(run.optimizer, lr)
+                result = run.train_step(batches)
+                progress.count_step()
+                self.after_step()
+                self._react(result, batches)
+                self.report.step(bar, lr)
+        # This counts the replaced samples of the last step, and saves if that is due. Its answer is not needed: the
+        # validation or the next epoch stops.
+        self._agree()
+        return True
+
+    def _take_batches(self) -> list[Batch] | None:
+        """The batches of this rank for the next step; None if the run has to stop. Else all ranks fail together."""
+        batches: list[Batch] = []
+        error = None
+        try:
+            batches = self.run.batches.take_step(self.progress.epoch, self.progress.step)
+        except (DataError, OSError) as caught:
+            error = as_data_error(caught)
+        must_stop = self._agree(error, log_unreadable(batches))
+        return None if must_stop else batches
+
+    def _agree(self, error: DataError | None = None, num_replaced: int = 0) -> bool:
+        """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
+
+        Args:
+            error: why this rank cannot continue, if it cannot. The run is saved before all ranks end with an error.
+            num_replaced: unreadable samples that were replaced since the last call.
+        """
+        run, progress = self.run, self.progress
+        # If ``max_steps`` is the end of an epoch, the run stops after the validation.
+        steps_done = self._has_done_max_steps() and progress.step < run.batches.steps_per_epoch
+        stop_due = self.stop_requested() or steps_done
+        save_due = run.runtime.is_main and run.writer.is_due(progress.total_steps)
+        stop, save, failed, replaced = run.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
+        num_samples, max_share = run.batches.samples_per_epoch, run.config.data.max_unreadable
+        too_many = too_many_unreadable(progress.replaced + replaced, num_samples, max_share) if replaced else None
+        if failed or too_many:
+            self._save_before_failing()
+            run.runtime.raise_on_all(error or too_many)
+        # Not while steps are bad: a return to a checkpoint must find weights from before them.
+        if save and not stop and not run.bad_steps.counts.bad_in_a_row:
+            self.save()
+        if not stop:  # a stopped run has not done the step; when resumed, it reads and counts these samples again
+            progress.replaced += replaced
+        return bool(stop)
+
+    def _react(self, result: StepResult, batches: Sequence[Batch]) -> None:
+        """Record the loss of a step and update the average of the weights, or act on a bad step."""
+        run = self.run
+        if result.loss is not None:
+            self.progress.record_loss(result.loss)
+            run.bad_steps.next_action(bad=False)
+            if run.average is not None:
+                run.average.after_step()
+            return
+        self.progress.skipped += 1
+        if result.bad_value is None:
+            return
+        value, image_ids = self._find_cause(result.bad_value, batches)
+        self.report.skipped_step(value, image_ids)
+        action = run.bad_steps.next_action(bad=True)
+        if action == "fail":
+            run.runtime.raise_on_all(
+                TrainingError(
+                    f"the loss explodes again after a return to a checkpoint (step {self.progress.total_steps}, value "
+                    f"{value:g}); lower optim.lr or look at images {image_ids}"
+                )
+            )
+        if action == "roll back":
+            self._return_to_checkpoint()
+
+    def _find_cause(self, value: float, batches: Sequence[Batch]) -> tuple[float, list[int]]:
+        """The bad value and the image ids of the ranks that have one.
+
+        If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
+        """
+        report = value, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
+        reports = self.run.runtime.gather_objects(report)
+        # A float32 loss that is bad on the device may round to the threshold itself here.
+        bad_reports = [other for other in reports if self.run.bad_steps.is_bad(other[0])] or reports
+        return bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
+
+    def _return_to_checkpoint(self) -> None:
+        """Restore the weights of the last checkpoint, but continue with the next batches."""
+        run = self.run
+        found = None
+        if run.runtime.is_main:
+            run.writer.wait()
+            found = run.folder.newest_intact(lambda state: not state["guard"]["bad_in_a_row"])
+        found = run.runtime.broadcast_object(found)
+        if found is None:
+            run.runtime.raise_on_all(
+                TrainingError(
+                    f"{run.bad_steps.max_skips} steps in a row were skipped before the first checkpoint; lower "
+                    "optim.lr or raise optim.warmup_epochs"
+                )
+            )
+        checkpoint = FoundCheckpoint(*found)
+        _log.warning("%d steps skipped in a row: returning to %s", run.bad_steps.max_skips, checkpoint.path)
+        restore_weights(run, checkpoint)
+
+    def finish_epoch(self) -> bool:
+        """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""
+        run, progress = self.run, self.progress
+        epoch = progress.epoch + 1
+        if run.average is not None:
+            run.average.after_epoch(epoch)
+        try:
+            with run.network_to_validate():
+                scores = self._validate(epoch)
+        except StopRequested:
+            return False
+        except (DataError, OtherRankError):
+            self._save_before_failing()
+            raise
+        self.report.epoch(epoch, scores)
+        kind = "val_loss" if run.coco_validation is None else "AP"
+        is_best = progress.record_score(kind, scores.get(kind))
+        progress.start_next_epoch()
+        # Not while steps are bad, as in ``_agree``; but a run that ends is always saved.
+        is_over = progress.epoch >= run.config.train.epochs or self._is_stale()
+        if is_best or is_over or not run.bad_steps.counts.bad_in_a_row:
+            self.save(is_best)
+        return True
+
+    def _validate(self, epoch: int) -> dict[str, Any]:
+        """The validation loss, None without validation samples, and every few epochs COCO's scores."""
+        run, settings = self.run, self.run.config.train
+        # The BatchNorm statistics differ between the ranks. A checkpoint contains those of rank 0, so all ranks
+        # validate with them.
+        statistics = self._batch_norm.read()
+        run.runtime.broadcast_tensors(statistics)
+        self._batch_norm.write(statistics)
+        run.model.eval()
+        scores: dict[str, Any] = {"val_loss": None}
+        if run.validation_loader is not None:
+            max_unreadable = run.config.data.max_unreadable
+            scores["val_loss"] = validation_loss(
+                run.wrapped_model, run.validation_loader, max_unreadable, run.runtime, self.stop_requested
+            )
+        if run.coco_validation and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
+            coco_scores, drawing = run.coco_validation(self.stop_requested)
+            scores |= coco_scores
+            if drawing is not None:
+                self.report.drawing(epoch, drawing)
+        return scores
+
+    def _rehearse_validation(self) -> None:
+        """Validate blank images, so that a lack of memory shows now and not hours later, after an epoch."""
+        run, progress = self.run, self.progress
+        end_of_epoch = progress.total_steps + run.batches.steps_per_epoch - progress.step
+        if self.stop_requested() or 0 < self.max_steps < end_of_epoch:
+            return
+        run.model.eval()
+        with run.network_to_validate():
+            if run.validation_loader is not None:
+                image_losses(run.wrapped_model, blank_batch(run.config), run.runtime)
+            if run.coco_validation is not None:
+                run.coco_validation.rehearse()
+
+    def save(self, best: bool = False) -> None:
+        """Save everything that a resumed run needs. This waits for a copy, not for the disk. All ranks call it."""
+        if self.run.runtime.is_main:
+            self.run.writer.save(state_of(self.run), self.progress.total_steps, best)
+
+    def _save_before_failing(self) -> None:
+        """Save the run before all ranks end with an error of the data. All ranks call this at the same step."""
+        if not self.run.bad_steps.counts.bad_in_a_row:
+            self.save()
+        self.run.writer.wait()
+        # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
+        self.run.runtime.sum_over_ranks(0)
+
+    def _has_done_max_steps(self) -> bool:
+        return 0 < self.max_steps <= self.progress.total_steps
+
+    def _is_stale(self) -> bool:
+        """Whether the run has to stop early, because its scores have not become better for long enough."""
+        return 0 < self.run.config.train.patience <= self.progress.stale
+
+    def _result(self, finished: bool, stopped: bool = False) -> TrainingResult:
+        progress = self.progress
+        return TrainingResult(
+            self.run.folder.path, finished, progress.epoch, progress.total_steps, progress.best_score, stopped
+        )

@@ -1,0 +1,164 @@
+"""What a run reports: its lines in the log, the calls of its callbacks, and its progress bar."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from posenet.devices.device import peak_memory, total_memory
+from posenet.devices.runtime import Runtime
+from posenet.messages import pluralize
+from posenet.progress_bar import progress_bar
+from posenet.settings import Config, ModelConfig
+from posenet.training.build import Run
+from posenet.training.log import CallbackList
+from posenet.training.meters import format_losses
+from posenet.training.optimizer import lr_factor
+from posenet.training.run_data import describe_paths
+
+EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
+"""Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
+LARGE_ON_CPU = 5_000_000
+"""From this number of parameters on, a run on a CPU names a smaller network."""
+
+_log = logging.getLogger(__name__)
+
+
+def describe_lr(config: Config, runtime: Runtime) -> str:
+    """``learning rate 0.001 (optim.lr x 4 processes) for steps of 32 samples``."""
+    optim, average, world_size = config.optim, config.average, runtime.world_size
+    samples = config.train.batch_size * world_size * optim.accumulate
+    key = "average.cycle_lr" if average.cycle_epochs else "optim.lr"
+    rates = average.cycle_lr if average.cycle_epochs else (optim.lr,)
+    lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
+    processes = pluralize(world_size, "process", "processes")
+    rule = f" x {processes}" if optim.scale_lr else ", not scaled"
+    return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
+
+
+def describe_run(run: Run) -> str:
+    """The network, the data and the folder of a run."""
+    config, data = run.config, run.data
+    model = config.model
+    samples = data.train.num_images if config.data.framing == "image" else len(data.train)
+    without_loss = "; data.val is not set: no validation loss" if data.val is None else ""
+    return (
+        f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
+        f"({_num_parameters(run) / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
+        f"{describe_paths(config.data.train)}{without_loss}; the run is in {run.folder.path}"
+    )
+
+
+def advise_on_network(run: Run, has_experiment: bool) -> str:
+    """What to say about a network that is large for the device, or that is the default; empty for others."""
+    network, default = run.config.model, ModelConfig()
+    is_default = (network.stacks, network.width, network.growth) == (default.stacks, default.width, default.growth)
+    if run.runtime.device.type == "cpu" and _num_parameters(run) > LARGE_ON_CPU:
+        reason = f"{_num_parameters(run) / 1e6:.1f} M parameters are many for a CPU: a step may take minutes"
+    elif is_default and not has_experiment:
+        reason = "without --config, the network is the published one for COCO"
+    else:
+        return ""
+    return f"{reason}; --config tiny is a small network, and posenet config lists all experiments"
+
+
+def _num_parameters(run: Run) -> int:
+    return sum(parameter.numel() for parameter in run.network.parameters())
+
+
+class Report:
+    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks."""
+
+    def __init__(self, run: Run, callbacks: CallbackList, max_steps: int) -> None:
+        self.run = run
+        self.callbacks = callbacks
+        self.max_steps = max_steps
+
+    def epoch_bar(self) -> tqdm[Any]:
+        """The bar over the steps of the current epoch."""
+        progress, steps, epochs = self.run.progress, self.run.batches.steps_per_epoch, self.run.config.train.epochs
+        steps_after_epoch = (epochs - progress.epoch - 1) * steps
+        if self.max_steps:
+            steps_after_epoch = min(steps_after_epoch, self.max_steps - progress.total_steps - (steps - progress.step))
+        title = f"epoch {progress.epoch + 1}/{epochs}"
+        return progress_bar(
+            title=title, total=steps, unit="step", done=progress.step, following=steps_after_epoch, leave=False
+        )
+
+    def step(self, bar: tqdm[Any], lr: float) -> None:
+        """Report a step if one is due; with several data sets, the ranks then add up their losses."""
+        run, progress = self.run, self.run.progress
+        bar.update()
+        if progress.total_steps % run.config.log.every_steps and progress.step < run.batches.steps_per_epoch:
+            return
+        loss = progress.mean_loss
+        speed = run.batches.meter.read()
+        speed["samples_per_s"] *= run.runtime.world_size
+        bar.set_postfix_str(
+            f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
+            f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
+        )
+        values: dict[str, Any] = {
+            "epoch": progress.epoch,
+            "loss": loss,
+            "lr": lr,
+            **speed,
+            "terms": run.train_step.terms.read(),
+            "gradient_norm": run.train_step.gradient_norm.read(),
+            **self._memory(),
+        }
+        if run.set_losses is not None:
+            values["sets"] = run.set_losses.read()
+        self.callbacks.call("on_step", progress.total_steps, values)
+
+    def skipped_step(self, value: float, image_ids: Sequence[int]) -> None:
+        """Report the bad value of a skipped step, and its images."""
+        step = self.run.progress.total_steps
+        _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, image_ids)
+        self.callbacks.call("on_skip", step, {"value": str(value), "image_ids": image_ids})
+
+    def drawing(self, epoch: int, image: np.ndarray) -> None:
+        """Report a sheet of drawings of a validation."""
+        self.callbacks.call("on_drawing", self.run.progress.total_steps, f"epoch_{epoch:04d}", image)
+
+    def epoch(self, epoch: int, scores: dict[str, Any]) -> None:
+        """Report the scores of an epoch, its losses, and what was wrong in it."""
+        run, progress = self.run, self.run.progress
+        values: dict[str, Any] = {"epoch": epoch, "train_loss": progress.mean_loss}
+        if run.set_losses is not None:
+            values["sets"] = run.set_losses.read_epoch()
+        values |= scores
+        self.callbacks.call("on_epoch", progress.total_steps, values)
+        texts = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        if memory := self._memory():
+            texts.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
+        _log.info("Epoch %d  %s", epoch, "  ".join(texts))
+        if run.set_losses is not None:
+            _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
+        if progress.skipped:
+            _log.warning(
+                f"epoch {epoch}: {progress.skipped} of {progress.step} steps were skipped: a bad loss or gradient, or "
+                "a loss scale of fp16 that was too large"
+            )
+        if values["val_loss"] is not None and not math.isfinite(values["val_loss"]):
+            _log.warning("epoch %d: the validation loss is not finite; lower optim.lr", epoch)
+
+    def end(self, why: str) -> None:
+        """Report why the run has ended, its best score, the checkpoint to use, and the next command."""
+        folder = self.run.folder
+        scores = [f"{name} {score:.4f}" for name, score in self.run.progress.best_score.items()]
+        best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
+        checkpoint = folder.best if scores else folder.last
+        _log.info("%s. %s; next: posenet predict IMAGES --checkpoint %s", why, best, checkpoint)
+
+    def _memory(self) -> dict[str, float]:
+        """The most memory of the device that tensors had so far, in GiB, and its share; empty if it does not tell."""
+        peak, total = peak_memory(self.run.runtime.device), total_memory(self.run.runtime.device)
+        if peak is None or total is None:
+            return {}
+        return {"memory_gib": round(peak / 2**30, 2), "memory_share": round(peak / total, 3)}
