@@ -20,7 +20,7 @@ OWN_READS = {
     "inference.outputs.journal: open(path, 'rb')",
     "inference.outputs.journal: open(self.path, 'rb')",
     "synthetic.dataset: path.read_text(encoding='utf-8')",
-    "training.agreement: path.read_bytes()",
+    "training.compare_ranks: path.read_bytes()",
 }
 """Where files are read without ``open_input``: files that this package itself has written, and checked ones."""
 

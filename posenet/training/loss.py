@@ -23,11 +23,13 @@ class FocalL2Loss(nn.Module):
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is 0 in channels
     that the image's data set does not supervise. It is summed over channels and cells, averaged over stacks and
     averaged over scales; both averages are weighted.
+
+    ``forward`` is this formula. Training calls ``terms``, which computes the same with few operations on whole stacks.
     """
 
     channel_weights: Tensor
     scale_weights: Tensor
-    stack_weights: Tensor
+    stack_weights: Tensor | None
 
     def __init__(self, settings: LossConfig, skeleton: Skeleton) -> None:
         super().__init__()
@@ -40,8 +42,9 @@ class FocalL2Loss(nn.Module):
         )
         self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("scale_weights", _normalized(settings.scale_weights), persistent=False)  # (scales,)
-        # (stacks,), or (0,) for equal weights
-        self.register_buffer("stack_weights", _normalized(settings.stack_weights), persistent=False)
+        # (stacks,); None for equal weights
+        stack_weights = _normalized(settings.stack_weights) if settings.stack_weights else None
+        self.register_buffer("stack_weights", stack_weights, persistent=False)
 
     @property
     def num_channels(self) -> int:
@@ -55,8 +58,17 @@ class FocalL2Loss(nn.Module):
     def forward(
         self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
     ) -> Tensor:
-        """(N,) float32: the loss of every image, the sum of its ``terms``."""
-        return self.terms(predictions, target, mask_miss, supervised).sum((1, 2))
+        """(N,) float32: the loss of every image, the sum of its ``terms``, whose arguments these are."""
+        targets, weights = self._targets_and_weights(predictions, target, mask_miss, supervised)
+        stack_weights = [1 / len(predictions)] * len(predictions) if self.stack_weights is None else self.stack_weights
+        loss = torch.zeros(len(target), device=target.device)
+        for stack_weight, scales in zip(stack_weights, predictions):
+            for scale_weight, s, t, weight in zip(self.scale_weights, scales, targets, weights):
+                s = s.float()
+                q = torch.where(t >= self.positive_threshold, s, 1 - s)
+                cells = (s - t) ** 2 * (1 - q).abs() ** self.gamma * weight
+                loss = loss + stack_weight * scale_weight * cells.sum((1, 2, 3))
+        return loss
 
     def terms(
         self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
@@ -75,20 +87,7 @@ class FocalL2Loss(nn.Module):
         Raises:
             ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
         """
-        if len(self.stack_weights) not in (0, len(predictions)):
-            raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
-        if any(len(scales) != len(self.scale_weights) for scales in predictions):
-            raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
-        if any(scales[0].shape != target.shape for scales in predictions):
-            raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
-        channel_weights = self.channel_weights  # (1, C, 1, 1)
-        if supervised is not None:
-            channel_weights = channel_weights * supervised[:, :, None, None]  # (N, C, 1, 1)
-        targets = [target.float()]
-        for _ in range(1, len(self.scale_weights)):
-            targets.append(F.avg_pool2d(targets[-1], 2))
-        weights = [channel_weights * _shrink_mask(mask_miss.float(), maps) for maps in targets]
-
+        targets, weights = self._targets_and_weights(predictions, target, mask_miss, supervised)
         # Maps become (N, L) in the order in which the predictions are in memory. So every operation on them reads and
         # writes memory in order, and the target is reordered once and not once for each stack.
         finest = predictions[0][0]
@@ -107,8 +106,26 @@ class FocalL2Loss(nn.Module):
         coarse_sums = [scale_errors.sum(2) for scale_errors in torch.split(errors, lengths, 2)]  # (N, stacks) each
 
         sums = torch.stack([torch.stack(finest_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
-        stack_weights = self.stack_weights[:, None] if len(self.stack_weights) else 1 / len(predictions)
+        stack_weights = 1 / len(predictions) if self.stack_weights is None else self.stack_weights[:, None]
         return sums * stack_weights * self.scale_weights
+
+    def _targets_and_weights(
+        self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """For every scale, the target (N, C, h, w) and the weight of its cells, mask times channel weight."""
+        if self.stack_weights is not None and len(self.stack_weights) != len(predictions):
+            raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
+        if any(len(scales) != len(self.scale_weights) for scales in predictions):
+            raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
+        if any(scales[0].shape != target.shape for scales in predictions):
+            raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
+        channel_weights = self.channel_weights  # (1, C, 1, 1)
+        if supervised is not None:
+            channel_weights = channel_weights * supervised[:, :, None, None]  # (N, C, 1, 1)
+        targets = [target.float()]
+        for _ in range(1, len(self.scale_weights)):
+            targets.append(F.avg_pool2d(targets[-1], 2))
+        return targets, [channel_weights * _shrink_mask(mask_miss.float(), maps) for maps in targets]
 
     def _cells(self, target: Tensor, weight: Tensor) -> _Cells:
         return _Cells(target, (target >= self.positive_threshold).float(), weight)

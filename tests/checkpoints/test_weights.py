@@ -29,7 +29,7 @@ from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
-from posenet.training.resume import FoundCheckpoint, settings_of_resumed_run
+from posenet.training.resume import FoundCheckpoint, config_of_run
 from posenet.training.teacher import load_teacher
 from tests.helpers.networks import random_network, tiny_network
 
@@ -175,7 +175,7 @@ def doors(tmp_path: Path) -> dict[str, Callable[[Path], object]]:
     """All ways on which weights enter."""
 
     def resume(path: Path) -> None:
-        settings_of_resumed_run(None, [], False, FoundCheckpoint(path, read_checkpoint(path)))
+        config_of_run(None, [], False, tmp_path, FoundCheckpoint(path, read_checkpoint(path)))
 
     def teach(path: Path) -> None:
         teacher = dataclasses.replace(TINY.train, teacher=str(path))

@@ -14,13 +14,13 @@ def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: i
     """What standard error shows of five messages."""
     handlers, level = logging.root.handlers[:], logging.root.level
     library = logging.getLogger("posenet")
-    levels = {logger: logger.level for logger in (library, logging.getLogger("posenet.training.input"))}
+    levels = {logger: logger.level for logger in (library, logging.getLogger("posenet.training.batches"))}
     logging.root.handlers[:] = []
     try:
         with log_to_stderr(quiet, rank):
             logging.getLogger("posenet.training.train").info("step 3")
             logging.getLogger("posenet.training.train").warning("the loss is bad")
-            logging.getLogger("posenet.training.input").warning("a worker has died")
+            logging.getLogger("posenet.training.batches").warning("a worker has died")
             logging.getLogger("posenet.training.train").error("out of memory")
             assert progress_bar(range(3)).disable == bool(quiet or rank)
             report_error("posenet train", "error: no data")

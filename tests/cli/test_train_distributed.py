@@ -23,7 +23,7 @@ from posenet.checkpoints.folder import CheckpointFolder
 from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
-from posenet.training.input import InputStream
+from posenet.training.batches import StepBatches
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.step import TrainStep
 from tests.helpers.process_groups import fork_ranks
@@ -101,8 +101,8 @@ def send_to_itself(number: signal.Signals) -> Callable[[], Any]:
 
 FAULTS = {
     "forward": (ModelWithLoss, "forward", raising(RuntimeError("no kernel")), "RuntimeError: no kernel", 1),
-    "data": (InputStream, "take_step", raising(RuntimeError("no such column")), "RuntimeError: no such column", 1),
-    "read": (InputStream, "take_step", raising(DataError("a.h5 is damaged")), "error: rank {last}: a.h5 is damaged", 2),
+    "data": (StepBatches, "take_step", raising(RuntimeError("no such column")), "RuntimeError: no such column", 1),
+    "read": (StepBatches, "take_step", raising(DataError("a.h5 is damaged")), "error: rank {last}: a.h5 is damaged", 2),
     "optimizer": (torch.optim.SGD, "step", raising(RuntimeError("not fused")), "RuntimeError: not fused", 1),
     "dies": (TrainStep, "__call__", send_to_itself(signal.SIGKILL), "", -signal.SIGKILL),
     "stops": (TrainStep, "__call__", send_to_itself(signal.SIGSTOP), "", -signal.SIGKILL),

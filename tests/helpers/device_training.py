@@ -18,8 +18,9 @@ from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
-from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.bad_steps import BadStepPolicy
+from posenet.training.build import build_model
+from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.step import TrainStep
@@ -63,16 +64,15 @@ def build_small_step(runtime: Runtime, *overrides: str) -> tuple[TrainStep, Mode
     torch.manual_seed(0)
     network = PoseNet.from_config(config)
     freeze(network, config.train.freeze)
-    network.channels_last = config.train.channels_last is True
-    layout = torch.channels_last if network.channels_last else torch.contiguous_format
-    network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
-    model = ModelWithLoss.from_config(network, config)
+    model = build_model(config, network, runtime.device)
     wrapped = runtime.wrap(model)
     set_train_mode(model)
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, LEARNING_RATE)
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
-    return TrainStep(wrapped, optimizer, scaler, BadStepPolicy(config.guard), runtime, config.optim.max_grad_norm), model
+    return TrainStep(
+        wrapped, optimizer, scaler, BadStepPolicy(config.guard), runtime, config.optim.max_grad_norm
+    ), model
 
 
 def small_batch(seed: int = 0, size: int = 2) -> Batch:

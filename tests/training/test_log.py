@@ -84,8 +84,8 @@ def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny
 def test_the_memory_of_the_device_is_logged_where_it_tells(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("posenet.training.train.peak_memory", lambda device: 3 * 2**30)
-    monkeypatch.setattr("posenet.training.train.total_memory", lambda device: 16 * 2**30)
+    monkeypatch.setattr("posenet.training.report.peak_memory", lambda device: 3 * 2**30)
+    monkeypatch.setattr("posenet.training.report.total_memory", lambda device: 16 * 2**30)
     train_tiny(stores, tmp_path, "train.epochs=1")
     entry = read_log(tmp_path, "train")[0]
     assert (entry["memory_gib"], entry["memory_share"]) == (3, 0.188)

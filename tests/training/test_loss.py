@@ -31,9 +31,18 @@ Predictions = list[list[Tensor]]
 """One list per stack of (N, C, H, W) maps per scale, fine to coarse."""
 
 
+class BothForms(FocalL2Loss):
+    """The loss by its fast form, after a comparison with the formula."""
+
+    def forward(self, *inputs: Any) -> Tensor:
+        losses = self.terms(*inputs).sum((1, 2))
+        torch.testing.assert_close(losses, super().forward(*inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
+        return losses
+
+
 def make_loss(**changes: Any) -> FocalL2Loss:
     """The loss with the default settings, except for ``changes``."""
-    return FocalL2Loss(LossConfig(**changes), COCO)
+    return BothForms(LossConfig(**changes), COCO)
 
 
 def measured_input(case: dict[str, Any]) -> tuple[Predictions, Tensor, Tensor]:
@@ -168,6 +177,22 @@ def test_the_loss_of_an_image_does_not_depend_on_the_rest_of_the_batch() -> None
     assert make_loss()(predictions, target, mask).isnan().tolist() == [False, True, False]
 
 
+@pytest.mark.parametrize("gamma", [0.0, 1.0, 1.5, 2.0])
+def test_loss_and_gradients_of_the_fast_form_are_those_of_the_formula(gamma: float) -> None:
+    predictions, target, mask = measured_input({"seed": 3, "batch": 2, "size": 32, "nstack": 3})
+    supervised = torch.arange(2 * 50).view(2, 50).remainder(3).clamp(max=1).to(torch.uint8)
+    loss = FocalL2Loss(LossConfig(gamma=gamma, stack_weights=(1, 2, 5)), COCO)
+    leaves = [maps.requires_grad_() for stack in predictions for maps in stack]
+    results = []
+    for losses in (
+        loss(predictions, target, mask, supervised),
+        loss.terms(predictions, target, mask, supervised).sum((1, 2)),
+    ):
+        results.append([losses.detach(), *torch.autograd.grad(losses.sum(), leaves)])
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
+    assert results[0][0].min() > 1
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_the_loss_of_half_precision_predictions_is_computed_in_single_precision(dtype: torch.dtype) -> None:
     predictions, target, mask = random_input()
@@ -211,7 +236,7 @@ def test_the_loss_of_four_stacks_takes_few_operations() -> None:
         "aten::" + name for name in ("view", "reshape", "permute", "flatten", "slice", "split", "select", "expand")
     }
     with profile() as profiler:
-        loss(*inputs)
+        loss.terms(*inputs)
     outermost = [event for event in profiler.events() if event.cpu_parent is None and event.name not in views]
     assert 20 < len(outermost) < 120
     resized = [event for event in outermost if event.name == "aten::upsample_bilinear2d"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from posenet.training.meters import SpeedMeter
 from posenet.training.progress import Progress
+from posenet.training.resume import restore_values
 
 
 def test_the_mean_loss_leaves_out_skipped_steps_and_starts_again_in_every_epoch() -> None:
@@ -54,11 +55,11 @@ def test_a_position_outside_its_epoch_is_refused(old_steps: Any) -> None:
 
 def test_progress_survives_a_checkpoint_and_wrong_values_are_refused() -> None:
     progress = Progress(2, 3, 45, 6.5, 3, 1, 2, -0.25, 4, "val_loss")
-    assert Progress.from_state(asdict(progress)) == progress
+    assert restore_values(Progress, asdict(progress)) == progress
     wrong: list[tuple[str, Any]] = [("epoch", -1), ("step", 1.5), ("loss_sum", "1"), ("stale", True), ("best", None)]
     for key, value in wrong:
         with pytest.raises(ValueError, match=f"{key} is "):
-            Progress.from_state(asdict(Progress()) | {key: value})
+            restore_values(Progress, asdict(Progress()) | {key: value})
 
 
 def test_speed_is_measured_since_the_last_reading() -> None:

@@ -21,11 +21,9 @@ import torch
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import load_config
 from posenet.synthetic.dataset import write_dataset
-from posenet.training.guard import LossGuard
 from posenet.training.resume import find_checkpoint
 from tests.helpers.drawn_data import build_both
 from tests.helpers.locks import other_process_can_lock
@@ -261,32 +259,24 @@ def test_only_skipped_steps_count_as_skipped(stores: Stores, tmp_path: Path, cap
     assert "steps were skipped" not in caplog.text
 
 
-def test_the_folder_is_locked_before_the_checkpoint_is_read(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_run", [True, False])
+def test_the_folder_is_locked_before_a_checkpoint_is_looked_for(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_run: bool
 ) -> None:
-    """An earlier run that is still ending could else save a later step."""
-    train_tiny(stores, tmp_path, max_steps=2)
+    """An earlier run that is still ending could else save a later step, and another one could begin."""
+    folder = tmp_path / "run"
+    if has_run:
+        train_tiny(stores, folder, max_steps=2)
     could_lock: list[bool] = []
 
     def find_and_watch(*args: Any) -> Any:
-        could_lock.append(other_process_can_lock(tmp_path))
+        could_lock.append(other_process_can_lock(folder))
         return find_checkpoint(*args)
 
     monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
-    monkeypatch.setattr("posenet.training.resume.find_checkpoint", find_and_watch)
-    train_tiny(stores, tmp_path, resume=True, max_steps=3)
+    monkeypatch.setattr("posenet.training.train.find_checkpoint", find_and_watch)
+    train_tiny(stores, folder, resume=has_run, max_steps=3)
     assert could_lock == [False]
-
-
-def test_a_run_that_began_after_another_found_no_folder_is_not_overwritten(stores: Stores, tmp_path: Path) -> None:
-    class BeganMeanwhile(Runtime):
-        def select_device(self, name: str) -> None:
-            super().select_device(name)
-            train_tiny(stores, tmp_path / "run", max_steps=4)
-
-    with pytest.raises(CheckpointError, match="run already contains a run; continue it with --resume"):
-        train_tiny(stores, tmp_path / "run", runtime=BeganMeanwhile(), max_steps=3)
-    assert last(tmp_path / "run")["progress"]["total_steps"] == 4
 
 
 def test_a_run_that_continues_another_checkpoint_is_saved_before_its_first_step(stores: Stores, tmp_path: Path) -> None:
@@ -471,7 +461,7 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
         "no run to resume": {"model": state["model"], "config": state["config"]},
         "epoch is -1": state | {"progress": state["progress"] | {"epoch": -1}},
         "argument": state | {"progress": state["progress"] | {"extra": 1}},
-        "not numbers": state | {"guard": {"bad_in_a_row": "2", "good_since_roll_back": None}},
+        "bad_in_a_row is": state | {"guard": {"bad_in_a_row": "2", "good_since_roll_back": None}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
     }
@@ -489,7 +479,7 @@ def test_too_little_memory_to_restore_a_run_does_not_blame_its_checkpoint(
     def fail(*_: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(LossGuard, "load_state_dict", fail)
+    monkeypatch.setattr("posenet.training.resume.restore_optimizer", fail)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         posenet.train(None, resume=tmp_path, progress=False)
 

@@ -17,7 +17,7 @@ from posenet.data.loader import Batch
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.settings import GuardConfig, OptimConfig
-from posenet.training.guard import LossGuard
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.optimizer import make_optimizer
 from posenet.training.step import StepResult, TrainStep
 from tests.helpers.process_runs import find_differences
@@ -56,9 +56,9 @@ def make_step(
     torch.manual_seed(0)
     model = LinearModel().train()
     settings = OptimConfig(name=optimizer, lr=LR, weight_decay=weight_decay)  # type: ignore[arg-type]
-    scaler = make_grad_scaler(CPU, amp, loss_scale)
-    guard = LossGuard(GuardConfig())
-    return TrainStep(model, make_optimizer(model, settings), scaler, guard, runtime or Runtime(), max_grad_norm)
+    scaler, policy = make_grad_scaler(CPU, amp, loss_scale), BadStepPolicy(GuardConfig())
+    optimizer_of_model = make_optimizer(model, settings)
+    return TrainStep(model, optimizer_of_model, scaler, policy, runtime or Runtime(), max_grad_norm)
 
 
 def state_of(step: TrainStep) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_a_step_with_one_bad_loss_changes_nothing(kind: tuple[str, str, float]) 
         batches[position] = make_batch(9, bad)
         result = step(batches)
         assert result.loss is None
-        assert result.bad_value is not None and step.guard.is_bad(result.bad_value)
+        assert result.bad_value is not None and step.bad_steps.is_bad(result.bad_value)
         assert find_differences(state_of(step), before) == []
         assert all(parameter.grad is None for parameter in step.model.parameters())
         assert step([make_batch(5)]).loss is not None

@@ -445,8 +445,8 @@ def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp
         (f"data.val_images={tmp_path}", f"data.val_annotations={people}"): r"000000000001\.jpg",
     }.items():
         with pytest.raises(posenet.PosenetError, match=message):
-            train_tiny(stores, tmp_path / "run", *overrides)
-        assert not (tmp_path / "run").exists(), overrides
+            train_tiny(stores, tmp_path / "runs" / "run", *overrides)
+        assert not (tmp_path / "runs").exists(), overrides
     assert train_tiny(stores, tmp_path / "run", same, "data.allow_overlap=true", max_steps=1).steps == 1
 
 

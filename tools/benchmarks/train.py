@@ -17,8 +17,9 @@ from posenet.devices.precision import DTYPES, make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
-from posenet.training.freezing import set_train_mode
 from posenet.training.bad_steps import BadStepPolicy
+from posenet.training.build import build_model
+from posenet.training.freezing import set_train_mode
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer
 from posenet.training.step import TrainStep
@@ -70,16 +71,13 @@ def build_steps(config: Config, device: torch.device, runtime: Runtime | None = 
     runtime = runtime or Runtime()
     runtime.device = device
     network = PoseNet.from_config(config)
-    model = ModelWithLoss.from_config(network.to(device), config)
-    network.channels_last = model.channels_last
-    layout = torch.channels_last if model.channels_last else torch.contiguous_format
-    network.to(memory_format=layout)
+    model = build_model(config, network, device)
     optimizer = make_optimizer(network, dataclasses.replace(config.optim, lr=1e-9))
     scaler = make_grad_scaler(device, model.amp, config.train.loss_scale)
-    guard = BadStepPolicy(dataclasses.replace(config.guard, threshold=float("inf")))
+    policy = BadStepPolicy(dataclasses.replace(config.guard, threshold=float("inf")))
     wrapped = runtime.wrap(model)
     set_train_mode(model)
-    step = TrainStep(wrapped, optimizer, scaler, guard, runtime, config.optim.max_grad_norm)
+    step = TrainStep(wrapped, optimizer, scaler, policy, runtime, config.optim.max_grad_norm)
     batch = random_batch(config, device)
 
     def plain() -> None:

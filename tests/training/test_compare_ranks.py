@@ -10,8 +10,8 @@ import pytest
 
 from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.settings import load_config
-from posenet.training import agreement
-from posenet.training.agreement import code_digest, describe_file, require_same_run
+from posenet.training import compare_ranks
+from posenet.training.compare_ranks import code_digest, describe_file, require_same_run
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.tiny_training import Stores, train_tiny
 
@@ -58,7 +58,7 @@ def test_another_version_of_the_code_is_named(tmp_path: Path, monkeypatch: pytes
 
     def check(runtime: DistributedRuntime) -> None:
         if runtime.rank:
-            monkeypatch.setattr(agreement, "code_digest", lambda: "01234567")
+            monkeypatch.setattr(compare_ranks, "code_digest", lambda: "01234567")
         require_same_run(runtime, load_config(), {})
 
     first, _ = errors_in_processes(2, tmp_path, check)
@@ -106,5 +106,5 @@ def test_files_are_compared_by_content(tmp_path: Path) -> None:
 
 
 def test_one_process_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agreement, "code_digest", lambda: pytest.fail("computed for nothing"))
+    monkeypatch.setattr(compare_ranks, "code_digest", lambda: pytest.fail("computed for nothing"))
     require_same_run(Runtime(), load_config(), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from posenet.checkpoints.file import read_checkpoint
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
-from posenet.training.guard import LossGuard
+from posenet.training.bad_steps import BadStepCounts, BadStepPolicy
+from posenet.training.resume import restore_values
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.run_logs import read_log
@@ -34,19 +36,19 @@ EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep=99")
 LETTERS = {"continue": ".", "skip": "s", "roll back": "R", "fail": "F"}
 
 
-def actions(guard: LossGuard, steps: str) -> str:
+def actions(policy: BadStepPolicy, steps: str) -> str:
     """The actions after good (.) and bad (x) steps, as ``LETTERS``."""
-    return "".join(LETTERS[guard.next_action(bad=step == "x")] for step in steps)
+    return "".join(LETTERS[policy.next_action(bad=step == "x")] for step in steps)
 
 
 @pytest.mark.parametrize("loss, bad", [(math.nan, 1), (-math.inf, 1), (100.1, 1), (100.0, 0), (0.0, 0), (-5.0, 0)])
 def test_a_loss_that_is_not_finite_or_exceeds_the_threshold_is_bad(loss: float, bad: int) -> None:
-    guard = LossGuard(GuardConfig(threshold=100))
-    assert guard.is_bad(loss) == bool(bad)
+    policy = BadStepPolicy(GuardConfig(threshold=100))
+    assert policy.is_bad(loss) == bool(bad)
     for dtype in (torch.float32, torch.float64):
-        vote = guard.bad_losses(torch.tensor(loss, dtype=dtype))
+        vote = policy.bad_losses(torch.tensor(loss, dtype=dtype))
         assert vote.dtype == dtype and vote.item() == bad
-    assert LossGuard(GuardConfig()).is_bad(2.1e5) and not LossGuard(GuardConfig()).is_bad(1.9e5)
+    assert BadStepPolicy(GuardConfig()).is_bad(2.1e5) and not BadStepPolicy(GuardConfig()).is_bad(1.9e5)
 
 
 @pytest.mark.parametrize(
@@ -62,29 +64,29 @@ def test_a_loss_that_is_not_finite_or_exceeds_the_threshold_is_bad(loss: float, 
 def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
     max_skips: int, steps: str, expected: str
 ) -> None:
-    assert actions(LossGuard(GuardConfig(max_skips=max_skips), recovery_steps=5), steps) == expected
+    assert actions(BadStepPolicy(GuardConfig(max_skips=max_skips), recovery_steps=5), steps) == expected
 
 
 def test_a_run_may_return_again_after_100_good_steps() -> None:
     for good_steps, action in ((99, "F"), (100, "R")):
-        assert actions(LossGuard(GuardConfig(max_skips=1)), "x" + "." * good_steps + "x")[-1] == action
+        assert actions(BadStepPolicy(GuardConfig(max_skips=1)), "x" + "." * good_steps + "x")[-1] == action
 
 
 @given(steps=st.text("x.", max_size=30), cut=st.integers(0, 30))
-def test_a_restored_guard_acts_as_if_the_run_had_not_been_interrupted(steps: str, cut: int) -> None:
-    def new_guard() -> LossGuard:
-        return LossGuard(GuardConfig(max_skips=2), recovery_steps=3)
+def test_restored_counts_act_as_if_the_run_had_not_been_interrupted(steps: str, cut: int) -> None:
+    def new_policy() -> BadStepPolicy:
+        return BadStepPolicy(GuardConfig(max_skips=2), recovery_steps=3)
 
-    interrupted, restored = new_guard(), new_guard()
+    interrupted, restored = new_policy(), new_policy()
     before = actions(interrupted, steps[:cut])
-    restored.load_state_dict(interrupted.state_dict())
-    assert before + actions(restored, steps[cut:]) == actions(new_guard(), steps)
+    restored.counts = restore_values(BadStepCounts, asdict(interrupted.counts))
+    assert before + actions(restored, steps[cut:]) == actions(new_policy(), steps)
 
 
-@pytest.mark.parametrize("state", [{"bad_in_a_row": 1.5}, {"bad_in_a_row": None}, {"good_since_roll_back": "3"}])
-def test_counts_that_are_not_numbers_are_refused(state: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="not numbers"):
-        LossGuard(GuardConfig()).load_state_dict({"bad_in_a_row": 0, "good_since_roll_back": None} | state)
+@pytest.mark.parametrize("wrong", [{"bad_in_a_row": 1.5}, {"bad_in_a_row": None}, {"good_since_roll_back": "3"}])
+def test_counts_that_are_not_numbers_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is "):
+        restore_values(BadStepCounts, asdict(BadStepCounts()) | wrong)
 
 
 def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from posenet.data.loader import Batch
 from posenet.data.sampler import TrainSampler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.training.input import InputStream, RestartingLoader, too_many_unreadable
+from posenet.training.batches import RestartingLoader, StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences
@@ -78,7 +78,7 @@ def expected_steps(length: int, accumulate: int, epoch: int) -> list[list[list[i
 def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
     """In order, and after a jump or after it was closed."""
     loader = make(60, accumulate)
-    stream = InputStream(loader, loader.sampler, accumulate, epochs=3)
+    stream = StepBatches(loader, loader.sampler, accumulate, epochs=3)
     expected = [expected_steps(60, accumulate, epoch) for epoch in range(3)]
     steps = stream.steps_per_epoch
     for epoch in range(3):
@@ -134,15 +134,15 @@ def test_too_many_unreadable_samples_end_the_run_saved(damaged: Stores, tmp_path
 def test_an_error_of_reading_ends_all_ranks_with_the_run_saved(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
-    take_step = InputStream.take_step
+    take_step = StepBatches.take_step
 
     def train(runtime: Runtime) -> None:
-        def fail(stream: InputStream, epoch: int, step: int) -> list[Batch]:
+        def fail(stream: StepBatches, epoch: int, step: int) -> list[Batch]:
             if step == 2 and runtime.rank == ranks - 1:
                 raise OSError("the disk is gone")
             return take_step(stream, epoch, step)
 
-        monkeypatch.setattr(InputStream, "take_step", fail)
+        monkeypatch.setattr(StepBatches, "take_step", fail)
         train_tiny(stores, tmp_path / "run", runtime=runtime)
 
     errors = errors_in_processes(ranks, tmp_path / "out", train)
