@@ -258,7 +258,7 @@ def test_from_config_applies_every_setting_and_none_is_state() -> None:
     changes |= {"part_weight": 2.0, "keypoint_weight": 4.0, "mask_weight": 5.0, "foreground_weight": 6.0}
     changes |= {"positive_threshold": 0.1}
     overrides = [f"loss.{key}={list(value) if isinstance(value, tuple) else value}" for key, value in changes.items()]
-    configured = FocalL2Loss.from_config(load_config(None, ["model.stacks=2", *overrides]))
+    configured = BothForms.from_config(load_config(None, ["model.stacks=2", *overrides]))
     inputs = random_input(2)
     assert torch.equal(configured(*inputs), make_loss(**changes)(*inputs))
     assert configured.state_dict() == {}
