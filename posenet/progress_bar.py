@@ -14,42 +14,20 @@ from tqdm import tqdm
 
 from posenet.messages import to_single_line
 
-FIRST_LINE_SECONDS = 10.0
-"""Time from the first bar of a process to its first plain line."""
-MAX_LINE_SECONDS = 600.0
-"""The time between two plain lines doubles from line to line, up to this: 144 lines a day and a few at the start."""
+LINE_SECONDS = 60.0
+"""Time between two plain lines of a process, and before its first one."""
 UPDATE_SECONDS = 1.0
 """How often a bar without a terminal looks whether a line is due."""
 
 _is_hidden = False
 _bars: weakref.WeakSet[tqdm[Any]] = weakref.WeakSet()
 """The bars of this process that are shown."""
-
-
-class LineSchedule:
-    """When the next plain line is due, in seconds of ``time.monotonic``.
-
-    All bars of a process share one schedule, so that many short ones write little.
-    """
-
-    def __init__(self, start: float) -> None:
-        self._pause = FIRST_LINE_SECONDS
-        self._next = start + self._pause
-
-    def is_due(self, now: float) -> bool:
-        """Whether to write a line at the time ``now``. If so, the next one is due after a longer pause."""
-        if now < self._next:
-            return False
-        self._pause = min(2 * self._pause, MAX_LINE_SECONDS)
-        self._next = now + self._pause
-        return True
-
-
-_schedule: LineSchedule | None = None
+_last_line_at = time.monotonic()
+"""All bars of a process share it, so that many short ones write little."""
 
 
 class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """A bar that writes a plain line whenever the schedule says so; for ``following`` see ``progress_bar``."""
+    """A bar that writes a plain line every ``LINE_SECONDS``; for ``following`` see ``progress_bar``."""
 
     def __init__(self, *args: Any, following: int = 0, **options: Any) -> None:
         self._following = following
@@ -57,7 +35,9 @@ class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
         super().__init__(*args, gui=True, mininterval=UPDATE_SECONDS, maxinterval=UPDATE_SECONDS, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        if _schedule is not None and _schedule.is_due(time.monotonic()):
+        global _last_line_at
+        if time.monotonic() - _last_line_at >= LINE_SECONDS:
+            _last_line_at = time.monotonic()
             self.fp.write(self._line() + "\n")
             self.fp.flush()
 
@@ -106,13 +86,10 @@ def progress_bar(
     options: dict[str, Any] = {"desc": to_single_line(title), "total": total, "unit": unit, "initial": done}
     if disable or _is_hidden:
         return tqdm(items, disable=True, **options)
-    global _schedule
     tqdm.get_lock()  # makes the lock of all bars; else the class of the first bar would have one of its own
     if sys.stderr.isatty():
         bar = tqdm(items, leave=leave, dynamic_ncols=True, **options)
     else:
-        if _schedule is None:
-            _schedule = LineSchedule(time.monotonic())
         bar = _PlainLines(items, following=following, **options)
     _bars.add(bar)
     return bar
