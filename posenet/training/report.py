@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,15 +43,16 @@ def describe_lr(config: Config, runtime: Runtime) -> str:
 
 
 def describe_run(run: Run) -> str:
-    """The network, the data and the folder of a run."""
+    """The network, the data, the length and the folder of a run."""
     config, data = run.config, run.data
     model = config.model
     samples = data.train.num_images if config.data.framing == "image" else len(data.train)
+    length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
     without_loss = "; data.val is not set: no validation loss" if data.val is None else ""
     return (
         f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
         f"({_num_parameters(run) / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
-        f"{describe_paths(config.data.train)}{without_loss}; the run is in {run.folder.path}"
+        f"{describe_paths(config.data.train)}, {length}{without_loss}; the run is in {run.folder.path}"
     )
 
 
@@ -78,9 +80,11 @@ class Report:
         self.run = run
         self.callbacks = callbacks
         self.max_steps = max_steps
+        self._epoch_began = time.monotonic(), run.progress.total_steps
 
     def epoch_bar(self) -> tqdm[Any]:
         """The bar over the steps of the current epoch."""
+        self._epoch_began = time.monotonic(), self.run.progress.total_steps
         progress, steps, epochs = self.run.progress, self.run.batches.steps_per_epoch, self.run.config.train.epochs
         steps_after_epoch = (epochs - progress.epoch - 1) * steps
         if self.max_steps:
@@ -137,7 +141,7 @@ class Report:
         texts = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
         if memory := self._memory():
             texts.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
-        _log.info("Epoch %d  %s", epoch, "  ".join(texts))
+        _log.info("Epoch %d of %d  %s  (%s)", epoch, run.config.train.epochs, "  ".join(texts), self._times(epoch))
         if run.set_losses is not None:
             _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
         if progress.skipped:
@@ -147,6 +151,16 @@ class Report:
             )
         if values["val_loss"] is not None and not math.isfinite(values["val_loss"]):
             _log.warning("epoch %d: the validation loss is not finite; lower optim.lr", epoch)
+
+    def _times(self, epoch: int) -> str:
+        """The duration of an epoch with its validation, and the time left: ``01:23, 45:00 left``."""
+        began, first_step = self._epoch_began
+        seconds = time.monotonic() - began
+        share = (self.run.progress.total_steps - first_step) / self.run.batches.steps_per_epoch  # less where resumed
+        left = self.run.config.train.epochs - epoch
+        if not left or not share:
+            return tqdm.format_interval(seconds)
+        return f"{tqdm.format_interval(seconds)}, {tqdm.format_interval(seconds / share * left)} left"
 
     def end(self, why: str) -> None:
         """Report why the run has ended, its best score, the checkpoint to use, and the next command."""

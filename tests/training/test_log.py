@@ -77,7 +77,7 @@ def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny
     assert sheet.shape[1] > 2 * 426 and sheet.std() > 5  # two images and their maps
     assert cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg")).shape == sheet.shape
     epoch = calls.values["epoch"]
-    line = f"Epoch 1  train_loss {epoch['train_loss']:.4f}  val_loss {epoch['val_loss']:.4f}  AP {epoch['AP']:.4f}"
+    line = f"Epoch 1 of 1  train_loss {epoch['train_loss']:.4f}  val_loss {epoch['val_loss']:.4f}  AP {epoch['AP']:.4f}"
     assert line in (tmp_path / "log.txt").read_text()
 
 

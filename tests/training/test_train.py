@@ -60,11 +60,15 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
     assert sum(terms) / STEPS == pytest.approx(first["train_loss"], rel=1e-3)
     assert {"last.pth", "best.pth", "log.txt", "log.jsonl", "run.status"} <= set(os.listdir(tmp_path / "run"))
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert f"on 14 samples of {stores['train']}; the run is in {tmp_path / 'run'}" in log
+    assert f"on 14 samples of {stores['train']}, 2 epochs of 7 steps; the run is in {tmp_path / 'run'}" in log
     best = tmp_path / "run" / "best.pth"
     assert re.search(
         rf"Best (AP|val_loss) [\d.]+: {best}; next: posenet predict IMAGES --checkpoint {best}$", log, re.M
     )
+    times = re.findall(
+        r"^.*  Epoch (\d of 2)  train_loss \S+  val_loss \S+  \(\d\d:\d\d(, \d\d:\d\d left)?\)$", log, re.M
+    )
+    assert [(epoch, bool(left)) for epoch, left in times] == [("1 of 2", True), ("2 of 2", False)]
     assert "network of 1 stack, width 16, growth 2 (0.1 M parameters)" in log
     assert "; learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples" in log
 
