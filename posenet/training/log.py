@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import logging
 import logging.handlers
@@ -131,13 +132,30 @@ def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
 
 
 def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
-    """The logs that every run has, besides its text log, and those that are configured."""
+    """The logs that every run has, besides its text log, and those that are configured and whose packages are there.
+
+    A message names a package that is missing where its log is asked for, and not only "auto".
+    """
     logs: list[TrainingCallback] = [JsonLines(), DrawingFiles()]
     if settings.tensorboard:
-        logs.append(TensorBoard(asked_for=settings.tensorboard is True))
+        if has_tensorboard():
+            logs.append(TensorBoard())
+        elif settings.tensorboard is True:
+            _log.info("TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]'")
     if settings.curves:
-        logs.append(Curves(asked_for=settings.curves is True))
+        if has_matplotlib():
+            logs.append(Curves())
+        elif settings.curves is True:
+            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
     return logs
+
+
+def has_tensorboard() -> bool:
+    try:
+        importlib.import_module("torch.utils.tensorboard")
+    except ImportError:
+        return False
+    return True
 
 
 class TextLog:
@@ -233,56 +251,31 @@ class DrawingFiles(TrainingCallback):
 
 
 class TensorBoard(MeasurementLog):
-    """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings, if it is installed.
-
-    If it is not, a message says so where it was ``asked_for``.
-    """
-
-    def __init__(self, asked_for: bool = False) -> None:
-        self.asked_for = asked_for
+    """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings."""
 
     def on_start(self, config: Config, folder: Path) -> None:
-        self.writer: Any = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            if self.asked_for:
-                _log.info(
-                    "TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]'"
-                )
-        else:
-            self.writer = SummaryWriter(str(folder / "tensorboard"))
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(folder / "tensorboard"))
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        if self.writer is not None:
-            self.writer.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
+        self.writer.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
 
     def on_end(self) -> None:
-        if self.writer is not None:
-            self.writer.close()
+        self.writer.close()
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        if self.writer is None:
-            return
         for name, value in values.items():
             if isinstance(value, (int, float)):
                 self.writer.add_scalar(f"{kind}/{name}", value, step)
 
 
 class Curves(TrainingCallback):
-    """Draws ``curves.png`` from ``log.jsonl`` after every validation and at the end, if matplotlib is installed.
-
-    If it is not, a message says so where it was ``asked_for``.
-    """
-
-    def __init__(self, asked_for: bool = False) -> None:
-        self.asked_for = asked_for
+    """Draws ``curves.png`` from ``log.jsonl`` after every validation and at the end."""
 
     def on_start(self, config: Config, folder: Path) -> None:
         self.folder = folder
         self._is_current = True
-        if self.asked_for and not has_matplotlib():
-            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         self._is_current = False
@@ -295,8 +288,6 @@ class Curves(TrainingCallback):
 
     def _draw(self) -> None:
         self._is_current = True
-        if not has_matplotlib():
-            return
         try:
             write_curves(self.folder)
         except Exception as error:  # matplotlib raises errors of any kind, and none of them should end a run

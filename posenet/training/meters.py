@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,49 +16,27 @@ SetLosses = dict[str, dict[str, float | int | None]]
 """For every data set, by name: the number of ``samples``, and their mean ``loss``; None if there are none."""
 
 
-class LossTermMeter:
-    """Mean of the terms of a loss over all images since the last reading. ``add`` does not wait for the device."""
+class MeanMeter:
+    """The mean of numbers or tensors since the last reading. ``add`` does not wait for a device."""
 
     def __init__(self) -> None:
-        self._sum: Tensor | None = None
-        self._images = 0
+        self._sum: Any = None
+        self._count = 0
 
-    def add(self, terms: Tensor) -> None:
-        """Add (N, stacks, scales) terms."""
-        total = terms.detach().sum(0)
+    def add(self, total: float | Tensor, count: int = 1) -> None:
+        """Add the sum of ``count`` values."""
         self._sum = total if self._sum is None else self._sum + total
-        self._images += len(terms)
+        self._count += count
 
-    def read(self) -> list[list[float]] | None:
-        """Return the mean terms by stack and scale and restart; None if there are none or they are not finite."""
+    def read(self) -> Any:
+        """Return the mean with five digits, a tensor as lists, and restart; None without values, or if not finite."""
         if self._sum is None:
             return None
-        mean = (self._sum / self._images).cpu()
+        mean = self._sum / self._count
+        values = mean.tolist() if isinstance(mean, Tensor) else mean
         self._sum = None
-        self._images = 0
-        if not mean.isfinite().all():
-            return None
-        return [[_five_digits(value) for value in row] for row in mean.tolist()]
-
-
-class GradientNormMeter:
-    """Mean norm of the gradients since the last reading."""
-
-    def __init__(self) -> None:
-        self._sum = 0.0
-        self._steps = 0
-
-    def add(self, norm: float) -> None:
-        """Add the norm of the gradient of a step."""
-        self._sum += norm
-        self._steps += 1
-
-    def read(self) -> float | None:
-        """Return the mean and restart; None if there were no steps."""
-        mean = _five_digits(self._sum / self._steps) if self._steps else None
-        self._sum = 0.0
-        self._steps = 0
-        return mean
+        self._count = 0
+        return _five_digits(values) if np.isfinite(values).all() else None
 
 
 class DataSetLosses:
@@ -128,6 +108,8 @@ class SpeedMeter:
         return speed
 
 
-def _five_digits(value: float) -> float:
-    """A number for the log, where five digits are enough and keep it small."""
+def _five_digits(value: Any) -> Any:
+    """A number for the log, or lists of them: five digits are enough and keep it small."""
+    if isinstance(value, list):
+        return [_five_digits(item) for item in value]
     return float(f"{value:.5g}")

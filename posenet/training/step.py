@@ -16,7 +16,7 @@ from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.batch_norm import BatchNormStatistics
-from posenet.training.meters import DataSetLosses, GradientNormMeter, LossTermMeter
+from posenet.training.meters import DataSetLosses, MeanMeter
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,10 @@ class TrainStep:
         self.runtime = runtime
         self.max_grad_norm = max_grad_norm
         self.set_losses = set_losses
-        self.terms = LossTermMeter()
-        self.gradient_norm = GradientNormMeter()
+        self.terms = MeanMeter()
+        """Of the images: the terms of the loss by stack and scale."""
+        self.gradient_norm = MeanMeter()
+        """Of the steps that were not skipped, before clipping."""
         self._batch_norm = BatchNormStatistics(model)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -112,7 +114,7 @@ class TrainStep:
         batch = self.runtime.to_device(batch)
         # (N, stacks, scales)
         terms: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
-        self.terms.add(terms)
+        self.terms.add(terms.detach().sum(0), len(terms))
         losses = terms.sum((1, 2))  # (N,)
         if self.set_losses is not None and batch.set_indices is not None:
             self.set_losses.add(losses, batch.set_indices)

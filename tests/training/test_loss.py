@@ -20,7 +20,7 @@ from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
-from posenet.training.meters import DataSetLosses, LossTermMeter, format_losses
+from posenet.training.meters import DataSetLosses, MeanMeter, format_losses
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
 NUM_SCALES = 5
@@ -267,14 +267,17 @@ def test_from_config_applies_every_setting_and_none_is_state() -> None:
         assert not torch.equal(make_loss(**others)(*inputs), configured(*inputs)), key
 
 
-def test_the_logged_terms_are_the_mean_over_images_with_five_digits() -> None:
-    meter = LossTermMeter()
+def test_a_logged_mean_has_five_digits_and_must_be_finite() -> None:
+    meter = MeanMeter()
     assert meter.read() is None
-    meter.add(torch.tensor([[[1.0, 2.0]]]))
-    meter.add(torch.tensor([[[4.0, 123456.0]], [[4.0, 123456.0]]]))
+    meter.add(torch.tensor([[1.0, 2.0]]))
+    meter.add(torch.tensor([[8.0, 246912.0]]), 2)
     assert meter.read() == [[3.0, 82305.0]]
-    meter.add(torch.tensor([[[math.nan]]]))
+    meter.add(torch.tensor([[math.nan]]))
     assert meter.read() is None
+    meter.add(1.0)
+    meter.add(2.0)
+    assert meter.read() == 1.5
 
 
 def test_the_losses_of_data_sets_are_averaged_since_the_last_reading_and_over_the_epoch() -> None:

@@ -60,6 +60,8 @@ def test_progress_survives_a_checkpoint_and_wrong_values_are_refused() -> None:
     for key, value in wrong:
         with pytest.raises(ValueError, match=f"{key} is "):
             restore_values(Progress, asdict(Progress()) | {key: value})
+    with pytest.raises(TypeError, match="extra"):
+        restore_values(Progress, asdict(Progress()) | {"extra": 1})
 
 
 def test_speed_is_measured_since_the_last_reading() -> None:

@@ -22,9 +22,10 @@ import torch
 import posenet
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError, ConfigError
-from posenet.settings import load_config
+from posenet.settings import Config, load_config
 from posenet.synthetic.dataset import write_dataset
-from posenet.training.resume import find_checkpoint
+from posenet.training.resume import config_of_run, find_checkpoint
+from posenet.training.run_settings import folder_of_run
 from tests.helpers.drawn_data import build_both
 from tests.helpers.locks import other_process_can_lock
 from tests.helpers.process_groups import fork_ranks, run_in_processes
@@ -34,7 +35,6 @@ from tests.helpers.tiny_training import (
     AfterStep,
     ChangingDistributedRuntime,
     ChangingRuntime,
-    Recorder,
     Stores,
     data_settings,
     last,
@@ -298,29 +298,23 @@ def test_a_run_that_continues_another_checkpoint_is_saved_before_its_first_step(
 
 
 def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path / "a", "checkpoint.every_steps=2", max_steps=6)
-    older = tmp_path / "a" / "step-00000002.pth"
-    newest = tmp_path / "a" / "last.pth"
-    options = {"restarted": True, "progress": False}
+    folder, other = tmp_path / "a", tmp_path / "b"
+    train_tiny(stores, folder, "checkpoint.every_steps=2", max_steps=6)
+    older, newest = folder / "step-00000002.pth", folder / "last.pth"
 
-    def restart(folder: str, resume: bool | Path, steps: int) -> list[int]:
-        """The steps that were done in each of two starts: to ``steps``, and to one more."""
-        done = []
-        for max_steps in (steps, steps + 1):
-            recorder = Recorder()
-            train_tiny(
-                stores, tmp_path / folder, resume=resume, max_steps=max_steps, callbacks=[recorder], restarted=True
-            )
-            done += [list(recorder.steps)]
-        return done
+    def found(run: Path, resume: bool | Path) -> Path | None:
+        checkpoint = find_checkpoint(run, resume, restarted=True)
+        return None if checkpoint is None else checkpoint.path
 
-    assert restart("new", False, 2) == [[1, 2], [3]]
-    assert restart("b", newest, 8) == [[7, 8], [9]]
-    assert restart("a", older, 4) == [[3, 4], [5]]  # and not after step 6, which another run has saved
-    assert restart("a", newest, 6) == [[6], [7]]
+    # Nothing is saved yet. Step 6 is not of a run that has returned to step 2.
+    assert (found(other, False), found(other, newest), found(folder, older)) == (None, newest, older)
+    result = train_tiny(stores, folder, resume=older, max_steps=4, restarted=True)
+    assert (result.steps, last(folder)["returned_to"]) == (4, older.name)
+    assert found(folder, older) == found(folder, newest) == newest
     # Without a folder in the settings, it is that of the checkpoint.
-    assert posenet.train(None, resume=older, max_steps=8, **options).steps == 8
-    assert last(tmp_path / "a")["progress"]["total_steps"] == 8
+    assert posenet.train(None, resume=older, max_steps=5, restarted=True, progress=False).steps == 5
+    assert train_tiny(stores, other, resume=newest, max_steps=6, restarted=True).steps == 6
+    assert found(other, older) == found(other, False) == other / "last.pth"
 
 
 def test_other_frozen_parameters_of_equal_shapes_are_refused(stores: Stores, tmp_path: Path) -> None:
@@ -344,23 +338,28 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     write_checkpoint(tmp_path / "run" / "last.pth", state)
     Path("file.toml").write_text("[optim]\nmomentum = 0.5\n")
     whole = load_config(None, [*data_settings(stores), "model.stacks=1", "model.width=16", "model.growth=2"])
-    with caplog.at_level(logging.INFO):
-        for resume, config, overrides in (
-            (tmp_path / "run", None, ["optim.lr=0.5"]),
-            (tmp_path / "run" / "last.pth", "file.toml", []),
-            (True, None, ["checkpoint.path=run", "train.patience=7", "train.weights=other.pth"]),
-            ("run", whole, []),
-        ):
-            result = posenet.train(config, overrides, resume=resume, max_steps=1, progress=False)
-            assert (result.folder.resolve(), result.steps) == (tmp_path / "run", 1)
-            saved = last(tmp_path / "run")["config"]
-            if config is not whole:
-                assert (saved["optim"]["lr"], saved["train"]["batch_size"]) == (0.5, 2)
+    caplog.set_level(logging.INFO)
+
+    def resumed(resume: bool | str, experiment: Config | str | None, *overrides: str, warmup: bool = False) -> Config:
+        folder = folder_of_run(experiment, overrides, resume)
+        assert folder.resolve() == tmp_path / "run"
+        config = config_of_run(experiment, overrides, warmup, folder, find_checkpoint(folder, resume))
+        assert config.checkpoint.path == str(folder)
+        return config
+
+    kept = resumed("run", None, "optim.lr=0.5")
+    assert (kept.optim.lr, kept.train.batch_size, kept.optim.warmup_epochs) == (0.5, 2, 1)
     assert "settings that do not exist any more are ignored: train.old" in caplog.text
     assert "Settings kept from the checkpoint; changed: optim.lr: 1e-05 -> 0.5\n" in caplog.text
+    assert resumed("run/last.pth", "file.toml").optim.momentum == 0.5
     assert "Settings kept from the checkpoint; changed: optim.momentum: 0.9 -> 0.5\n" in caplog.text
+    assert resumed(True, None, "checkpoint.path=run", "train.weights=other.pth").train.batch_size == 2
     assert "train.weights is only for new runs; this one continues with the weights in run/last.pth" in caplog.text
-    assert saved["train"]["batch_size"] == 4 and saved["optim"]["lr"] == 2.5e-4  # a Config replaces all
+    replaced = resumed("run", whole)
+    assert replaced.train.batch_size == 4 and replaced.optim.lr == 2.5e-4  # a Config replaces all
+    assert resumed("run", None, "optim.warmup_epochs=0", warmup=True).optim.warmup_epochs == 3
+    assert resumed("run", None, warmup=True).optim.warmup_epochs == 1
+    assert posenet.train(None, resume="run", max_steps=2, progress=False).steps == 2
 
 
 def test_a_run_with_short_names_of_keypoints_continues(
@@ -396,16 +395,6 @@ def test_a_run_resumes_where_its_checkpoint_is_and_in_another_folder_without_the
     assert train_tiny(stores, tmp_path / "two", resume=tmp_path / "moved" / "last.pth", max_steps=9).best == {}
 
 
-@pytest.mark.parametrize("given, expected", [("0", 3), ("2", 2)])
-def test_a_warmup_is_added_only_where_there_is_none(
-    stores: Stores, tmp_path: Path, given: str, expected: float
-) -> None:
-    train_tiny(stores, tmp_path, f"optim.warmup_epochs={given}", warmup=True, max_steps=1)
-    assert last(tmp_path)["config"]["optim"]["warmup_epochs"] == expected
-    posenet.train(None, resume=tmp_path, warmup=True, max_steps=1, progress=False)
-    assert last(tmp_path)["config"]["optim"]["warmup_epochs"] == expected
-
-
 def test_a_damaged_last_checkpoint_is_replaced_by_an_older_one(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -427,28 +416,22 @@ def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path, caplog: 
             train_tiny(stores, tmp_path / "other", resume=missing)
 
 
-@pytest.mark.parametrize(
-    "overrides, message",
-    [
-        (["model.width=32"], "another architecture"),
-        (
-            ["train.freeze=['stem.*']"],
-            r"a run that did not freeze stem\.\S+; keep its train\.freeze",
-        ),
-        (["optim.name=sgd"], "another optimizer"),
-        (["optim.decay_norms_and_biases=false"], "keep optim.name and optim.decay_norms_and_biases"),
-        (["model.skeleton=other.toml"], "another skeleton"),
-    ],
-)
 def test_settings_of_another_network_or_optimizer_are_refused(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("other.toml").write_text('keypoints = ["nose", "neck"]\nparts = [["nose", "neck"]]\n')
     train_tiny(stores, tmp_path / "run", "optim.name=adamw", max_steps=1)
     before = (tmp_path / "run" / "last.pth").read_bytes()
-    with pytest.raises((CheckpointError, ConfigError), match=message):
-        train_tiny(stores, tmp_path / "run", "optim.name=adamw", *overrides, resume=True)
+    for override, message in {
+        "model.width=32": "another architecture",
+        "train.freeze=['stem.*']": r"a run that did not freeze stem\.\S+; keep its train\.freeze",
+        "optim.name=sgd": "another optimizer",
+        "optim.decay_norms_and_biases=false": "keep optim.name and optim.decay_norms_and_biases",
+        "model.skeleton=other.toml": "another skeleton",
+    }.items():
+        with pytest.raises((CheckpointError, ConfigError), match=message):
+            train_tiny(stores, tmp_path / "run", "optim.name=adamw", override, resume=True)
     assert (tmp_path / "run" / "last.pth").read_bytes() == before
 
 
@@ -460,8 +443,6 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
     wrong: dict[str, dict[str, Any]] = {
         "no run to resume": {"model": state["model"], "config": state["config"]},
         "epoch is -1": state | {"progress": state["progress"] | {"epoch": -1}},
-        "argument": state | {"progress": state["progress"] | {"extra": 1}},
-        "bad_in_a_row is": state | {"guard": {"bad_in_a_row": "2", "good_since_roll_back": None}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
     }

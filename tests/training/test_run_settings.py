@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from posenet.errors import PosenetError
-from posenet.training.run_settings import check_before_start
+from posenet.training.run_settings import check_before_start, config_of_new_run
 from tests.helpers.locks import locked_by_another_process
 from tests.helpers.source_files import ROOT
 
@@ -91,3 +91,10 @@ def test_a_file_of_another_program_is_not_taken_for_a_lock() -> None:
     Path("old/run.lock").write_bytes(b"mine")
     check_before_start(None, [OLD], True)
     assert Path("old/run.lock").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("given, expected", [("0", 3), ("2", 2)])
+def test_a_warmup_is_added_only_where_there_is_none(given: str, expected: float) -> None:
+    overrides = [f"optim.warmup_epochs={given}"]
+    assert config_of_new_run(None, overrides).optim.warmup_epochs == float(given)
+    assert config_of_new_run(None, overrides, warmup=True).optim.warmup_epochs == expected

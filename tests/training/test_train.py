@@ -229,7 +229,7 @@ class ScoredRuntime(Runtime):
 
 @pytest.mark.parametrize(
     "patience, scores, epochs, best",
-    [(2, [0.1, 0.4, 0.3, 0.4, 0.9], 4, 2), (0, [0.1, 0.4, 0.3, 0.2, 0.2], 5, 2), (1, [0.3, 0.2, 0.9], 2, 1)],
+    [(2, [0.1, 0.4, 0.3, 0.4, 0.9], 4, 2), (0, [0.3, 0.2, 0.2], 3, 1)],
 )
 def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
     stores: Stores, tiny_coco: Path, tmp_path: Path, patience: int, scores: list[float], epochs: int, best: int
@@ -247,7 +247,7 @@ def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
         assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == epochs
 
 
-@pytest.mark.parametrize("every, expected", [(1, [1, 2, 3]), (2, [2, 3]), (5, [3]), (0, [])])
+@pytest.mark.parametrize("every, expected", [(2, [2, 3]), (0, [])])
 def test_the_ap_is_computed_every_few_epochs_and_after_the_last(
     stores: Stores, tiny_coco: Path, tmp_path: Path, every: int, expected: list[int]
 ) -> None:
