@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +17,8 @@ import pytest
 
 from posenet import TrainingCallback
 from posenet.errors import DataError
-from posenet.settings import Config
-from posenet.training.log import JsonLines, TextLog
+from posenet.settings import Config, LogConfig
+from posenet.training.log import DrawingFiles, JsonLines, TextLog, logs_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Stores, coco_settings, multiply, train_tiny
 
@@ -165,28 +166,17 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
     assert events.Tags()["images"] == ["predictions"]
 
 
-def test_without_tensorboard_and_matplotlib_one_line_each_names_the_package_to_install(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("asked_for", [True, "auto"])
+def test_without_tensorboard_and_matplotlib_a_line_names_each_package_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked_for: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert train_tiny(stores, tmp_path, "log.tensorboard=true", "log.curves=true").finished
-    text = (tmp_path / "log.txt").read_text()
-    assert text.count("pip install 'simplepose[tensorboard]'") == 1
-    assert text.count("pip install 'simplepose[plot]'") == 1
-    assert not (tmp_path / "curves.png").exists()
-
-
-def test_packages_that_nobody_asked_for_are_not_missed(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert train_tiny(stores, tmp_path, "log.tensorboard=auto", "log.curves=auto", "train.epochs=1").finished
-    first, second, third, *_ = (tmp_path / "log.txt").read_text().splitlines()
-    assert "Device cpu" in first and "learning rate" in first
-    assert "Training a network" in second and "Epoch 1 " in third  # the first step comes after two lines
-    assert "pip install" not in (tmp_path / "log.txt").read_text()
+    with caplog.at_level(logging.INFO):
+        logs = logs_of_run(LogConfig(tensorboard=asked_for, curves=asked_for))
+    assert [type(log) for log in logs] == [JsonLines, DrawingFiles]
+    packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
+    assert packages == (["tensorboard", "plot"] if asked_for is True else [])
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png"])

@@ -69,6 +69,8 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
         r"^.*  Epoch (\d of 2)  train_loss \S+  val_loss \S+  \(\d\d:\d\d(, \d\d:\d\d left)?\)$", log, re.M
     )
     assert [(epoch, bool(left)) for epoch, left in times] == [("1 of 2", True), ("2 of 2", False)]
+    first, second, third, *_ = log.splitlines()  # the first step comes after two lines
+    assert "Device cpu" in first and "Training a network" in second and "Epoch 1 " in third
     assert "network of 1 stack, width 16, growth 2 (0.1 M parameters)" in log
     assert "; learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples" in log
 
