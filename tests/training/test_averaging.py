@@ -78,9 +78,10 @@ def test_the_average_is_validated_saved_and_loaded_and_resumes_to_the_bit(
     assert find_differences(load_model(tmp_path / "whole" / "last.pth")[0].state_dict(), saved) == []
     trained = last(tmp_path / "whole")["average"]["trained"]
     assert any(not torch.equal(saved[name], tensor) for name, tensor in trained.items())
-    train_tiny(stores, tmp_path / "parts", *kind, max_steps=9)
-    train_tiny(stores, tmp_path / "parts", *kind, resume=True)
-    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    if kind == SWA:  # test_resume.py interrupts runs with an EMA
+        train_tiny(stores, tmp_path / "parts", *kind, max_steps=9)
+        train_tiny(stores, tmp_path / "parts", *kind, resume=True)
+        assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
 def test_a_skipped_step_does_not_count(stores: Stores, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(damage
     """The stopped step's samples are read again by the resumed run."""
     settings = ("data.max_unreadable=0.9", "checkpoint.every_steps=1", "checkpoint.keep=99", ONE_EPOCH)
     train_tiny(damaged, tmp_path / "whole", *settings, max_steps=6)
-    for steps in range(1, 7):
+    for steps in (1, 3, 6):
         train_tiny(damaged, tmp_path / "parts", *settings, max_steps=steps, resume=True)
     counts = [last(tmp_path / name)["progress"]["replaced"] for name in ("whole", "parts")]
     assert counts[0] == counts[1] > 0
