@@ -5,6 +5,7 @@ The data set replaces an unreadable sample by another one and reports it; these 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import logging
@@ -168,7 +169,7 @@ class StepBatches:
         return self.sampler.epoch_length
 
     def take_step(self, epoch: int, step: int) -> list[Batch]:
-        """The batches of one step; ``DataError`` if samples cannot be read."""
+        """The batches of one step; ``DataError`` or ``OSError`` if samples cannot be read."""
         position = epoch * self.steps_per_epoch + step
         if self._position != position:
             self.sampler.start(epoch, step, self.epochs)
@@ -198,9 +199,13 @@ def too_many_unreadable(count: int, num_samples: int, max_share: float) -> DataE
     )
 
 
-def as_data_error(error: DataError | OSError) -> DataError:
-    """An error of reading data as one that ends the run after saving it."""
-    return error if isinstance(error, DataError) else DataError(f"cannot read the data: {error}")
+@contextlib.contextmanager
+def errors_of_data() -> Iterator[None]:
+    """Within this context, an ``OSError`` becomes a ``DataError``, which ends the run after saving it."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read the data: {error}") from error
 
 
 def log_unreadable(batches: list[Batch]) -> int:

@@ -13,10 +13,10 @@ from typing import Any
 
 from posenet.data.loader import Batch
 from posenet.devices.signals import StopRequested
-from posenet.errors import DataError, OtherRankError, TrainingError
+from posenet.errors import DataError, PosenetError, TrainingError
 from posenet.messages import pluralize
 from posenet.training.batch_norm import BatchNormStatistics
-from posenet.training.batches import as_data_error, blank_batch, log_unreadable, too_many_unreadable
+from posenet.training.batches import blank_batch, errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.build import Run
 from posenet.training.freezing import set_train_mode
 from posenet.training.optimizer import learning_rate, set_lr
@@ -125,11 +125,12 @@ class TrainingLoop:
     def _take_batches(self) -> list[Batch] | None:
         """The batches of this rank for the next step; None if the run has to stop. Else all ranks fail together."""
         batches: list[Batch] = []
-        error = None
+        error: DataError | None = None
         try:
-            batches = self.run.batches.take_step(self.progress.epoch, self.progress.step)
-        except (DataError, OSError) as caught:
-            error = as_data_error(caught)
+            with errors_of_data():
+                batches = self.run.batches.take_step(self.progress.epoch, self.progress.step)
+        except DataError as caught:
+            error = caught
         must_stop = self._agree(error, log_unreadable(batches))
         return None if must_stop else batches
 
@@ -224,7 +225,7 @@ class TrainingLoop:
                 scores = self._validate(epoch)
         except StopRequested:
             return False
-        except (DataError, OtherRankError):
+        except PosenetError:  # on all ranks
             self._save_before_failing()
             raise
         self.report.epoch(epoch, scores)

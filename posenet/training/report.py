@@ -158,9 +158,8 @@ class Report:
         seconds = time.monotonic() - began
         share = (self.run.progress.total_steps - first_step) / self.run.batches.steps_per_epoch  # less where resumed
         left = self.run.config.train.epochs - epoch
-        if not left or not share:
-            return tqdm.format_interval(seconds)
-        return f"{tqdm.format_interval(seconds)}, {tqdm.format_interval(seconds / share * left)} left"
+        took = f"{tqdm.format_interval(seconds)}"
+        return f"{took}, {tqdm.format_interval(seconds / share * left)} left" if left and share else took
 
     def end(self, why: str) -> None:
         """Report why the run has ended, its best score, the checkpoint to use, and the next command."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import read_split
 from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags
@@ -29,7 +28,6 @@ from posenet.inference.evaluation import (
     predict_annotated_images,
     scale_people,
 )
-from posenet.inference.media.sources import Source
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
@@ -37,7 +35,7 @@ from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.batches import RestartingLoader, as_data_error, log_unreadable, too_many_unreadable
+from posenet.training.batches import RestartingLoader, errors_of_data, log_unreadable, too_many_unreadable
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -69,18 +67,18 @@ def validation_loss(
     """
     loss_and_count = torch.zeros(2, dtype=torch.float64)
     replaced = 0
-    error: Exception | None = None
-    try:
-        bar = progress_bar(loader, "validate", len(loader), unit="batch", leave=False)
-        for batch in bar:
+
+    @errors_of_data()
+    def add_losses() -> None:
+        nonlocal replaced
+        for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
             if stop_requested():
                 break
             losses = image_losses(model, batch, runtime)
-            loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
+            loss_and_count.add_(torch.tensor([losses.sum(), len(losses)], dtype=torch.float64))
             replaced += log_unreadable([batch])
-    except (DataError, OSError) as caught:
-        error = as_data_error(caught)
-    runtime.raise_on_all(error)
+
+    runtime.run_on_all(add_losses)
     stopped, all_replaced = runtime.sum_over_ranks(stop_requested(), replaced)
     runtime.raise_on_all(too_many_unreadable(all_replaced, loader.num_samples, max_unreadable))
     if stopped:
@@ -140,15 +138,7 @@ class CocoValidation:
             StopRequested: ``stop_requested``, which is called before every image, returned true on any rank.
         """
         drawings: list[np.ndarray] = []
-        results: list[dict[str, Any]] | None = None
-        error: Exception | None = None
-        try:
-            results = self._predict(stop_requested, drawings)
-        except StopRequested:
-            pass
-        except (DataError, OSError) as caught:
-            error = as_data_error(caught)
-        self.runtime.raise_on_all(error)
+        results = self.runtime.run_on_all(lambda: self._predict(stop_requested, drawings))
         rank_results = self.runtime.gather_objects(results)
         if None in rank_results:
             raise StopRequested
@@ -159,19 +149,17 @@ class CocoValidation:
         sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
 
-    def _predict(self, stop_requested: Callable[[], bool], drawings: list[np.ndarray]) -> list[dict[str, Any]]:
-        """Predict this rank's share of the images, and append tiles of the images to draw to ``drawings``."""
+    @errors_of_data()
+    def _predict(self, stop_requested: Callable[[], bool], drawings: list[np.ndarray]) -> list[dict[str, Any]] | None:
+        """Predict this rank's share of the images, and append tiles of the images to draw to ``drawings``.
+
+        None if a stop is requested meanwhile.
+        """
         results: list[dict[str, Any]] = []
         readings: list[ImageReading] = []
-
-        def watch() -> Iterator[tuple[CocoImage, Source]]:
-            for item in self.share:
-                if stop_requested():
-                    raise StopRequested
-                yield item
-
+        images = itertools.takewhile(lambda _: not stop_requested(), self.share)
         with (
-            contextlib.closing(predict_annotated_images(self.predictor, watch(), self.exif_frame)) as predicted,
+            contextlib.closing(predict_annotated_images(self.predictor, images, self.exif_frame)) as predicted,
             progress_bar(title="predict", total=len(self.share)) as bar,
         ):
             for index, item in enumerate(predicted):
@@ -180,6 +168,8 @@ class CocoValidation:
                 if index in self.drawn_indices:
                     drawings.extend(self._draw(item))
                 bar.update()
+        if stop_requested():
+            return None
         if not self.has_logged_frames:
             log_readings(readings)
         self.has_logged_frames = True

@@ -1,4 +1,4 @@
-"""Training runs from Python: results, settings, folders, stopping, early stopping, evaluation, precision."""
+"""Training runs from Python: train.py, build.py, loop.py and report.py. Results, folders, stopping, precision."""
 
 from __future__ import annotations
 
