@@ -1,6 +1,6 @@
 """The loops of a run over epochs and steps: when it validates, saves, returns to a checkpoint and stops.
 
-All ranks go through the loops together. Before every step they agree in ``_agree`` whether to save, to stop or to fail.
+All ranks go through the loops together. Before every step they decide in ``_vote`` whether to save, to stop or to fail.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from posenet.training.build import Run
 from posenet.training.freezing import set_train_mode
 from posenet.training.optimizer import learning_rate, set_lr
 from posenet.training.report import Report
-from posenet.training.resume import FoundCheckpoint, restore_weights, state_of
+from posenet.training.resume import restore_weights, state_of
 from posenet.training.step import StepResult
 from posenet.training.validation import image_losses, validation_loss
 
@@ -119,7 +119,7 @@ class TrainingLoop:
                 self.report.step(bar, lr)
         # This counts the replaced samples of the last step, and saves if that is due. Its answer is not needed: the
         # validation or the next epoch stops.
-        self._agree()
+        self._vote()
         return True
 
     def _take_batches(self) -> list[Batch] | None:
@@ -131,10 +131,10 @@ class TrainingLoop:
                 batches = self.run.batches.take_step(self.progress.epoch, self.progress.step)
         except DataError as caught:
             error = caught
-        must_stop = self._agree(error, log_unreadable(batches))
+        must_stop = self._vote(error, log_unreadable(batches))
         return None if must_stop else batches
 
-    def _agree(self, error: DataError | None = None, num_replaced: int = 0) -> bool:
+    def _vote(self, error: DataError | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
 
         Args:
@@ -210,9 +210,9 @@ class TrainingLoop:
                     "optim.lr or raise optim.warmup_epochs"
                 )
             )
-        checkpoint = FoundCheckpoint(*found)
-        _log.warning("%d steps skipped in a row: returning to %s", run.bad_steps.max_skips, checkpoint.path)
-        restore_weights(run, checkpoint)
+        path, state = found
+        _log.warning("%d steps skipped in a row: returning to %s", run.bad_steps.max_skips, path)
+        restore_weights(run, path, state)
 
     def finish_epoch(self) -> bool:
         """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""
@@ -232,7 +232,7 @@ class TrainingLoop:
         kind = "val_loss" if run.coco_validation is None else "AP"
         is_best = progress.record_score(kind, scores.get(kind))
         progress.start_next_epoch()
-        # Not while steps are bad, as in ``_agree``; but a run that ends is always saved.
+        # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
         is_over = progress.epoch >= run.config.train.epochs or self._is_stale()
         if is_best or is_over or not run.bad_steps.counts.bad_in_a_row:
             self.save(is_best)

@@ -181,7 +181,7 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     path, state = checkpoint.path, checkpoint.state
     require_same_teacher(state, run.teacher, path)
     try:
-        restore_weights(run, checkpoint)
+        restore_weights(run, path, state)
         run.bad_steps.counts = restore_values(BadStepCounts, state["guard"])
         run.progress = restore_values(Progress, state["progress"])
         run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
@@ -203,10 +203,12 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     _log.info("Resuming from %s: %s", path, position)
 
 
-def restore_weights(run: Run, checkpoint: FoundCheckpoint) -> None:
-    """Restore the weights, their average, the state of the optimizer and the loss scale, or ``CheckpointError``."""
-    path, state = checkpoint.path, checkpoint.state
-    _require_same_frozen_parameters(run, checkpoint)
+def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
+    """Restore the weights, their average, the state of the optimizer and the loss scale from a checkpoint.
+
+    ``CheckpointError`` if it has other parameters or another optimizer.
+    """
+    _require_same_frozen_parameters(run, path, state)
     weights = extract_weights({"model": trained_weights(state)}, path)
     require_usable_weights(weights, path)
     run.network.load_state_dict(weights)
@@ -245,18 +247,18 @@ def restore_values(kind: type[Values], values: Mapping[str, Any]) -> Values:
     return restored
 
 
-def _require_same_frozen_parameters(run: Run, checkpoint: FoundCheckpoint) -> None:
+def _require_same_frozen_parameters(run: Run, path: Path, state: Mapping[str, Any]) -> None:
     """Raise ``CheckpointError`` if the run of a checkpoint has frozen other parameters.
 
     The state of an optimizer knows its parameters by their numbers among those that are not frozen. So with others it
     belongs to other parameters, perhaps of equal shapes.
     """
-    saved = config_of_checkpoint(checkpoint.state, checkpoint.path) or Config()
+    saved = config_of_checkpoint(state, path) or Config()
     frozen_before = names_to_freeze(run.network, saved.train.freeze)
     frozen_now = {name for name, parameter in run.network.named_parameters() if not parameter.requires_grad}
     if changed := sorted(frozen_before ^ frozen_now):
         verb = "froze" if changed[0] in frozen_before else "did not freeze"
         raise CheckpointError(
-            f"{checkpoint.path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
+            f"{path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
             "start a new run in another folder with --weights instead of --resume"
         )
