@@ -48,11 +48,14 @@ def describe_run(run: Run) -> str:
     model = config.model
     samples = data.train.num_images if config.data.framing == "image" else len(data.train)
     length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
-    without_loss = "; data.val is not set: no validation loss" if data.val is None else ""
+    validation = "; data.val is not set: no validation loss" if data.val is None else ""
+    if run.coco_validation is not None:
+        every = config.train.evaluate_every
+        validation += f"; AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
     return (
         f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
         f"({_num_parameters(run) / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
-        f"{describe_paths(config.data.train)}, {length}{without_loss}; the run is in {run.folder.path}"
+        f"{describe_paths(config.data.train)}, {length}{validation}; the run is in {run.folder.path}"
     )
 
 

@@ -257,6 +257,8 @@ def test_the_ap_is_computed_every_few_epochs_and_after_the_last(
     recorder = Recorder()
     train_tiny(stores, tmp_path, *settings, callbacks=[recorder])
     assert [values["epoch"] for values in recorder.epochs if "AP" in values] == expected
+    message = f"3 epochs of 1 step; AP after every {every} epochs and the last; the run is in "
+    assert (message in (tmp_path / "log.txt").read_text()) == (every > 0)
     assert [values["val_loss"] is None for values in recorder.epochs] == [False] * 3
 
 
