@@ -76,9 +76,9 @@ def constant_input(prediction: float, target: float) -> tuple[Predictions, Tenso
 def test_losses_equal_the_measured_ones(case: dict[str, Any]) -> None:
     losses = make_loss(gamma=case["gamma"])(*measured_input(case))
     assert losses.shape == (case["batch"],) and losses.dtype == torch.float32
-    assert losses.mean().item() == pytest.approx(case["loss"], rel=1e-4)
+    assert losses.mean().item() == pytest.approx(case["loss"], rel=1e-6)
     if "per_image" in case:
-        np.testing.assert_allclose(losses.numpy(), case["per_image"], rtol=1e-4)
+        np.testing.assert_allclose(losses.numpy(), case["per_image"], rtol=1e-5)
 
 
 @given(
