@@ -10,7 +10,7 @@ INPUTS = "INPUT"
 """Among the flags that a tool has: it takes inputs without a flag."""
 _TRAINING = "--max-steps"
 _SHORT_FORM = "--val"
-_EVALUATION = "--plots"
+_EVALUATION = "--report"
 """Flags that only one kind of tool has, by which it is recognised."""
 
 
@@ -47,6 +47,7 @@ _PROCESSES = "--nproc --nproc-per-node --nprocs --num-processes --num-gpus --wor
 _NO_FLAG = "give the input without a flag"
 
 _REMEDIES = [
+    _Remedy(_EVALUATION, "the report of --report DIR has these charts", "--plots"),
     _same("--min-score", _SCORE),
     _Remedy(_EVALUATION, "evaluation keeps all people, because AP needs them", _SCORE),
     _Remedy(_SHORT_FORM, "give the annotations without a flag: posenet train data.yaml", f"{_DATA} {_ANNOTATIONS}"),

@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,6 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, write_atomically
-from posenet.messages import pluralize
 from posenet.settings import MAP_STRIDE
 
 if TYPE_CHECKING:
@@ -331,61 +330,6 @@ def _scale_axis(axes: Axes) -> None:
 def _add_legend(axes: Axes) -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=9, ncols=2)
-
-
-def evaluation_paths(folder: Path) -> list[Path]:
-    """Paths of the files that ``write_evaluation_curves`` writes."""
-    return [folder / PRECISION_RECALL_FILE, folder / KEYPOINTS_FILE]
-
-
-def write_evaluation_curves(
-    precision: np.ndarray, keypoints: Mapping[str, float], num_images: int, folder: Path
-) -> list[Path]:
-    """Draw precision over recall and the OKS of every keypoint into files of a folder, and return their paths.
-
-    The values are those of an ``Evaluation``.
-    """
-    _save_figure(precision_figure(precision, num_images), folder / PRECISION_RECALL_FILE)
-    _save_figure(keypoint_figure(keypoints), folder / KEYPOINTS_FILE)
-    return evaluation_paths(folder)
-
-
-def precision_figure(precision: np.ndarray, num_images: int) -> Figure:
-    """Draw precision over recall at several OKS thresholds, and their mean. The area under the mean is the AP."""
-    figure = _new_figure((8.5, 5.5), layout="constrained")
-    axes = figure.add_subplot()
-    _style_axes(axes, f"Precision over recall, {pluralize(num_images, 'image')}", "recall", "precision")
-    axes.set_xlim(0, 1.01)
-    axes.set_ylim(0, 1.02)
-    if (precision < 0).all():
-        axes.set_title("no annotated people in these images", color=GREY, y=0.5)
-        return figure
-    recall = np.linspace(0, 1, precision.shape[1])
-    for index, colour in zip(DRAWN_THRESHOLDS, _sequential_colours(len(DRAWN_THRESHOLDS))):
-        curve = precision[index]
-        label = f"OKS {0.5 + 0.05 * index:.2f}: {curve.mean():.3f}"
-        axes.plot(recall, curve, color=colour, linewidth=1.4, label=label)
-    mean_label = f"mean of 0.50 to 0.95: {precision.mean():.3f}"
-    axes.plot(recall, precision.mean(axis=0), color="black", linewidth=2.5, label=mean_label)
-    legend = axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), alignment="left")
-    legend.set_title("area (average precision)")
-    return figure
-
-
-def keypoint_figure(keypoints: Mapping[str, float]) -> Figure:
-    """Draw the mean OKS of every keypoint as bars."""
-    # matplotlib would read a name between dollar signs as a formula.
-    scores = {name.replace("$", r"\$"): value for name, value in keypoints.items() if value >= 0}
-    figure = _new_figure((7.5, 1.5 + 0.3 * max(len(scores), 4)), layout="constrained")
-    axes = figure.add_subplot()
-    _style_axes(axes, "Mean OKS of each keypoint where it is labelled; people not found count as 0")
-    bars = axes.barh(list(scores), list(scores.values()), color=COLOURS[0], height=0.7)
-    axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
-    axes.set_ylim(len(scores) + 0.2, -0.8)
-    axes.set_xlim(0, 1.05)
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0)
-    return figure
 
 
 def _new_figure(size: tuple[float, float], title: str = "", layout: Literal["constrained"] | None = None) -> Figure:

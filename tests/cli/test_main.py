@@ -35,7 +35,7 @@ from posenet.settings import Config
 
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview", "--fix"),  # write nothing
+    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--preview", "--fix"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
     *("--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
 }
@@ -318,6 +318,7 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
 @pytest.mark.parametrize(
     "words, message",
     [
+        ("evaluate --plots charts", "unknown flag --plots; the report of --report DIR has these charts; see"),
         ("predict a.jpg --conf 0.5", "unknown flag --conf; here it is --min-score; see"),
         ("predict --source a.jpg", "unknown flag --source; give the input without a flag; see"),
         ("predict a.jpg --model=x.pth", "unknown flag --model; here it is --checkpoint; see"),

@@ -90,11 +90,11 @@ SHORTER = {
     "evaluate": SMALL,
     "predict": SMALL,
     "build-hdf5": ["--workers", "1"],
-    "make-synthetic": ["--train", "6", "--val", "2", "--seconds", "0.2"],
+    "make-synthetic": ["--train", "6", "--val", "2"],
 }
 """Arguments that are added to a tool's commands."""
 
-OUTPUT_FLAGS = ("--output", "--fix", "--json", "--coco", "--csv", "--plots", "--preview")
+OUTPUT_FLAGS = ("--output", "--fix", "--json", "--coco", "--csv", "--preview")
 """Flags that name a file or folder that the command must write."""
 
 COCO_IDS = (790, 37666, 183872, 211325, 256353, 442450, 463557, 538113)

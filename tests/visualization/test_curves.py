@@ -1,4 +1,4 @@
-"""The curves of a run from its log and those of an evaluation, with and without matplotlib."""
+"""The curves of a run from its log, with and without matplotlib."""
 
 from __future__ import annotations
 
@@ -18,14 +18,10 @@ from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
     MAX_POINTS,
-    evaluation_paths,
     has_matplotlib,
-    keypoint_figure,
-    precision_figure,
     read_log,
     training_figure,
     write_curves,
-    write_evaluation_curves,
 )
 from tests.helpers.run_logs import epoch_entry, train_entry
 
@@ -236,22 +232,3 @@ def test_a_missing_matplotlib_is_named(
     assert run_tool("plot", [str(run(*full_run()))]) == 2
     error = capsys.readouterr().err
     assert "pip install 'simplepose[plot]'" in error and error.count("\n") == 1
-
-
-def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:
-    precision = np.clip(np.linspace(1.2, 0, 101) - np.linspace(0, 0.5, 10)[:, None], 0, 1)
-    # Names with dollar signs are not read as formulas.
-    keypoints = {"nose": 0.75, "left_eye": 0.25, "right_eye": -1, "$\\frac$": 0.5}
-    paths = write_evaluation_curves(precision, keypoints, 8, tmp_path / "plots")
-    assert paths == evaluation_paths(tmp_path / "plots")
-    assert sorted(path.name for path in paths) == ["keypoints.png", "precision_recall.png"]
-    assert all(read_image(path).std() > 10 for path in paths)
-    [panel] = precision_figure(precision, 8).axes
-    legend = [text.get_text() for text in panel.get_legend().get_texts()]
-    assert legend[-1] == f"mean of 0.50 to 0.95: {precision.mean():.3f}"
-    assert legend[0] == f"OKS 0.50: {precision[0].mean():.3f}"
-    assert panel.get_legend().get_title().get_text() == "area (average precision)"
-    [panel] = keypoint_figure(keypoints).axes
-    assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["nose", "left_eye"]
-    assert [bar.get_width() for bar in panel.patches] == [0.75, 0.25, 0.5], "only labelled keypoints have a bar"
-    assert len(write_evaluation_curves(np.full((10, 101), -1.0), {"nose": -1}, 1, tmp_path)) == 2
