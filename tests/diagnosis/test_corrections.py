@@ -11,8 +11,8 @@ import pytest
 from posenet.annotations.reading import read_split
 from posenet.diagnosis.average_precision import evaluate
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.errors import MatchedResults
 from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
+from posenet.diagnosis.matched_results import MatchedResults
 from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth, match
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import keypoint_similarity

@@ -12,8 +12,8 @@ import pytest
 
 import posenet
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.errors import UNLABELLED, measure_misranking
 from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
+from posenet.diagnosis.matched_results import UNLABELLED, measure_misranking
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO

@@ -7,7 +7,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from posenet.diagnosis.compare import Comparison
+from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.kinds import KEYPOINT_KINDS, LOCALISATION
 
@@ -16,9 +16,6 @@ MAX_IMAGES = 400
 WORST_IMAGES = 150
 """Of these, the images that cost most. The others are the worst for each kind of error, also at each keypoint, for each
 size and each crowding, and those that changed most, so that every filter finds images."""
-MAX_POINTS = 230_000
-"""Keypoints of all people in the gallery, which take about 35 bytes each: 8 MB. COCO's 17 keypoints and 20 results in
-each of 400 images are 150,000."""
 CROWDING = ("0", "1-2", "3 or more")
 """Numbers of overlapping people, as the slices name them too."""
 
@@ -35,25 +32,18 @@ def image_losses(diagnosis: Diagnosis) -> np.ndarray:
     return np.asarray(people - diagnosis.image_oks())
 
 
-def choose_images(diagnoses: Sequence[Diagnosis], comparison: Comparison | None) -> list[int]:
+def choose_images(diagnoses: Sequence[Diagnosis], differences: Sequence[Difference]) -> list[int]:
     """Return indices of ``Diagnosis.images``, at most ``MAX_IMAGES``, in ascending order."""
     worst = [_worst_first(image_losses(diagnosis)) for diagnosis in diagnoses]
     rankings = [_worst_first(severity) for diagnosis in diagnoses for severity in _severities(diagnosis)]
-    if comparison is not None:
-        position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
-        rankings += [[position[change.id] for change in difference.images] for difference in comparison.differences]
+    position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
+    rankings += [[position[change.id] for change in difference.images] for difference in differences]
     everybody = [range(len(diagnoses[0].images))]
-    # The keypoints of the people of each image, and of the results of all files.
-    truth = diagnoses[0].matched.truth
-    rows = [truth.image[truth.people], *(diagnosis.matched.results.image for diagnosis in diagnoses)]
-    num_points = truth.keypoints.shape[1] * np.bincount(np.concatenate(rows), minlength=len(diagnoses[0].images))
     chosen: set[int] = set()
-    points_left = MAX_POINTS
     for lists, limit in ((worst, WORST_IMAGES), (rankings, MAX_IMAGES), (worst, MAX_IMAGES), (everybody, MAX_IMAGES)):
         for index in _in_turn(lists):
-            if len(chosen) < limit and index not in chosen and num_points[index] <= points_left:
+            if len(chosen) < limit:
                 chosen.add(index)
-                points_left -= num_points[index]
     return sorted(chosen)
 
 

@@ -21,16 +21,13 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> list[
     for name, value in limits.items():
         monkeypatch.setattr(selection, name, value)
     diagnosis = small_diagnosis(tmp_path)
-    return [diagnosis.images[index].id for index in choose_images([diagnosis], None)]
+    return [diagnosis.images[index].id for index in choose_images([diagnosis], [])]
 
 
 def test_the_worst_image_and_the_worst_of_each_kind_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids(tmp_path, monkeypatch) == [11, 12, 13, 14, 15], "few images are all there, in order"
     assert ids(tmp_path, monkeypatch, MAX_IMAGES=1, WORST_IMAGES=1) == [14], "the missed person costs most"
     assert ids(tmp_path, monkeypatch, MAX_IMAGES=4, WORST_IMAGES=1) == [11, 12, 13, 14], "15 has no error"
-    people_and_results = 8 + 4 + 2  # in images 12, 11 and 13
-    limits = {"MAX_IMAGES": 5, "MAX_POINTS": 17 * people_and_results}
-    assert len(ids(tmp_path, monkeypatch, **limits)) < 5, "images of many people are fewer"
 
 
 def test_images_that_changed_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,10 +36,10 @@ def test_images_that_changed_are_chosen(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(selection, "MAX_IMAGES", 1)
     monkeypatch.setattr(selection, "WORST_IMAGES", 0)
     exact = diagnose_data(document, [entry for entry in perfect if entry["image_id"] == 15], tmp_path)
-    comparison = compare(diagnoses, resamples=2, progress=False)
-    assert [change.id for change in comparison.differences[0].images] == [13]
+    differences = compare(diagnoses, resamples=2, progress=False)
+    assert [change.id for change in differences[0].images] == [13]
     monkeypatch.setattr(selection, "MAX_IMAGES", 5)
-    assert 2 in choose_images([exact, exact], comparison)
+    assert 2 in choose_images([exact, exact], differences)
 
 
 def test_the_loss_of_an_image_is_the_missing_similarity_of_its_people(tmp_path: Path) -> None:
