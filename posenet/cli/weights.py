@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from posenet.checkpoints.named import cached_path, fetch_weights, read_named_weights
+from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_quiet_option
 from posenet.errors import ConfigError
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print_list() -> None:
-    for name, entry in read_named_weights().items():
+    for name, entry in NAMED_WEIGHTS.items():
         path = cached_path(name, entry)
         lines = {
             "licence": entry.license,
@@ -49,12 +49,11 @@ def _print_list() -> None:
 
 
 def _fetch(names: list[str], path_only: bool) -> None:
-    known = read_named_weights()
     for name in names:
-        if name not in known:
-            raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(known)}")
+        if name not in NAMED_WEIGHTS:
+            raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
     for name in names:
-        path = fetch_weights(name, known[name])
+        path = fetch_weights(name, NAMED_WEIGHTS[name])
         if path_only:  # for a script
             write_atomically("-", os.fsencode(path) + b"\n")
         else:
