@@ -13,7 +13,7 @@ import pytest
 import posenet
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
-from posenet.diagnosis.matched_results import UNLABELLED, measure_misranking
+from posenet.diagnosis.matched_results import UNLABELLED
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
@@ -141,7 +141,6 @@ def test_spoiled_scores_are_found(document: dict[str, Any], annotation_file: Pat
     assert well_ranked.ap == pytest.approx(1, abs=EXACT) and spoiled.ap < 0.99
     assert spoiled.costs["score"] == pytest.approx(1 - spoiled.ap)
     assert spoiled.alone["score"] == pytest.approx(1, abs=EXACT)
-    assert spoiled.is_misranked.any() and not well_ranked.is_misranked.any()
 
 
 def test_mixed_errors_are_all_found(document: dict[str, Any], annotation_file: Path) -> None:
@@ -229,24 +228,6 @@ def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict
     index = [image.id for image in diagnosis.images].index(worse["image_id"])
     first, *others = diagnosis.matched.true_oks()[diagnosis.matched.results.image == index]
     assert first == 0 and others == pytest.approx([1.0] * len(others))
-
-
-@pytest.mark.parametrize(
-    ("scores", "true_oks", "counted", "misranking"),
-    [
-        ([0.99, 0.5, 0.4, 0.3], [0.6, 1, 1, 1], None, [1, 0, 0, 1 / 3]),
-        ([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 1], None, [0, 0, 0, 0]),  # results of equal OKS may have any order
-        ([0.9, 0.9, 0.9, 0.9], [1, 0.9, 0.8, 0.7], None, [0.5, 1 / 6, 1 / 6, 0.5]),
-        ([0.99, 0.5, 0.4, 0.3], [0, 1, 1, 1], [False, True, True, True], [0, 0, 0, 0]),
-        ([], [], None, []),
-    ],
-)
-def test_misranking_is_the_distance_from_a_ranking_by_true_oks(
-    scores: list[float], true_oks: list[float], counted: list[bool] | None, misranking: list[float]
-) -> None:
-    is_counted = np.ones(len(scores), bool) if counted is None else np.array(counted)
-    measured = measure_misranking(np.array(scores), np.array(true_oks), is_counted)
-    np.testing.assert_allclose(measured, misranking, atol=1e-12)
 
 
 def test_results_without_people_miss_everybody(document: dict[str, Any], annotation_file: Path) -> None:

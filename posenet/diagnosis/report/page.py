@@ -17,8 +17,17 @@ from markupsafe import Markup
 from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, MISSED_AT_50, OKS_THRESHOLDS, SIZES, TEXTS, UNCORRECTED
-from posenet.diagnosis.report.filters import FILTERS, pluralize
+from posenet.diagnosis.kinds import (
+    CORRECTIONS,
+    KEYPOINT_KINDS,
+    LOCALISATION,
+    MISSED_AT_50,
+    OKS_THRESHOLDS,
+    SIZES,
+    TEXTS,
+    UNCORRECTED,
+)
+from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
 from posenet.diagnosis.report.selection import CROWDING, choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
@@ -86,7 +95,7 @@ class Run:
     def _occurrences(self, kind: str) -> str:
         diagnosis = self.diagnosis
         if kind == "score":
-            return pluralize(int(diagnosis.is_misranked.sum()), "result")
+            return NOTHING
         if kind == "background":
             return f"{pluralize(diagnosis.background, 'result')} at OKS 0.50"
         if kind == "missed":
@@ -167,7 +176,7 @@ def write_report(
         thresholds=OKS_THRESHOLDS,
         metrics=SHOWN_METRICS,
         dimensions=DIMENSIONS,
-        filters={"size": tuple(SIZES), "crowding": CROWDING},
+        filters={"kind": (*LOCALISATION, "background", "missed"), "size": tuple(SIZES), "crowding": CROWDING},
         layers=LAYERS,
     )
     path = Path(output_dir, REPORT_FILE)

@@ -58,7 +58,7 @@ def _severities(diagnosis: Diagnosis) -> list[np.ndarray]:
     is_kind = [kinds == KEYPOINT_KINDS.index(kind) for kind in LOCALISATION]
     per_person = [diagnosis.outcome.missed[0]]
     per_person += [loss * members for name in ("size", "crowding") for members in groups[name].values()]
-    per_result = [diagnosis.outcome.background[0] * (1 - rank / 2), diagnosis.misranking * diagnosis.is_misranked]
+    per_result = [diagnosis.outcome.background[0] * (1 - rank / 2)]
     per_result += [is_wrong.sum(axis=1) for is_wrong in is_kind]
     per_result += [is_wrong[:, k] for is_wrong in is_kind for k in range(kinds.shape[1])]
     return [

@@ -108,7 +108,7 @@ def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> Re
             k: KEYPOINT_KINDS[kind] for k, kind in enumerate(matched.kinds[row]) if kind > KEYPOINT_KINDS.index("good")
         }
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
-        errors += ["background"] * bool(outcome.background[0, row]) + ["score"] * bool(diagnosis.is_misranked[row])
+        errors += ["background"] * bool(outcome.background[0, row])
         badges.update(error.partition(":")[0] for error in errors)
         facts = f"score {matched.results.scores[row]:.3f}, OKS {diagnosis.result_oks[row]:.3f}"
         if not outcome.counted[0, row]:
