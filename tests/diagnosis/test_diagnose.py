@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pycocotools.cocoeval import Params
 
 import posenet
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
+from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
 from posenet.diagnosis.matched_results import UNLABELLED
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
@@ -21,13 +22,11 @@ from tests.helpers.coco_results import (
     InjectedErrors,
     classify,
     coco_ap,
-    make_document,
     people_of,
     perfect_results,
     plain_coco,
     random_results,
 )
-from tests.helpers.drawn_data import person as box_person
 
 EXACT = 1e-9
 COUNTS = {"jitter": 150, "inversion": 25, "swap": 6, "miss": 30}
@@ -188,21 +187,9 @@ def test_every_keypoint_is_what_the_definition_says(document: dict[str, Any], an
     np.testing.assert_allclose(diagnosis.precision[UNCORRECTED], precision, rtol=0, atol=EXACT)
 
 
-def test_an_oks_of_nine_tenths_counts_at_the_threshold_of_that_name(tmp_path: Path) -> None:
-    """pycocotools' threshold is a little less than 0.9, so an OKS that is rounded down still reaches it."""
-    entry = box_person(1, 1, labelled=1)
-    path = tmp_path / "people.json"
-    document = make_document([entry])
-    path.write_text(json.dumps(document))
-    distance = np.sqrt(-2 * np.log(0.9) * entry["area"]) * 2 * COCO.sigmas[0]
-    aps = []
-    for _ in range(40):  # the OKS grows through all numbers next to 0.9
-        distance = np.nextafter(distance, 0)
-        keypoints = [*entry["keypoints"]]
-        keypoints[0] = float(keypoints[0] + distance)
-        results = [{"image_id": 1, "category_id": 1, "keypoints": keypoints, "score": 0.5}]
-        aps.append((run(path, results).ap, coco_ap(plain_coco(document, results))))
-    assert all(ours == pytest.approx(theirs, abs=EXACT) for ours, theirs in aps)
+def test_the_thresholds_are_those_of_pycocotools_to_the_last_bit() -> None:
+    """Its 0.9 is a little less than the number of that name."""
+    assert list(OKS_THRESHOLDS) == Params("keypoints").iouThrs.tolist()
 
 
 def test_the_people_of_an_image_have_the_oks_of_their_results(document: dict[str, Any], annotation_file: Path) -> None:
