@@ -10,9 +10,9 @@ import pytest
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.compare import compare
-from posenet.diagnosis.report import selection, thumbnails
+from posenet.diagnosis.report import selection
 from posenet.diagnosis.report.selection import choose_images, crowding_of, image_losses
-from posenet.diagnosis.report.thumbnails import MAX_BYTES, NO_FOLDER, encode_within, read_thumbnails
+from posenet.diagnosis.report.thumbnails import FEW_IMAGES, NO_FOLDER, read_thumbnails
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, small_data, small_diagnosis, two_diagnoses
 
 
@@ -52,31 +52,16 @@ def test_crowding_has_the_groups_of_the_slices() -> None:
     assert [crowding_of(number) for number in (0, 1, 2, 3, 9)] == ["0", "1-2", "1-2", "3 or more", "3 or more"]
 
 
-def noise(height: int, width: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-
-
 def image(number: int, name: str) -> CocoImage:
     return CocoImage(number, name, HEIGHT, WIDTH)
 
 
-def test_an_image_is_made_small_until_it_fits() -> None:
-    sizes = [len(encode_within(noise(800, 1200), limit)) for limit in (200_000, 90_000, 20_000)]
-    assert sizes[0] > sizes[1] > sizes[2] > 0
-    assert all(size <= limit for size, limit in zip(sizes, (200_000, 90_000, 20_000)))
-    assert encode_within(noise(800, 1200), 100) == b""
-    grey = cv2.imdecode(np.frombuffer(encode_within(np.full((1500, 2000, 3), 90, np.uint8), MAX_BYTES), np.uint8), 1)
-    assert grey.shape == (480, 640, 3)
-
-
-def test_all_images_together_stay_within_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = [image(number, f"{number}.png") for number in range(6)]
-    for one in images:
-        cv2.imwrite(str(tmp_path / one.file_name), noise(HEIGHT, WIDTH))
-    monkeypatch.setattr(thumbnails, "MAX_TOTAL_BYTES", 150_000)
-    found = read_thumbnails(images, tmp_path, "displayed", progress=False)
-    assert all(thumbnail.jpeg for thumbnail in found)
-    assert sum(len(thumbnail.jpeg) for thumbnail in found) <= 150_000
+@pytest.mark.parametrize("count, side", [(FEW_IMAGES, 640), (FEW_IMAGES + 1, 400)])
+def test_many_images_are_smaller(tmp_path: Path, count: int, side: int) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((600, 800, 3), 90, np.uint8))
+    thumbnail = read_thumbnails([CocoImage(1, "a.png", 600, 800)] * count, tmp_path, "displayed", progress=False)[0]
+    decoded = cv2.imdecode(np.frombuffer(thumbnail.jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert decoded.shape == (side * 3 // 4, side, 3) and not thumbnail.note
 
 
 def test_what_cannot_be_shown_has_a_note(tmp_path: Path) -> None:
