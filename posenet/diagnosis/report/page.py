@@ -28,10 +28,10 @@ from posenet.diagnosis.kinds import (
     UNCORRECTED,
 )
 from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
-from posenet.diagnosis.report.selection import CROWDING, choose_images
+from posenet.diagnosis.report.selection import choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
-from posenet.diagnosis.slices import Slice
+from posenet.diagnosis.slices import CROWDING, Slice
 from posenet.files import write_atomically
 from posenet.settings import DataConfig, ExifFrame
 

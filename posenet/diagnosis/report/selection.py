@@ -15,13 +15,6 @@ MAX_IMAGES = 400
 """Images in the gallery."""
 WORST_IMAGES = 150
 """Of these, the images that cost most. The others have most errors of each kind, or have changed most."""
-CROWDING = ("0", "1-2", "3 or more")
-"""Numbers of overlapping people, as the slices name them too."""
-
-
-def crowding_of(overlapping: int) -> str:
-    """The one of ``CROWDING`` that a number of overlapping people belongs to."""
-    return CROWDING[(overlapping > 0) + (overlapping > 2)]
 
 
 def image_losses(diagnosis: Diagnosis) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.compare import compare
 from posenet.diagnosis.report import selection
-from posenet.diagnosis.report.selection import choose_images, crowding_of, image_losses
+from posenet.diagnosis.report.selection import choose_images, image_losses
 from posenet.diagnosis.report.thumbnails import FEW_IMAGES, NO_FOLDER, read_thumbnails
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, small_data, small_diagnosis, two_diagnoses
 
@@ -46,10 +46,6 @@ def test_the_loss_of_an_image_is_the_missing_similarity_of_its_people(tmp_path: 
     losses = image_losses(small_diagnosis(tmp_path))
     assert losses[2:] == pytest.approx([8 / 17, 1, 0], abs=0.01)
     assert losses[0] == pytest.approx(0.6 / 17 + 1 / 17, abs=0.01)
-
-
-def test_crowding_has_the_groups_of_the_slices() -> None:
-    assert [crowding_of(number) for number in (0, 1, 2, 3, 9)] == ["0", "1-2", "1-2", "3 or more", "3 or more"]
 
 
 def image(number: int, name: str) -> CocoImage:
