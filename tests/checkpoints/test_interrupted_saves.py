@@ -29,7 +29,7 @@ NOBODY = 65534
 
 
 def save(folder: CheckpointFolder, step: int) -> None:
-    folder.save({"step": step, "model": {"weight": torch.full((50_000,), float(step))}}, step, best=True)
+    folder.save({"step": step, "model": {"weight": torch.full((5000,), float(step))}}, step, best=True)
 
 
 def folder_with_checkpoints(path: Path) -> CheckpointFolder:
@@ -86,8 +86,9 @@ def test_a_kill_at_any_change_of_a_file_costs_at_most_the_new_checkpoint(
         interrupt(FILE_CALLS, number, act)
         save(folder, 3)
 
+    template = folder_with_checkpoints(tmp_path / "template").path
     for number in itertools.count(1):
-        folder = folder_with_checkpoints(tmp_path / str(number))
+        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), keep=2)
         status = wait_for_exit(fork_process(save_and_die))
         assert_complete(folder, {2, 3})
         if status == 0:  # the save has made fewer calls
@@ -122,8 +123,9 @@ def test_a_call_that_the_system_refuses_does_not_damage_older_checkpoints(tmp_pa
             assert "\n" not in str(error) and os.strerror(errno.ENOSPC) in str(error)
             os._exit(2)
 
+    template = folder_with_checkpoints(tmp_path / "template").path
     for number in itertools.count(1):
-        folder = folder_with_checkpoints(tmp_path / str(number))
+        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), keep=2)
         status = wait_for_exit(fork_process(save_without_space))
         assert not list(folder.path.glob(".*"))
         assert_complete(folder, {2, 3})

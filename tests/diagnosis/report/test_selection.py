@@ -10,9 +10,9 @@ import pytest
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.compare import compare
-from posenet.diagnosis.report import selection
+from posenet.diagnosis.report import selection, thumbnails
 from posenet.diagnosis.report.selection import choose_images, image_losses
-from posenet.diagnosis.report.thumbnails import FEW_IMAGES, NO_FOLDER, read_thumbnails
+from posenet.diagnosis.report.thumbnails import NO_FOLDER, read_thumbnails
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, small_data, small_diagnosis, two_diagnoses
 
 
@@ -52,8 +52,9 @@ def image(number: int, name: str) -> CocoImage:
     return CocoImage(number, name, HEIGHT, WIDTH)
 
 
-@pytest.mark.parametrize("count, side", [(FEW_IMAGES, 640), (FEW_IMAGES + 1, 400)])
-def test_many_images_are_smaller(tmp_path: Path, count: int, side: int) -> None:
+@pytest.mark.parametrize("count, side", [(2, 640), (3, 400)])
+def test_many_images_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, side: int) -> None:
+    monkeypatch.setattr(thumbnails, "FEW_IMAGES", 2)
     cv2.imwrite(str(tmp_path / "a.png"), np.full((600, 800, 3), 90, np.uint8))
     thumbnail = read_thumbnails([CocoImage(1, "a.png", 600, 800)] * count, tmp_path, "displayed", progress=False)[0]
     decoded = cv2.imdecode(np.frombuffer(thumbnail.jpeg, np.uint8), cv2.IMREAD_COLOR)
