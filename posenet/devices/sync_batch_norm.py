@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
+
+
+class AllReduceSum(torch.autograd.Function):
+    """Sum over all ranks: of the values in the forward pass, of the gradients in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return _all_reduce_sum(gradient.contiguous())
 
 
 class GroupBatchNorm2d(nn.BatchNorm2d):
@@ -16,9 +32,8 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         variance = sum((x - mean)^2) / m
         y = weight * (x - mean) / sqrt(variance + eps) + bias
 
-    Each sum is one all-reduce, whose gradient is the sum of the gradients of all ranks. Computing the variance as
-    sum(x^2) / m - mean^2 would save the second one, but loses digits if the mean is large. The running variance is the
-    unbiased one, with m - 1.
+    Each sum is one all-reduce. Computing the variance as sum(x^2) / m - mean^2 would save the second one, but loses
+    digits if the mean is large. The running variance is the unbiased one, with m - 1.
     """
 
     @classmethod
@@ -40,13 +55,11 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
             return super().forward(x)
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         local_count = values.new_tensor([values.numel() / self.num_features])  # (1,)
-        local_sums = torch.cat([values.sum((0, 2, 3)), local_count])  # (C + 1,)
-        sums: Tensor = all_reduce(local_sums)  # type: ignore[no-untyped-call]
+        sums = _all_reduce_sum(torch.cat([values.sum((0, 2, 3)), local_count]))  # (C + 1,)
         count = sums[-1].detach()
         mean = sums[:-1] / count  # (C,)
         centred = values - mean[:, None, None]
-        squares: Tensor = all_reduce(centred.square().sum((0, 2, 3)))  # type: ignore[no-untyped-call]
-        variance = squares / count  # (C,)
+        variance = _all_reduce_sum(centred.square().sum((0, 2, 3))) / count  # (C,)
         self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
@@ -58,3 +71,8 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         self.running_mean.lerp_(mean, self.momentum)
         self.running_var.lerp_(unbiased_variance, self.momentum)
         self.num_batches_tracked += 1
+
+
+def _all_reduce_sum(values: Tensor) -> Tensor:
+    total: Tensor = AllReduceSum.apply(values)  # type: ignore[no-untyped-call]  # PyTorch has no types for it
+    return total
