@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel, scatter
 
 from posenet.devices.device import make_current, parse_device, select_device
@@ -144,10 +145,8 @@ class DistributedRuntime(Runtime):
         self._timeout = timedelta(minutes=timeout_minutes)
         self._device_group: dist.ProcessGroup | None = None  # for tensors on an accelerator
         try:
-            if "RANK" in os.environ:
-                dist.init_process_group("gloo", timeout=self._timeout)
-            else:
-                dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+            store, rank, world_size = _meet(self._timeout)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=self._timeout)
         except (RuntimeError, ValueError) as error:  # a ValueError names a missing variable of the environment
             meeting_point = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
             raise ConnectError(
@@ -265,6 +264,17 @@ def _broadcast_bytes(tensor: Tensor) -> None:
     """Overwrite a contiguous tensor in host memory, of any dtype, with that of rank 0."""
     if tensor.numel():
         dist.broadcast(tensor.view(-1).view(torch.uint8), src=0)
+
+
+def _meet(timeout: timedelta) -> tuple[Any, int, int]:
+    """The store in which the processes find each other, the rank of this process, and the number of processes."""
+    if "RANK" not in os.environ:
+        return dist.HashStore(), 0, 1  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
+    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
+    # torchrun keeps its store when it restarts processes; the prefix hides the addresses of the ended ones.
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    prefixed = dist.PrefixStore(f"restart-{restarts}", store)  # type: ignore[attr-defined]
+    return prefixed, rank, world_size
 
 
 def device_of_rank(name: str, local_rank: int) -> torch.device:
