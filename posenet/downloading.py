@@ -18,6 +18,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -115,18 +116,17 @@ class Download:
         Only waiting for a thread limits the whole time: looking up a name has no limit, and that of a connection begins
         anew with each byte that arrives.
         """
-        results: list[Result] = []
-        errors: list[BaseException] = []
+        future: Future[Result] = Future()
 
         def call() -> None:
             try:
-                results.append(receive(self))
+                future.set_result(receive(self))
             except (OSError, ValueError, http.client.HTTPException) as error:
                 reason = (to_single_line(str(error)) or type(error).__name__)[:MAX_REASON]
                 remedy = "; correct the address" if isinstance(error, ValueError) else ""
-                errors.append(DownloadError(reason + remedy))
+                future.set_exception(DownloadError(reason + remedy))
             except BaseException as error:
-                errors.append(error)
+                future.set_exception(error)
 
         thread = threading.Thread(target=call, daemon=True)
         end = time.monotonic() + self._max_seconds
@@ -144,9 +144,7 @@ class Download:
                     bar.update(self._size // _MEBIBYTE - bar.n)
         finally:
             self.is_abandoned.set()
-        if errors:
-            raise errors[0]
-        return results[0]
+        return future.result()
 
 
 def _read_number(variable: str, default: float) -> float:

@@ -27,7 +27,7 @@ READ_SYSTEM_FILES = ("devices.cpu", "files")
 """Modules that read such files where they exist, and work without them."""
 
 
-MODULES_OF_EXTRAS = ("inference.media.video", "synthetic.video")
+MODULES_OF_EXTRAS = ("inference.media.video",)
 """Modules that need the extra ``video``; others import them when they need them."""
 
 

@@ -23,7 +23,8 @@ LOCK_SECONDS = 15.0
 """How long to wait for the lock. Data workers inherit it and end some seconds after a trainer that was killed."""
 STATUS_FILE = "run.status"
 _OWN_STATUS = re.compile(rb"(running|stopped|finished|failed)\n\Z")
-_OWN_CHECKPOINT = re.compile(rb"PK\x03\x04|\Z")
+_TEMPORARY = re.compile(r"\.(step-\d+|last|best)\.pth\.\d+(-\d+)?\.tmp")
+"""Names of checkpoints that are being written; see ``files.atomic_replacement``."""
 
 RunStatus = Literal["running", "stopped", "finished", "failed"]
 """running: it has started; if no process of it is left, it was killed. stopped: a signal has stopped it, and --resume
@@ -59,11 +60,9 @@ class CheckpointFolder:
         if self._created and not self.path.is_dir():
             _log.warning("%s was removed during the run; creating it again for new checkpoints", self.path)
         self._created = True
-        # A killed process may have left temporary files; others may belong to another program.
-        for name in ("step-*", "last", "best"):
-            for temporary in self.path.glob(f".{name}.pth.*.tmp"):
-                if begins_like(temporary, _OWN_CHECKPOINT):
-                    temporary.unlink(missing_ok=True)
+        for temporary in self.path.glob(".*.tmp"):
+            if _TEMPORARY.fullmatch(temporary.name):  # a killed process has left it
+                temporary.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
         write_checkpoint(numbered, state)
         if best:

@@ -11,20 +11,17 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
 from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, receive
-from posenet.errors import CheckpointError, ConfigError
-from posenet.files import read_toml, sha256_of
-from posenet.messages import to_single_line, truncate_for_message
+from posenet.errors import CheckpointError
+from posenet.files import sha256_of
+from posenet.messages import to_single_line
 
 HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
-REGISTRY_VARIABLE = "POSENET_REGISTRY"
-"""Environment variable with the path of a TOML file that names further weights."""
 MAX_REASON = 100
 """Characters of the reason why a download has failed; those of network libraries are long."""
 
@@ -62,49 +59,20 @@ NAMED_WEIGHTS = {
 """The weights that this program knows."""
 
 
-def read_named_weights() -> dict[str, NamedWeights]:
-    """All weights by name: the built-in ones and those in ``POSENET_REGISTRY``; ``ConfigError`` if it is not valid."""
-    path = os.environ.get(REGISTRY_VARIABLE)
-    if not path:
-        return dict(NAMED_WEIGHTS)
-    tables = read_toml(path, "registry", f"correct {REGISTRY_VARIABLE}, the path of a file that names weights")
-    return NAMED_WEIGHTS | {name: _parse_entry(name, table, path) for name, table in tables.items()}
-
-
-def _parse_entry(name: str, table: Any, path: str) -> NamedWeights:
-    try:
-        entry = NamedWeights(**{"license": "not stated", **table})
-        is_valid = all(isinstance(value, str) for value in vars(entry).values())
-    except TypeError:
-        is_valid = False
-    if is_valid and entry.url:
-        is_valid = entry.url.startswith(("http://", "https://"))
-    is_file_name = Path(name).name == name  # it becomes part of the name of a file
-    if not is_valid or not is_file_name or bool(entry.url) == bool(entry.google_drive):
-        keys = ", ".join(NamedWeights.__dataclass_fields__)
-        raise ConfigError(
-            f"{path}: {truncate_for_message(name)} is not a valid entry: a name without folders, and keys that are "
-            f"texts ({keys}), with either url (http or https) or google_drive"
-        )
-    return entry
-
-
 def find_weights(name: str | Path) -> Path:
     """The file that a path or else the name of published weights means; downloaded if it is not in the cache.
 
     Raises:
         CheckpointError: there is no such file, the name is not known, or the weights cannot be downloaded or are not
             the expected ones.
-        ConfigError: the file ``POSENET_REGISTRY`` is not valid.
     """
     text, path = str(name), Path(name)
     if path.name != text or path.suffix or path.exists():
         require_checkpoint_file(path)
         return path
-    known = read_named_weights()
-    if text in known:
-        return fetch_weights(text, known[text])
-    similar = difflib.get_close_matches(text, known, n=3)
+    if text in NAMED_WEIGHTS:
+        return fetch_weights(text, NAMED_WEIGHTS[text])
+    similar = difflib.get_close_matches(text, NAMED_WEIGHTS, n=3)
     suggestion = f"did you mean {' or '.join(similar)}? " if similar else ""
     raise CheckpointError(
         f"{text} is neither a file nor the name of published weights; {suggestion}posenet weights list shows all names"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -54,18 +53,9 @@ def run(args: argparse.Namespace) -> None:
     split = read_split(args.annotations, None, skeleton)
     require_people(split, args.annotations)
     results = [read_results(path, split, skeleton) for path in args.results]
-    names = distinct_names(args.results)
+    names = [path.name for path in args.results]
+    if len(set(names)) < len(names):
+        names = list(map(str, args.results))
     diagnoses = [diagnose_results(checked, split, skeleton, name) for checked, name in zip(results, names)]
     provenance = {"Results": ", ".join(map(str, args.results)), "Annotations": str(args.annotations)}
     write_diagnosis(diagnoses, args.images, args.output, sys.stdout, provenance=provenance)
-
-
-def distinct_names(paths: Sequence[Path]) -> list[str]:
-    """The names of files; their paths where names are the same, and numbered where paths are."""
-    names = [path.name for path in paths]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in paths]
-    return [
-        f"{name} ({names[:index].count(name) + 1})" if name in names[:index] else name
-        for index, name in enumerate(names)
-    ]

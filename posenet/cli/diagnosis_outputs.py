@@ -33,14 +33,14 @@ def write_diagnosis(
     exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> None:
     """Compare several diagnoses, write all files, and print a summary; for the arguments see ``write_report``."""
-    comparison = compare(diagnoses) if len(diagnoses) > 1 else None
+    differences = compare(diagnoses) if len(diagnoses) > 1 else []
     written = f"{time.strftime('%Y-%m-%d %H:%M')} by posenet {posenet.__version__}"
     facts = {**provenance, "Images": str(images_dir or "not shown"), "Written": written}
-    write_diagnosis_file(diagnoses, comparison, folder, facts)
-    write_report(diagnoses, comparison, folder, images_dir, provenance=facts, exif_frame=exif_frame)
+    write_diagnosis_file(diagnoses, differences, folder, facts)
+    write_report(diagnoses, differences, folder, images_dir, provenance=facts, exif_frame=exif_frame)
     for diagnosis in diagnoses:
         print_message(_summarize(diagnosis), file=messages)
-    for difference in comparison.differences if comparison else ():
+    for difference in differences:
         print_message(_summarize_difference(difference), file=messages)
     print_message("wrote " + ", ".join(map(str, diagnosis_paths(folder))), file=messages)
 

@@ -15,14 +15,12 @@ from posenet.cli.predictor_options import add_checkpoint_option, add_network_opt
 from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.diagnosis.diagnose import diagnose
-from posenet.errors import ConfigError
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.inference.evaluation import Evaluation, evaluate
 from posenet.inference.networks import is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.visualization.curves import MATPLOTLIB_MISSING, evaluation_paths, has_matplotlib, write_evaluation_curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,11 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="ID",
         help="evaluate only these images: ids, or one text file of ids (default: all)",
-    )
-    parser.add_argument(
-        "--plots",
-        metavar="DIR",
-        help="write charts here: precision over recall, and the OKS of every keypoint (needs matplotlib)",
     )
     parser.add_argument(
         "--report",
@@ -89,10 +82,7 @@ def _check_flags(args: argparse.Namespace) -> None:
         find_weights(args.checkpoint)
     require_image_folder(args.images)
     require_annotation_file(args.annotations)
-    if args.plots and not has_matplotlib():
-        raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
-    outputs = evaluation_paths(Path(args.plots)) if args.plots else []
-    outputs += [Path(args.output)] if args.output else []
+    outputs = [Path(args.output)] if args.output else []
     outputs += diagnosis_paths(args.report) if args.report else []
     inputs = chain(input_files(args), list_image_files(args.annotations, args.images))
     check_outputs(outputs, inputs, overwrite=args.overwrite)
@@ -101,15 +91,13 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _report(
     args: argparse.Namespace, evaluation: Evaluation | None, predictor: Predictor, image_ids: set[int] | None
 ) -> None:
-    """Print the metrics, and write the charts and the report."""
+    """Print the metrics, and write the report."""
     messages = message_stream(args.output)
     if args.output:
         print_message(f"wrote {args.output}", file=messages)
     if evaluation is None:
-        missing = ["metrics", *(["charts"] if args.plots else []), *(["report"] if args.report else [])]
-        print_message(
-            f"{args.annotations} contains no annotations, so there are no {' and no '.join(missing)}", file=messages
-        )
+        missing = "metrics and no report" if args.report else "metrics"
+        print_message(f"{args.annotations} contains no annotations, so there are no {missing}", file=messages)
         return
     print_message(pluralize(evaluation.images, "image"), file=messages)
     print_message(evaluation.table(), file=messages)
@@ -130,6 +118,3 @@ def _report(
         print_message(file=messages)
         images, exif_frame = Path(args.images), predictor.exif_frame
         write_diagnosis([diagnosis], images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
-    if args.plots:
-        plots = write_evaluation_curves(evaluation.precision, evaluation.keypoints, evaluation.images, Path(args.plots))
-        print_message("\nwrote " + ", ".join(map(str, plots)), file=messages)

@@ -10,7 +10,7 @@ INPUTS = "INPUT"
 """Among the flags that a tool has: it takes inputs without a flag."""
 _TRAINING = "--max-steps"
 _SHORT_FORM = "--val"
-_EVALUATION = "--plots"
+_EVALUATION = "--report"
 """Flags that only one kind of tool has, by which it is recognised."""
 
 
@@ -47,6 +47,7 @@ _PROCESSES = "--nproc --nproc-per-node --nprocs --num-processes --num-gpus --wor
 _NO_FLAG = "give the input without a flag"
 
 _REMEDIES = [
+    _Remedy(_EVALUATION, "the report of --report DIR has these charts", "--plots"),
     _same("--min-score", _SCORE),
     _Remedy(_EVALUATION, "evaluation keeps all people, because AP needs them", _SCORE),
     _Remedy(_SHORT_FORM, "give the annotations without a flag: posenet train data.yaml", f"{_DATA} {_ANNOTATIONS}"),
@@ -77,6 +78,7 @@ _REMEDIES = [
     _setting("train.seed=N", _SEED),
     _setting("checkpoint.every_steps=N", "--save-period --save-freq --save-interval"),
     _Remedy("--amp", "here it is --amp fp16 or --amp bf16", "--half --fp16 --bf16 --mixed-precision --precision"),
+    _Remedy(_TRAINING, "choose the devices with CUDA_VISIBLE_DEVICES=0,1", "--devices"),
     _Remedy("--device", "here it is --device cuda, or cuda:1 for the second", "--gpu --gpus --gpu-id --gpu-ids --cuda"),
     _same("--nproc", _PROCESSES),
     _Remedy(_TRAINING, "posenet train-distributed has --nproc", _PROCESSES),

@@ -1,23 +1,16 @@
-"""List published weights and download them by name; convert weights from and to the published format."""
+"""List published weights, and download them by name."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-from posenet.checkpoints.named import cached_path, fetch_weights, find_weights, read_named_weights
+from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights
 from posenet.cli.logging_setup import print_message
-from posenet.cli.options import (
-    CHECKPOINT_HELP,
-    add_config_options,
-    add_quiet_option,
-    add_weights_output,
-    input_files,
-)
+from posenet.cli.options import add_quiet_option
 from posenet.errors import ConfigError
-from posenet.files import check_outputs, write_atomically
-from posenet.messages import pluralize, to_single_line
-from posenet.settings import load_config
+from posenet.files import write_atomically
+from posenet.messages import to_single_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,35 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         names = actions.add_parser(action, help=text)
         names.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
         add_quiet_option(names, default=argparse.SUPPRESS)
-    text = "convert a published weights file to a checkpoint of this program, which contains its configuration"
-    importer = actions.add_parser("import", help=text, description=text)
-    importer.add_argument(
-        "weights",
-        metavar="FILE",
-        help="a published file, such as PoseNet_52_epoch.pth, or the name of published weights",
-    )
-    add_weights_output(importer)
-    add_config_options(importer)
-    add_quiet_option(importer, default=argparse.SUPPRESS)
-    text = "convert a checkpoint to a file in the published format, which the paper's authors' code reads"
-    exporter = actions.add_parser("export", help=text, description=text)
-    exporter.add_argument("weights", metavar="FILE", help=CHECKPOINT_HELP)
-    add_weights_output(exporter)
-    add_quiet_option(exporter, default=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> None:
-    """List, download, locate or convert weights."""
+    """List, download or locate weights."""
     if args.action == "list":
         _print_list()
-    elif args.action in ("fetch", "path"):
-        _fetch(args.names, path_only=args.action == "path")
     else:
-        _convert(args)
+        _fetch(args.names, path_only=args.action == "path")
 
 
 def _print_list() -> None:
-    for name, entry in read_named_weights().items():
+    for name, entry in NAMED_WEIGHTS.items():
         path = cached_path(name, entry)
         lines = {
             "licence": entry.license,
@@ -73,33 +49,12 @@ def _print_list() -> None:
 
 
 def _fetch(names: list[str], path_only: bool) -> None:
-    known = read_named_weights()
     for name in names:
-        if name not in known:
-            raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(known)}")
+        if name not in NAMED_WEIGHTS:
+            raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
     for name in names:
-        path = fetch_weights(name, known[name])
+        path = fetch_weights(name, NAMED_WEIGHTS[name])
         if path_only:  # for a script
             write_atomically("-", os.fsencode(path) + b"\n")
         else:
             print_message(f"{name} is in {path}")
-
-
-def _convert(args: argparse.Namespace) -> None:
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
-    find_weights(args.weights)
-    # The conversions import PyTorch, which the other actions do not need, and nor does a missing file.
-    from posenet.checkpoints.weights import export_weights, import_weights, stored_config
-
-    if args.action == "export":
-        export_weights(args.weights, args.output, overwrite=args.overwrite)
-        print_message(f"wrote {args.output}")
-        return
-    config = None
-    if args.config:
-        config = load_config(args.config, args.overrides)
-    elif args.overrides:
-        config = load_config(None, args.overrides, base=stored_config(args.weights))
-    model = import_weights(args.weights, args.output, config, overwrite=args.overwrite).model
-    stacks = pluralize(model.stacks, "stack")
-    print_message(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -35,10 +33,8 @@ def select_device(name: str) -> torch.device:
 def parse_device(name: str) -> torch.device:
     """The device called ``name``, which this machine may lack; ``ConfigError`` if PyTorch does not know the name."""
     try:
-        if name.partition(":")[0] == "npu":
-            importlib.import_module("torch_npu")  # the import registers the device type
         return torch.device(name)
-    except (RuntimeError, ImportError) as error:
+    except RuntimeError as error:
         raise _unusable(name, error) from error
 
 
@@ -65,42 +61,21 @@ def describe_device(device: torch.device) -> str:
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Whether a device computes in bf16 natively, as far as it tells; ``torch.mps`` does not."""
+    """Whether a device computes in bf16 natively, as far as it tells; only CPUs, CUDA and XPU devices do."""
     if device.type == "cpu":  # it needs bf16 instructions, and PyTorch the library that uses them
         get_capabilities = getattr(torch.cpu, "get_capabilities", None)  # older releases of PyTorch do not tell
         if get_capabilities is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return False
         capabilities = get_capabilities()
         return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    is_supported = _function_of_module(device, "is_bf16_supported")
-    if is_supported is None:
-        return torch.bfloat16 in _autocast_dtypes(device)
-    # CUDA and XPU count emulation as support unless they are asked not to; torch_npu has no such parameter.
-    if "including_emulation" in inspect.signature(is_supported).parameters:
-        return bool(is_supported(including_emulation=False))
-    return bool(is_supported())
-
-
-def prefers_fp16(device: torch.device) -> bool:
-    """Whether a device that does not compute in bf16 natively is faster in fp16 than in float32."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (7, 0)  # it has tensor cores
-    return torch.float16 in _autocast_dtypes(device)
-
-
-def has_tf32(device: torch.device) -> bool:
-    """Whether a device can round the factors of float32 products to TF32."""
-    is_supported = _function_of_module(device, "is_tf32_supported")
-    return is_supported is not None and bool(is_supported())
-
-
-def supports_channels_last(device: torch.device) -> bool:
-    """Whether tensors of a device can have the channels-last memory format; those of Ascend NPUs cannot."""
-    try:
-        torch.empty(1, 2, 2, 2, device=device).contiguous(memory_format=torch.channels_last)
-    except (RuntimeError, NotImplementedError):
+    if device.type not in ("cuda", "xpu"):
         return False
-    return True
+    return bool(torch.get_device_module(device).is_bf16_supported(including_emulation=False))
+
+
+def has_tensor_cores(device: torch.device) -> bool:
+    """Whether a CUDA device is faster in fp16 than in float32."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
 
 
 def supports_pinned_memory(device: torch.device) -> bool:
@@ -125,12 +100,6 @@ def total_memory(device: torch.device) -> int | None:
     return None if measure is None else int(measure(device)[1])
 
 
-def _autocast_dtypes(device: torch.device) -> Sequence[torch.dtype]:
-    """The precisions that the module of a device outside PyTorch, such as an NPU, must name for autocast."""
-    get_dtypes = _function_of_module(device, "get_amp_supported_dtype")
-    return get_dtypes() if get_dtypes else ()
-
-
 def _function_of_module(device: torch.device, name: str) -> Callable[..., Any] | None:
     """The function ``name`` of an accelerator's module, such as ``torch.cuda``; None if it has no such function."""
     module = None if device.type == "cpu" else getattr(torch, device.type, None)
@@ -147,30 +116,20 @@ def uses_cudnn(device: torch.device) -> bool:
 def deterministic_algorithms(enabled: bool) -> Iterator[None]:
     """Within this context, PyTorch uses only deterministic algorithms, or raises an error that names an operator.
 
-    If not ``enabled``, this changes nothing. Outside of ``cudnn_flags``, it also makes the choice of cuDNN's algorithms
-    deterministic.
+    If not ``enabled``, this changes nothing. The environment variable that CUDA needs stays. Outside of
+    ``cudnn_flags``, it also makes the choice of cuDNN's algorithms deterministic.
     """
-    with contextlib.ExitStack() as stack:
-        if enabled:
-            warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-            before = torch.are_deterministic_algorithms_enabled()
-            stack.callback(torch.use_deterministic_algorithms, before, warn_only=warns_only)
-            torch.use_deterministic_algorithms(True)
-            stack.enter_context(_environment_default(*CUBLAS_WORKSPACE))
-        yield
-
-
-@contextlib.contextmanager
-def _environment_default(name: str, value: str) -> Iterator[None]:
-    """Within this context, an environment variable has this value, unless it has another one already."""
-    if name in os.environ:
+    if not enabled:
         yield
         return
-    os.environ[name] = value
+    os.environ.setdefault(*CUBLAS_WORKSPACE)
+    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        os.environ.pop(name, None)
+        torch.use_deterministic_algorithms(before, warn_only=warns_only)
 
 
 @contextlib.contextmanager

@@ -7,14 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from posenet.devices.device import (
-    computes_in_bf16,
-    describe_device,
-    has_tf32,
-    prefers_fp16,
-    supports_channels_last,
-    uses_cudnn,
-)
+from posenet.devices.device import computes_in_bf16, describe_device, has_tensor_cores, uses_cudnn
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings import TrainConfig
@@ -28,8 +21,8 @@ DTYPES: dict[Amp, torch.dtype] = {"off": torch.float32, "bf16": torch.bfloat16, 
 def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
     """The precision called ``name`` for prediction; ``ConfigError`` if it is unknown.
 
-    "auto" selects bf16, which has the range of float32, if the device computes in it natively. It selects fp16 on other
-    devices that are faster in it, such as older CUDA devices with tensor cores, and float32 everywhere else.
+    "auto" selects bf16, which has the range of float32, if the device computes in it natively. It selects fp16 on older
+    CUDA devices with tensor cores, and float32 everywhere else.
     """
     if name != "auto":
         if name not in DTYPES:
@@ -37,7 +30,7 @@ def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
         return name
     if computes_in_bf16(device):
         return "bf16"
-    return "fp16" if prefers_fp16(device) else "off"
+    return "fp16" if has_tensor_cores(device) else "off"
 
 
 class NetworkMode(NamedTuple):
@@ -56,7 +49,7 @@ def select_training_mode(device: torch.device, settings: TrainConfig) -> Network
     amp: Amp = "off" if settings.amp == "auto" and device.type == "cpu" else select_amp(device, settings.amp)
     channels_last = settings.channels_last
     if channels_last == "auto":
-        channels_last = device.type != "cpu" and amp != "off" and supports_channels_last(device)
+        channels_last = device.type != "cpu" and amp != "off"
     return NetworkMode(amp, channels_last)
 
 
@@ -86,7 +79,7 @@ def describe_training_mode(device: torch.device, settings: TrainConfig) -> str:
         f"channels_last {_on_or_off(mode.channels_last)}{_auto(settings.channels_last)}",
     ]
     if uses_cudnn(device):
-        if has_tf32(device):
+        if torch.cuda.is_tf32_supported():
             parts.append(f"TF32 {_on_or_off(torch.backends.cudnn.allow_tf32)}")
         parts.append(f"cudnn.benchmark {_on_or_off(torch.backends.cudnn.benchmark)}")
     if torch.are_deterministic_algorithms_enabled():

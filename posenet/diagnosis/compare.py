@@ -1,8 +1,8 @@
-"""Compare several results files for the same annotations: what improved, what got worse, and whether it is noise."""
+"""Compare several results files for the same annotations: by how much the AP differs, and whether it is noise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,20 +16,6 @@ RESAMPLES = 1000
 """Number of times that the images are resampled."""
 _INTERVAL = (2.5, 97.5)
 """Percentiles of the AP difference in the resamples: the ends of the 95 % interval."""
-
-
-@dataclass(frozen=True)
-class Change:
-    """One number of two results files."""
-
-    group: str
-    """What kind of number: ``metric``, ``cost`` (AP that a kind of error costs), ``count`` (of keypoints of each kind,
-    of background results and of missed people), ``keypoint`` (share of good ones), or a key of
-    ``Diagnosis.sensitivity`` (AP of a slice)."""
-    name: str  # which number of the group: ``AP50``, ``jitter``, ``nose``, ``medium`` ...
-    before: float
-    after: float
-    improved: bool  # whether the second file is better; equal numbers are not listed
 
 
 @dataclass(frozen=True)
@@ -52,7 +38,6 @@ class Difference:
     interval: tuple[float, float]  # 95 % confidence interval of the AP difference, from the resampled images
     share_better: float  # share of the resamples, 0-1, in which the other file has the higher AP; ties count half
     resamples: int  # number of times that the images were resampled
-    changes: Sequence[Change]  # numbers that differ, the largest change of each group first
     images: Sequence[ImageChange]  # images in which people were found better or worse, the largest change first
 
     @property
@@ -62,18 +47,10 @@ class Difference:
         return low > 0 or high < 0
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Several results files for the same annotations; the first is the baseline."""
-
-    names: Sequence[str]  # all results files, the baseline first
-    differences: Sequence[Difference]  # each other file compared with the baseline
-
-
 def compare(
     diagnoses: Sequence[Diagnosis], *, resamples: int = RESAMPLES, seed: int = 0, progress: bool = True
-) -> Comparison:
-    """Compare diagnoses of the same annotations with the first of them, the baseline.
+) -> list[Difference]:
+    """Compare each diagnosis with the first of them, the baseline; all are of the same annotations.
 
     The interval of the AP difference is a paired bootstrap over images: each resample draws as many images as there
     are, with replacement, and computes the AP of all files on them. An interval that contains 0 means that other images
@@ -108,11 +85,10 @@ def compare(
                 interval=(low, high),
                 share_better=float((gain > 0).mean() + (gain == 0).mean() / 2),
                 resamples=resamples,
-                changes=_changes(baseline, other),
                 images=sorted(images, key=lambda change: -abs(change.after - change.before)),
             )
         )
-    return Comparison([diagnosis.name for diagnosis in diagnoses], differences)
+    return differences
 
 
 def _resample(diagnoses: Sequence[Diagnosis], resamples: int, seed: int, progress: bool) -> np.ndarray:
@@ -130,35 +106,3 @@ def _resample(diagnoses: Sequence[Diagnosis], resamples: int, seed: int, progres
             curves = diagnosis.outcome.precision(num_people, weights[diagnosis.matched.results.image])
             aps[row, column] = average_precision(curves)
     return aps
-
-
-def _changes(before: Diagnosis, after: Diagnosis) -> list[Change]:
-    changes = []
-    numbers_after = {(group, name): number for group, name, number in _numbers(after)}
-    for group, name, number in _numbers(before):
-        other = numbers_after.get((group, name), number)
-        if other != number:
-            lower_is_better = group == "cost" or (group == "count" and name != "good")
-            changes.append(Change(group, name, number, other, improved=(other < number) == lower_is_better))
-    groups = list(dict.fromkeys(change.group for change in changes))
-    return sorted(changes, key=lambda change: (groups.index(change.group), -abs(change.after - change.before)))
-
-
-def _numbers(diagnosis: Diagnosis) -> Iterator[tuple[str, str, float]]:
-    """Group, name and value of every number that is compared, without those that there are no people for."""
-    for name, value in diagnosis.metrics.items():
-        if value >= 0:
-            yield "metric", name, value
-    for name, value in diagnosis.costs.items():
-        yield "cost", name, value
-    for name, count in diagnosis.counts.items():
-        yield "count", name, count
-    yield "count", "background", diagnosis.background
-    yield "count", "missed", diagnosis.missed
-    for name, counts in diagnosis.keypoints.items():
-        if total := sum(counts.values()):
-            yield "keypoint", name, counts["good"] / total
-    for dimension, slices in diagnosis.sensitivity.items():
-        for part in slices:
-            if part.ap >= 0:
-                yield dimension, part.name, part.ap

@@ -16,8 +16,8 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import Split, read_split
 from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
-from posenet.diagnosis.errors import MatchedResults, count_kinds, measure_misranking
-from posenet.diagnosis.kinds import CORRECTIONS, LOCALISATION, MISRANKED, MISSED_AT_50, SIZES, UNCORRECTED
+from posenet.diagnosis.kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
+from posenet.diagnosis.matched_results import MatchedResults, count_kinds
 from posenet.diagnosis.matching import Results, Truth
 from posenet.diagnosis.results_file import parse_results, read_results
 from posenet.diagnosis.slices import Attributes, Slice, measure_slices
@@ -44,8 +44,6 @@ class Diagnosis:
     """Size, crowding and the like of every annotation."""
     outcome: Outcome
     """What the COCO evaluation decides about the results as they are."""
-    misranking: np.ndarray
-    """(N,) how far each result is from its place in a ranking by true OKS; see ``measure_misranking``."""
     metrics: Mapping[str, float]
     """COCO's ten keypoint metrics, ``AP``, ``AP50`` ... ``ARL``; -1 without people of that size."""
     precision: Mapping[str, np.ndarray]
@@ -97,11 +95,6 @@ class Diagnosis:
     def missed_by_threshold(self) -> np.ndarray:
         """(10,) number of labelled people whom no result matches at each OKS threshold."""
         return np.asarray(self.outcome.missed.sum(axis=1))
-
-    @property
-    def is_misranked(self) -> np.ndarray:
-        """(N,) bool: results with a score error."""
-        return np.asarray(self.misranking >= MISRANKED)
 
     @property
     def background(self) -> int:
@@ -223,7 +216,6 @@ def diagnose_results(
         matched=matched,
         attributes=attributes,
         outcome=outcome,
-        misranking=measure_misranking(results.scores, matched.true_oks(), outcome.counted[0]),
         metrics=_compute_metrics(matched, outcome),
         precision=precision,
         alone_precision=alone,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.compare import Comparison, Difference
+from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.kinds import CORRECTIONS, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
 from posenet.files import write_atomically
@@ -21,20 +21,21 @@ MAX_CHANGED_IMAGES = 100
 
 def write_diagnosis_file(
     diagnoses: Sequence[Diagnosis],
-    comparison: Comparison | None,
+    differences: Sequence[Difference],
     output_dir: str | Path,
     provenance: Mapping[str, str] | None = None,
 ) -> Path:
     """Write ``diagnosis.json`` into a folder and return its path.
 
     The object describes the first results file. If there are several, ``others`` is a list of such objects for the
-    others, and ``comparison`` a list with one object for each of them. ``provenance`` says where results come from.
+    others, and ``comparison`` a list of their ``differences`` from the first. ``provenance`` says where results come
+    from.
     """
     first, *others = diagnoses
     content = to_json(first)
-    if comparison is not None:
+    if others:
         content["others"] = [to_json(diagnosis) for diagnosis in others]
-        content["comparison"] = [_difference_to_json(difference) for difference in comparison.differences]
+        content["comparison"] = [_difference_to_json(difference) for difference in differences]
     if provenance:
         content["provenance"] = dict(provenance)
     path = Path(output_dir, DIAGNOSIS_FILE)
@@ -86,6 +87,5 @@ def _difference_to_json(difference: Difference) -> dict[str, Any]:
         "significant": difference.significant,
         "share_better": difference.share_better,
         "resamples": difference.resamples,
-        "changes": [asdict(change) for change in difference.changes],
         "images": [asdict(image) for image in difference.images[:MAX_CHANGED_IMAGES]],
     }

@@ -16,8 +16,6 @@ GOOD_SIMILARITY = 0.85
 """A keypoint at least as similar to the right one is good: people who annotate differ as much."""
 MIN_SIMILARITY = 0.5
 """A keypoint less similar to every true one is a miss."""
-MISRANKED = 0.25
-"""A result has a score error if its ranks by score and by true OKS differ by this share of the matched results."""
 
 KEYPOINT_KINDS = ("good", "miss", "swap", "inversion", "jitter")
 """What a labelled keypoint of a matched result can be. All but the first are localisation errors."""
@@ -78,8 +76,7 @@ TEXTS = {
     ),
     "score": Kind(
         "Score",
-        "The scores rank the results in another order than their true OKS. Counted are results whose rank is off by a "
-        "quarter of the matched results or more.",
+        "The scores rank the results in another order than their true OKS.",
         "Badly ranked results cost most",
         "Look at results with high scores on nobody, and at good ones with low scores.",
     ),

@@ -8,10 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.diagnosis.average_precision import average_precision, evaluate, evaluate_area
-from posenet.diagnosis.errors import MatchedResults, count_kinds
 from posenet.diagnosis.kinds import MATCH_OKS, SIZES
+from posenet.diagnosis.matched_results import MatchedResults, count_kinds
 from posenet.diagnosis.matching import Truth, select_rows
 
+CROWDING = ("0", "1-2", "3 or more")
+"""Groups of people by the number of other people who crowd them."""
 CROWDING_IOU = 0.1
 """People whose boxes overlap more than this crowd each other."""
 BORDER = 1.0
@@ -55,6 +57,11 @@ class Attributes(NamedTuple):
             hidden=is_hidden.sum(axis=1) / np.maximum(labelled, 1),
         )
 
+    @property
+    def crowding_group(self) -> np.ndarray:
+        """(G,) index into ``CROWDING``."""
+        return np.asarray((self.crowding > 0).astype(int) + (self.crowding > 2))
+
     def groups(self, num_keypoints: int) -> dict[str, dict[str, np.ndarray]]:
         """The (G,) members of every slice of every dimension."""
         few = math.ceil(num_keypoints * 5 / 17)  # COCO: 1-5, 6-10, 11-15 and 16-17 labelled keypoints
@@ -65,11 +72,7 @@ class Attributes(NamedTuple):
                 str(first) if first == last else f"{first}-{last}": (self.labelled >= first) & (self.labelled <= last)
                 for first, last in ranges
             },
-            "crowding": {
-                "0": self.crowding == 0,
-                "1-2": (self.crowding >= 1) & (self.crowding <= 2),
-                "3 or more": self.crowding >= 3,
-            },
+            "crowding": {name: self.crowding_group == index for index, name in enumerate(CROWDING)},
             "truncation": {"inside": ~self.truncated, "truncated": self.truncated},
             "occlusion": {
                 "none hidden": self.hidden == 0,

@@ -1,7 +1,6 @@
-"""Write a data set of synthetic people in COCO's layout: images, masks, crowds and keypoint annotations; and videos.
+"""Write a data set of synthetic people in COCO's layout: images, masks, crowds and keypoint annotations.
 
-An image depends only on its seed, split and index, and a video on its seed and index, so that any number of processes
-writes the same bytes.
+An image depends only on its seed, split and index, so that any number of processes writes the same bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -25,25 +24,22 @@ from posenet.files import write_atomically
 from posenet.progress_bar import progress_bar
 from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import random_size, render_scene
-from posenet.synthetic.video import ASPECT, DEFAULT_SECONDS, write_video
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
-MAX_IMAGES = 10_000_000  # in a split; and largest number of videos
-MAX_SECONDS = 3600  # longest video
+MAX_IMAGES = 10_000_000  # in a split
 MARKER = "synthetic.json"
 """The file with the name of this tool and the settings of a data set."""
 DEFAULT_SEED = 0
 DEFAULT_SIZE = 512
 
 _TOOL = "posenet make-synthetic"
-_VIDEOS = "videos"
 _MIN_SIDE, _MAX_SIDE = 64, 4096
 _IDS_PER_IMAGE = 100
 _JPEG_QUALITY = 90
 
 Size = int | tuple[int, int]
-"""(width, height) of every image and video, or the longest side of images with different sizes."""
+"""(width, height) of every image, or the longest side of images with different sizes."""
 
 
 def render_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Any]]:
@@ -66,41 +62,34 @@ def write_dataset(
     seed: int = DEFAULT_SEED,
     workers: int | None = None,
     size: Size = DEFAULT_SIZE,
-    videos: int = 0,
-    seconds: float = DEFAULT_SECONDS,
     *,
     overwrite: bool = False,
 ) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
-    With videos, also ``videos/000001.mp4`` and so on, and for each a JSON file (see ``video.write_video``). The
-    annotations are written last. With ``overwrite`` an earlier data set of this tool is replaced. The ``workers`` are
-    processes; None starts one per core.
+    The annotations are written last. With ``overwrite`` an earlier data set of this tool is replaced. The ``workers``
+    are processes; None starts one per core.
 
     Raises:
-        ConfigError: there are videos, but PyAV is missing.
         DataError: a number is out of range, or the folder contains files that this tool did not write, or a data set
             without ``overwrite``; they are kept.
     """
-    counts = {"train": train, "val": val, _VIDEOS: videos}
-    for what, count in {"train images": train, "val images": val, "videos": videos}.items():
+    counts = {"train": train, "val": val}
+    for split, count in counts.items():
         if not 0 <= count <= MAX_IMAGES:
-            raise DataError(f"cannot write {count} {what}: give a number from 0 to {MAX_IMAGES}")
+            raise DataError(f"cannot write {count} {split} images: give a number from 0 to {MAX_IMAGES}")
     if seed < 0:
         raise DataError(f"seed {seed} is negative: give 0 or more")
     if workers is not None and workers < 1:
         raise DataError(f"cannot run {workers} workers: give at least 1")
     if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in np.atleast_1d(size)):
         raise DataError(f"images cannot have the size {size}: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
-    if not 0 < seconds <= MAX_SECONDS:
-        raise DataError(f"cannot write videos of {seconds} seconds: give a number above 0, up to {MAX_SECONDS}")
     _remove_earlier(output, overwrite)
-    for folder in ("annotations", "train2017", "val2017", *([_VIDEOS] if videos else [])):
+    for folder in ("annotations", "train2017", "val2017"):
         (output / folder).mkdir(parents=True, exist_ok=True)
     _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
-    for split in SPLITS:
-        jobs = range(counts[split])
-        results = _run_jobs(partial(_write_image, output, seed, size, split), jobs, workers)
+    for split, count in counts.items():
+        results = _run_jobs(partial(_write_image, output, seed, size, split), range(count), workers)
         content: dict[str, Any] = {
             "info": {"description": f"Drawn by {_TOOL}"},
             "licenses": [],
@@ -108,22 +97,14 @@ def write_dataset(
             "images": [],
             "annotations": [],
         }
-        for image, people in progress_bar(results, f"{split} images", len(jobs), disable=not jobs):
+        for image, people in progress_bar(results, f"{split} images", count, disable=not count):
             content["images"].append(image)
             content["annotations"] += people
         _write_json(output / _annotation_file(split), content)
-    if videos:
-        truths = _run_jobs(partial(_write_video, output, seed, size, seconds), range(videos), workers)
-        for index, truth in enumerate(progress_bar(truths, "videos", videos, unit="video")):
-            _write_json(output / _video_name(index, ".json"), truth)
 
 
 def _image_name(split: str, index: int) -> str:
     return f"{split}2017/{SPLITS[split] + index:012d}.jpg"
-
-
-def _video_name(index: int, suffix: str) -> str:
-    return f"{_VIDEOS}/{index + 1:06d}{suffix}"
 
 
 def _annotation_file(split: str) -> str:
@@ -153,7 +134,7 @@ def _read_marker(path: Path) -> dict[str, int] | None:
         marker = json.loads(path.read_text(encoding="utf-8"))
         if marker["tool"] != _TOOL:
             return None
-        counts = {name: int(marker.get(name, 0)) for name in (*SPLITS, _VIDEOS)}
+        counts = {name: int(marker.get(name, 0)) for name in SPLITS}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return counts if min(counts.values()) >= 0 and max(counts.values()) <= MAX_IMAGES else None
@@ -162,11 +143,10 @@ def _read_marker(path: Path) -> dict[str, int] | None:
 def _file_names(counts: dict[str, int]) -> set[str]:
     """The names of all files of a data set."""
     images = {_image_name(split, index) for split in SPLITS for index in range(counts[split])}
-    videos = {_video_name(index, suffix) for index in range(counts[_VIDEOS]) for suffix in (".mp4", ".json")}
-    return {MARKER, *map(_annotation_file, SPLITS)} | images | videos
+    return {MARKER, *map(_annotation_file, SPLITS)} | images
 
 
-def _run_jobs(write: Callable[[Any], Any], jobs: Sequence[Any], workers: int | None) -> Iterator[Any]:
+def _run_jobs(write: Callable[[int], Any], jobs: range, workers: int | None) -> Iterator[Any]:
     """The results of ``write`` in the order of the jobs, from ``workers`` processes."""
     workers = min(workers or usable_cores(), max(len(jobs), 1))
     if workers == 1:
@@ -190,13 +170,6 @@ def _write_image(output: Path, seed: int, size: Size, split: str, index: int) ->
     path.write_bytes(encoded.tobytes())
     height, width = image.shape[:2]
     return {"file_name": path.name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
-
-
-def _write_video(output: Path, seed: int, size: Size, seconds: float, index: int) -> dict[str, Any]:
-    """Render one video, write its file and return its annotations."""
-    width, height = size if isinstance(size, tuple) else (size, round(size / ASPECT))
-    rng = np.random.default_rng((seed, len(SPLITS), index))
-    return write_video(output / _video_name(index, ".mp4"), rng, width // 2 * 2, height // 2 * 2, seconds)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Bodies and postures: proportions, standing, sitting and walking people, and the positions of their joints.
+"""Bodies and postures: proportions, standing and sitting people, and the positions of their joints.
 
 Lengths are shares of the person's standing height. There are two frames:
 
@@ -9,7 +9,7 @@ Lengths are shares of the person's standing height. There are two frames:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -197,74 +197,3 @@ def _posed(
     view = rotation(tilt, 0, 0) @ rotation(0, 0, heading)
     joints = {name: view @ (point - (0, ground, 0)) for name, point in joints.items()}
     return Posture(joints, chest=view @ chest, head=view @ head)
-
-
-# Walking. Positions on the ground are (x, depth) in standing heights: x to the right of the camera's axis.
-
-_STRIDE = 0.85  # length of two steps, in heights
-_ACCELERATION = 1.5  # heights per second squared
-_TURN = 300.0  # degrees per second
-_ARRIVED = 0.25  # a goal is reached at this distance, in heights
-_LEG_SWING, _ARM_SWING, _KNEE_BEND = 27.0, 24.0, 50.0  # largest angles of a fast walk, in degrees
-
-
-class WalkingState(NamedTuple):
-    """A walking person at one time."""
-
-    position: np.ndarray  # (x, depth) on the ground
-    heading: float  # in degrees; 0 faces the camera, 90 the right of the image
-    phase: float  # of the gait, in radians; a stride is 2 pi
-    effort: float  # 0 for standing, 1 for walking fast
-
-
-def walk(rng: np.random.Generator, depth: float, half_width: float, interval: float) -> Iterator[WalkingState]:
-    """Walk from goal to goal without end; yield the state every ``interval`` seconds.
-
-    Most goals are beyond the sides of the image, so that people leave and come back; the others are inside. The
-    ``depth`` of the way, and the ``half_width`` from the camera's axis to the side of the image there, are in heights.
-    """
-    speed = rng.uniform(0.6, 1.1)
-    position = goal = np.array([rng.uniform(-1.3, 1.3) * half_width, depth])
-    velocity = np.zeros(2)
-    heading = rng.uniform(-90, 90)
-    phase = rng.uniform(0, 2 * np.pi)
-    side = rng.choice((-1.0, 1.0))
-    waited = pause = 0.0
-    while True:
-        if waited >= pause:
-            waited, pause = 0.0, rng.uniform(0, 3)
-            side = -side
-            x = side * (half_width + 0.4) if rng.random() < 0.65 else rng.uniform(-0.8, 0.8) * half_width
-            goal = np.array([x, depth + rng.normal(0, 0.05)])
-        way = goal - position
-        distance = np.hypot(*way)
-        wanted = way / distance * speed if distance > _ARRIVED else np.zeros(2)
-        change = wanted - velocity
-        velocity = velocity + change * min(1.0, _ACCELERATION * interval / max(np.hypot(*change), 1e-9))
-        position = position + velocity * interval
-        moved = float(np.hypot(*velocity))
-        phase += 2 * np.pi * moved * interval / _STRIDE
-        if moved > 0.1:
-            turn = (np.degrees(np.arctan2(velocity[0], -velocity[1])) - heading + 180) % 360 - 180
-            heading += float(np.clip(turn, -_TURN * interval, _TURN * interval))
-        if distance <= _ARRIVED:
-            waited += interval
-        yield WalkingState(position, heading, phase, min(1.0, moved))
-
-
-def walking_posture(body: Body, state: WalkingState, tilt: float) -> Posture:
-    """The posture of a walking person: the legs swing against each other, and each arm against its leg.
-
-    The camera looks down by ``tilt`` degrees.
-    """
-    limbs = {}
-    for side, sign in SIDES.items():
-        phase = state.phase + (0 if sign > 0 else np.pi)
-        swing = state.effort * np.sin(phase)
-        bend = state.effort * max(0.0, np.cos(phase))  # the leg that moves forward
-        thigh = _LEG_SWING * swing
-        arm = -_ARM_SWING * swing
-        angles = np.radians([arm, arm + 10 + 15 * state.effort, thigh, thigh - 3 - _KNEE_BEND * bend])
-        limbs[side] = np.stack([(0.18, 0.08, 0.05, 0.02), -np.cos(angles), np.sin(angles)], axis=1)
-    chest = rotation(3 * state.effort, 0, 0)
-    return _posed(body, limbs, chest, chest, state.heading, tilt)

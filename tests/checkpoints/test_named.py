@@ -1,11 +1,11 @@
-"""Weights by name: downloaded once, checked, and then a file; the names of users; what is not the file is refused."""
+"""Weights by name: downloaded once, checked, and then a file; what is not the file is refused."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import os
-import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,11 +16,10 @@ import pytest
 import requests
 import torch
 
-from posenet.checkpoints.named import cached_path, fetch_weights, find_weights, read_named_weights
-from posenet.checkpoints.weights import import_weights, load_model, load_weights
-from posenet.errors import CheckpointError, ConfigError
-from posenet.model.published_names import rename_to_published
-from tests.helpers.networks import tiny_network
+from posenet.checkpoints.named import NAMED_WEIGHTS, NamedWeights, cached_path, fetch_weights, find_weights
+from posenet.checkpoints.weights import load_model, load_weights
+from posenet.errors import CheckpointError
+from tests.helpers.networks import rename_to_published, tiny_network
 from tests.helpers.weights_server import DRIVE_ID, WeightsHost, redirect_google_drive, weights_host
 
 
@@ -34,39 +33,34 @@ PUBLISHED = to_bytes({"weights": rename_to_published(tiny_network(stacks=1).stat
 """The published file of a tiny network."""
 
 
-@pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of the user's names, which a test writes; an empty cache; an empty current folder."""
-    path = tmp_path / "names.toml"
-    path.touch()
+@pytest.fixture(autouse=True)
+def empty_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache, and an empty current folder."""
     monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("POSENET_REGISTRY", str(path))
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    return path
 
 
 @pytest.fixture
-def host(registry: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
     """A server with ``PUBLISHED``, named "tiny" on the web and "drive" on Google Drive."""
     with weights_host(PUBLISHED) as host:
         redirect_google_drive(monkeypatch, host)
-        registry.write_text(
-            f"[tiny]\nurl = '{host.address}/tiny.pth'\nlicense = 'CC0'\n[drive]\ngoogle_drive = '{DRIVE_ID}'\n"
-        )
+        monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url=f"{host.address}/tiny.pth"))
+        monkeypatch.setitem(NAMED_WEIGHTS, "drive", NamedWeights("CC0", google_drive=DRIVE_ID))
         yield host
 
 
 def fetch(name: str = "tiny") -> Path:
-    return fetch_weights(name, read_named_weights()[name], progress=False)
+    return fetch_weights(name, NAMED_WEIGHTS[name], progress=False)
 
 
 def cached(name: str = "tiny") -> Path:
-    return cached_path(name, read_named_weights()[name])
+    return cached_path(name, NAMED_WEIGHTS[name])
 
 
 def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name(
-    host: WeightsHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: WeightsHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     expected = tiny_network(stacks=1).state_dict()
@@ -74,7 +68,6 @@ def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name
     assert (config.model.stacks, config.model.width, config.model.growth) == (1, 16, 2)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
     assert not load_weights(tiny_network(stacks=1), "tiny").missing
-    assert import_weights("tiny", tmp_path / "ours.pth").model.stacks == 1
     assert host.requests == ["/tiny.pth"]
     assert f"Downloading tiny from {host.address}/tiny.pth to {cached()}; licence: CC0" in caplog.text
 
@@ -134,17 +127,20 @@ def test_a_wrong_file_is_refused_and_not_kept(host: WeightsHost, name: str, data
     assert find_weights(name).read_bytes() == PUBLISHED
 
 
-def test_a_stated_checksum_is_required(host: WeightsHost, registry: Path) -> None:
+def test_a_stated_checksum_is_required(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     actual = hashlib.sha256(PUBLISHED).hexdigest()
-    registry.write_text(f"[tiny]\nurl = '{host.address}/tiny.pth'\nsha256 = '{64 * '0'}'\n")
+    entry = NAMED_WEIGHTS["tiny"]
+    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", dataclasses.replace(entry, sha256=64 * "0"))
     with pytest.raises(CheckpointError, match=f"a file with the SHA-256 {actual} instead of 0000.* for tiny"):
         find_weights("tiny")
     assert not cached().exists()
-    registry.write_text(f"[tiny]\nurl = '{host.address}/tiny.pth'\nsha256 = '{actual.upper()}'\n")
+    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", dataclasses.replace(entry, sha256=actual.upper()))
     assert find_weights("tiny").read_bytes() == PUBLISHED
 
 
-def test_a_download_that_fails_is_one_line_and_leaves_nothing(host: WeightsHost, registry: Path) -> None:
+def test_a_download_that_fails_is_one_line_and_leaves_nothing(
+    host: WeightsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host.cut_after = 4000
     with pytest.raises(CheckpointError, match=f"it ends early: 4000 of {len(PUBLISHED)} bytes arrived; try again, or"):
         fetch()
@@ -155,7 +151,7 @@ def test_a_download_that_fails_is_one_line_and_leaves_nothing(host: WeightsHost,
     host.status = 200
     assert not cached().exists()
     assert fetch().read_bytes() == PUBLISHED
-    registry.write_text("[tiny]\nurl = 'http://127.0.0.1:9/tiny.pth'\n")
+    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url="http://127.0.0.1:9/tiny.pth"))
     with pytest.raises(CheckpointError, match="cannot download tiny from http://127.0.0.1:9/tiny.pth: .*refused"):
         fetch()
 
@@ -184,9 +180,9 @@ def test_a_folder_that_cannot_be_made_is_one_line(host: WeightsHost, tmp_path: P
         fetch()
 
 
-def test_an_entry_with_a_new_source_is_downloaded_again(host: WeightsHost, registry: Path) -> None:
+def test_an_entry_with_a_new_source_is_downloaded_again(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     first = find_weights("tiny")
-    registry.write_text(f"[tiny]\nurl = '{host.address}/newer.pth'\n")
+    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url=f"{host.address}/newer.pth"))
     assert find_weights("tiny") != first
     assert host.requests == ["/tiny.pth", "/newer.pth"]
 
@@ -217,64 +213,14 @@ def test_an_existing_file_comes_before_a_name(host: WeightsHost) -> None:
         ("checkpoints/simplepose", "checkpoint checkpoints/simplepose is not a file"),
     ],
 )
-def test_an_unknown_name_is_an_error_of_one_line(registry: Path, name: str, message: str) -> None:
+def test_an_unknown_name_is_an_error_of_one_line(name: str, message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as caught:
         load_model(name)
     assert "\n" not in str(caught.value)
 
 
-# The names
-
-
-def test_the_weights_of_the_authors_are_known_and_users_add_or_replace_names(
-    registry: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    authors = read_named_weights()["simplepose"]
-    assert authors.google_drive == "1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA"
-    assert authors.license == "none stated"
-    registry.write_text("[mine]\nurl = 'https://example.org/a.pth'\n[simplepose]\nurl = 'http://host/b.pth'\n")
-    names = read_named_weights()
-    assert names["mine"].license == "not stated"
-    assert names["simplepose"].source == "http://host/b.pth"
-    monkeypatch.delenv("POSENET_REGISTRY")
-    assert read_named_weights() == {"simplepose": authors}
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("[mine]\nlicense = 'CC0'", "'mine' is not a valid entry: .*either url"),
-        ("[mine]\nurl = 'https://a.org/b'\ngoogle_drive = 'c'", "'mine' is not a valid entry"),
-        ("[mine]\nurl = 'file:///etc/passwd'", r"'mine' is not a valid entry: .*url \(http or https\)"),
-        ("[mine]\nurl = 'https://a.org/b'\nlicence = 'CC0'", "'mine' is not a valid entry: .*license"),
-        ("[mine]\nurl = 3", "'mine' is not a valid entry: .*texts"),
-        ("['../mine']\nurl = 'https://a.org/b'", "'../mine' is not a valid entry"),
-        ("mine = 3", "'mine' is not a valid entry"),
-        ("[mine", "not valid TOML"),
-    ],
-)
-def test_errors_in_the_file_of_names_name_it_and_the_entry(registry: Path, text: str, message: str) -> None:
-    registry.write_text(text)
-    with pytest.raises(ConfigError, match=f"{re.escape(str(registry))}.*{message}") as error:
-        read_named_weights()
-    assert "\n" not in str(error.value)
-
-
-def test_a_broken_file_of_names_does_not_stop_those_who_use_files(registry: Path) -> None:
-    registry.write_text("not TOML")
-    Path("mine").write_bytes(b"")
-    assert find_weights("mine") == Path("mine")
-    with pytest.raises(CheckpointError, match="missing.pth is not a file; check the path"):
-        find_weights("missing.pth")
-    with pytest.raises(ConfigError, match=re.escape(str(registry))):
-        find_weights("other")
-    registry.unlink()
-    with pytest.raises(ConfigError, match=r"names.toml.*correct POSENET_REGISTRY"):
-        find_weights("other")
-
-
 def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("POSENET_REGISTRY", "POSENET_HOME", "XDG_CACHE_HOME"):
+    for name in ("POSENET_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     # A later variable replaces the earlier ones.
     for name, value, folder in (

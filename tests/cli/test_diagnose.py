@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import posenet
-from posenet.cli.diagnose import distinct_names
 from posenet.cli.main import run_tool
 from tests.helpers.coco_results import InjectedErrors, people_document, perfect_results
 from tests.helpers.networks import write_checkpoint
@@ -147,9 +146,3 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     assert "report.html exists" in line and page.read_text() == "mine"
     assert run("--annotations", annotations, "--results", results, "--output", tmp_path, "--overwrite") == 0
     assert page.read_text() != "mine"
-
-
-def test_files_of_the_same_name_are_told_apart() -> None:
-    assert distinct_names([Path("a/x.json"), Path("b/y.json")]) == ["x.json", "y.json"]
-    assert distinct_names([Path("a/x.json"), Path("b/x.json")]) == ["a/x.json", "b/x.json"]
-    assert distinct_names([Path("x.json")] * 3) == ["x.json", "x.json (2)", "x.json (3)"]

@@ -35,7 +35,7 @@ from posenet.settings import Config
 
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview", "--fix"),  # write nothing
+    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--preview", "--fix"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
     *("--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
 }
@@ -318,6 +318,8 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
 @pytest.mark.parametrize(
     "words, message",
     [
+        ("train-parallel --devices 0", "unknown flag --devices; choose the devices with CUDA_VISIBLE_DEVICES=0,1"),
+        ("evaluate --plots charts", "unknown flag --plots; the report of --report DIR has these charts; see"),
         ("predict a.jpg --conf 0.5", "unknown flag --conf; here it is --min-score; see"),
         ("predict --source a.jpg", "unknown flag --source; give the input without a flag; see"),
         ("predict a.jpg --model=x.pth", "unknown flag --model; here it is --checkpoint; see"),
@@ -400,7 +402,7 @@ def test_the_help_of_every_flag_has_a_text_and_states_the_default(
 ) -> None:
     flags = flags_in_help([name], capsys)
     usage = help_of([name], capsys).partition("\n\n")[0]
-    assert "--quiet" in flags and (name != "weights" or "--overwrite" in flags)
+    assert "--quiet" in flags
     for flag, text in flags.items():
         names, _, explanation = text.partition("  ")
         assert explanation, f"{flag} has no text"
@@ -476,8 +478,7 @@ def test_help_and_wrong_input_are_answered_without_pytorch(tmp_path: Path) -> No
         "evaluate --checkpoint missing.pth --images folder --annotations a.json": 2,
         "evaluate --nproc 2 --checkpoint missing.pth --images folder --annotations a.json": 2,
         "predict a.json --checkpoint missing.pth --json out.json": 2,
-        "weights export missing.pth --output x.pth": 2,
-        "weights import folder --output x.pth": 2,
+        "weights fetch missing": 2,
     }
     code = f"""
 import sys

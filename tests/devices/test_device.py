@@ -14,10 +14,8 @@ from posenet.devices.device import (
     cudnn_flags,
     describe_device,
     deterministic_algorithms,
-    has_tf32,
     peak_memory,
     select_device,
-    supports_channels_last,
     supports_pinned_memory,
     total_memory,
     uses_cudnn,
@@ -58,18 +56,13 @@ def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.Monk
     assert current == [CUDA]
 
 
-def test_a_module_tells_name_memory_and_tf32_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_tells_name_and_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * device.index)
-    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
-    assert (describe_device(CUDA), peak_memory(CUDA), has_tf32(CUDA)) == ("cuda:1 (NVIDIA H100)", 3, True)
-    for device in (CPU, MPS):
-        assert (describe_device(device), peak_memory(device), has_tf32(device)) == (device.type, None, False)
-
-
-def test_a_module_tells_the_whole_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 80))
-    assert [total_memory(device) for device in (CUDA, CPU, MPS)] == [80, None, None]
+    assert (describe_device(CUDA), peak_memory(CUDA), total_memory(CUDA)) == ("cuda:1 (NVIDIA H100)", 3, 80)
+    for device in (CPU, MPS):
+        assert (describe_device(device), peak_memory(device), total_memory(device)) == (device.type, None, None)
 
 
 def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pinned(
@@ -85,16 +78,6 @@ def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pi
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
     assert not any(map(supports_pinned_memory, devices))
-
-
-def test_a_device_that_refuses_channels_last_does_not_support_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert supports_channels_last(CPU)
-
-    def refuse(tensor: torch.Tensor, memory_format: torch.memory_format) -> None:
-        raise RuntimeError("only the contiguous memory format is supported")
-
-    monkeypatch.setattr(torch.Tensor, "contiguous", refuse)
-    assert not supports_channels_last(CPU)
 
 
 def current_flags() -> tuple[bool, bool]:
@@ -137,7 +120,6 @@ def test_deterministic_algorithms_are_used_within_the_context_alone(
         return (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
-            os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
         )
 
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
@@ -149,7 +131,8 @@ def test_deterministic_algorithms_are_used_within_the_context_alone(
         with deterministic_algorithms(False):
             assert flags() == before
         with pytest.raises(KeyError), deterministic_algorithms(True):
-            assert flags() == (True, False, ":4096:8" if warn_only is None else ":16:8")
+            assert flags() == (True, False)
+            assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (":4096:8" if warn_only is None else ":16:8")
             with cudnn_flags(benchmark=True):
                 assert not torch.backends.cudnn.benchmark
             raise KeyError

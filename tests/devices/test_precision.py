@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -68,47 +65,24 @@ def test_auto_on_xpu_is_bf16_where_it_is_native(monkeypatch: pytest.MonkeyPatch,
     assert select_amp(torch.device("xpu"), "auto") == expected
 
 
-@pytest.mark.parametrize(
-    "functions, expected",
-    [
-        ({"is_bf16_supported": lambda: True, "get_amp_supported_dtype": lambda: [torch.float16]}, "bf16"),
-        ({"is_bf16_supported": lambda: False, "get_amp_supported_dtype": lambda: [torch.float16]}, "fp16"),
-        ({"get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16]}, "bf16"),
-    ],
-)
-def test_auto_on_another_accelerator_follows_what_its_module_tells(
-    monkeypatch: pytest.MonkeyPatch, functions: dict[str, Any], expected: Amp
-) -> None:
-    """Unlike the modules of CUDA and XPU, those of NPUs have no parameter for emulation."""
-    monkeypatch.setattr(torch, "npu", SimpleNamespace(**functions), raising=False)
-    assert select_amp(SimpleNamespace(type="npu"), "auto") == expected  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", ["meta", "mps"])
 def test_auto_is_float32_on_devices_that_do_not_tell(name: str) -> None:
     assert select_amp(torch.device(name), "auto") == "off"
 
 
 @pytest.mark.parametrize(
-    "settings, supported, expected",
+    "settings, expected",
     [
-        (TrainConfig(), True, ("bf16", True)),
-        (TrainConfig(), False, ("bf16", False)),
-        (TrainConfig(amp="off"), True, ("off", False)),
-        (TrainConfig(channels_last=False), True, ("bf16", False)),
-        (TrainConfig(amp="off", channels_last=True), True, ("off", True)),
+        (TrainConfig(), ("bf16", True)),
+        (TrainConfig(amp="off"), ("off", False)),
+        (TrainConfig(channels_last=False), ("bf16", False)),
+        (TrainConfig(amp="off", channels_last=True), ("off", True)),
     ],
 )
 def test_accelerators_train_in_half_precision_and_channels_last(
-    monkeypatch: pytest.MonkeyPatch, settings: TrainConfig, supported: bool, expected: tuple[Amp, bool]
+    monkeypatch: pytest.MonkeyPatch, settings: TrainConfig, expected: tuple[Amp, bool]
 ) -> None:
-    def allocate(*size: int, device: torch.device) -> torch.Tensor:
-        if not supported:
-            raise NotImplementedError("only the contiguous memory format is supported")
-        return torch.ones(size)
-
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    monkeypatch.setattr(torch, "empty", allocate)
     assert select_training_mode(torch.device("cuda:0"), settings) == expected
 
 

@@ -1,4 +1,4 @@
-"""Annotations for diagnoses: made up ones, and those of 150 images of COCO where the environment names them."""
+"""Annotations for diagnoses: made up ones, and those of images of COCO where the environment names them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from tests.helpers.coco_results import people_document
+
+NUM_IMAGES = 50
+"""Images of COCO. pycocotools, with which the results are compared, takes most of the time."""
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +27,9 @@ def document(request: pytest.FixtureRequest) -> dict[str, Any]:
         return content
     sample: Path = request.getfixturevalue("coco_sample")
     content = json.loads((sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text())
+    content["images"] = content["images"][:NUM_IMAGES]
+    ids = {image["id"] for image in content["images"]}
+    content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] in ids]
     return content
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pycocotools.cocoeval import Params
 
 import posenet
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.errors import UNLABELLED, measure_misranking
-from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
+from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
+from posenet.diagnosis.matched_results import UNLABELLED
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
@@ -21,13 +22,11 @@ from tests.helpers.coco_results import (
     InjectedErrors,
     classify,
     coco_ap,
-    make_document,
     people_of,
     perfect_results,
     plain_coco,
     random_results,
 )
-from tests.helpers.drawn_data import person as box_person
 
 EXACT = 1e-9
 COUNTS = {"jitter": 150, "inversion": 25, "swap": 6, "miss": 30}
@@ -141,7 +140,6 @@ def test_spoiled_scores_are_found(document: dict[str, Any], annotation_file: Pat
     assert well_ranked.ap == pytest.approx(1, abs=EXACT) and spoiled.ap < 0.99
     assert spoiled.costs["score"] == pytest.approx(1 - spoiled.ap)
     assert spoiled.alone["score"] == pytest.approx(1, abs=EXACT)
-    assert spoiled.is_misranked.any() and not well_ranked.is_misranked.any()
 
 
 def test_mixed_errors_are_all_found(document: dict[str, Any], annotation_file: Path) -> None:
@@ -189,21 +187,9 @@ def test_every_keypoint_is_what_the_definition_says(document: dict[str, Any], an
     np.testing.assert_allclose(diagnosis.precision[UNCORRECTED], precision, rtol=0, atol=EXACT)
 
 
-def test_an_oks_of_nine_tenths_counts_at_the_threshold_of_that_name(tmp_path: Path) -> None:
-    """pycocotools' threshold is a little less than 0.9, so an OKS that is rounded down still reaches it."""
-    entry = box_person(1, 1, labelled=1)
-    path = tmp_path / "people.json"
-    document = make_document([entry])
-    path.write_text(json.dumps(document))
-    distance = np.sqrt(-2 * np.log(0.9) * entry["area"]) * 2 * COCO.sigmas[0]
-    aps = []
-    for _ in range(40):  # the OKS grows through all numbers next to 0.9
-        distance = np.nextafter(distance, 0)
-        keypoints = [*entry["keypoints"]]
-        keypoints[0] = float(keypoints[0] + distance)
-        results = [{"image_id": 1, "category_id": 1, "keypoints": keypoints, "score": 0.5}]
-        aps.append((run(path, results).ap, coco_ap(plain_coco(document, results))))
-    assert all(ours == pytest.approx(theirs, abs=EXACT) for ours, theirs in aps)
+def test_the_thresholds_are_those_of_pycocotools_to_the_last_bit() -> None:
+    """Its 0.9 is a little less than the number of that name."""
+    assert list(OKS_THRESHOLDS) == Params("keypoints").iouThrs.tolist()
 
 
 def test_the_people_of_an_image_have_the_oks_of_their_results(document: dict[str, Any], annotation_file: Path) -> None:
@@ -229,24 +215,6 @@ def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict
     index = [image.id for image in diagnosis.images].index(worse["image_id"])
     first, *others = diagnosis.matched.true_oks()[diagnosis.matched.results.image == index]
     assert first == 0 and others == pytest.approx([1.0] * len(others))
-
-
-@pytest.mark.parametrize(
-    ("scores", "true_oks", "counted", "misranking"),
-    [
-        ([0.99, 0.5, 0.4, 0.3], [0.6, 1, 1, 1], None, [1, 0, 0, 1 / 3]),
-        ([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 1], None, [0, 0, 0, 0]),  # results of equal OKS may have any order
-        ([0.9, 0.9, 0.9, 0.9], [1, 0.9, 0.8, 0.7], None, [0.5, 1 / 6, 1 / 6, 0.5]),
-        ([0.99, 0.5, 0.4, 0.3], [0, 1, 1, 1], [False, True, True, True], [0, 0, 0, 0]),
-        ([], [], None, []),
-    ],
-)
-def test_misranking_is_the_distance_from_a_ranking_by_true_oks(
-    scores: list[float], true_oks: list[float], counted: list[bool] | None, misranking: list[float]
-) -> None:
-    is_counted = np.ones(len(scores), bool) if counted is None else np.array(counted)
-    measured = measure_misranking(np.array(scores), np.array(true_oks), is_counted)
-    np.testing.assert_allclose(measured, misranking, atol=1e-12)
 
 
 def test_results_without_people_miss_everybody(document: dict[str, Any], annotation_file: Path) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.errors import count_kinds
 from posenet.diagnosis.kinds import KEYPOINT_KINDS
+from posenet.diagnosis.matched_results import count_kinds
 from posenet.diagnosis.slices import Attributes
 from tests.helpers.coco_results import (
     coco_ap,
@@ -76,7 +76,7 @@ def test_the_ap_of_a_slice_is_that_of_pycocotools_without_others(
     for part, chosen in zip(
         diagnosis.sensitivity["occlusion"], diagnosis.attributes.groups(17)["occlusion"].values(), strict=True
     ):
-        if part.people < 5:
+        if part.people < 20:  # their AP depends on single results, which belong to nobody for one of the two
             continue
         members = {box for box, is_member in zip(boxes, chosen & truth.people) if is_member}
 

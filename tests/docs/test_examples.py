@@ -31,11 +31,11 @@ from posenet.cli import main as cli
 from posenet.data.build import build_store
 from posenet.errors import ConfigError
 from posenet.images import write_image
-from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
 from tests.helpers.fake_wandb import FakeWandb
+from tests.helpers.networks import rename_to_published
 from tests.helpers.other_formats import (
     read_document,
     write_cvat,
@@ -90,11 +90,11 @@ SHORTER = {
     "evaluate": SMALL,
     "predict": SMALL,
     "build-hdf5": ["--workers", "1"],
-    "make-synthetic": ["--train", "6", "--val", "2", "--seconds", "0.2"],
+    "make-synthetic": ["--train", "6", "--val", "2"],
 }
 """Arguments that are added to a tool's commands."""
 
-OUTPUT_FLAGS = ("--output", "--fix", "--json", "--coco", "--csv", "--plots", "--preview")
+OUTPUT_FLAGS = ("--output", "--fix", "--json", "--coco", "--csv", "--preview")
 """Flags that name a file or folder that the command must write."""
 
 COCO_IDS = (790, 37666, 183872, 211325, 256353, 442450, 463557, 538113)

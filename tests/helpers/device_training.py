@@ -182,8 +182,8 @@ def assert_same_training(trained: TrainedSteps, reference: TrainedSteps, toleran
     """Compare losses and weights with those of the CPU; the message names the first step or tensor that differs."""
     for step, (loss, expected) in enumerate(zip(trained.losses, reference.losses, strict=True), start=1):
         assert math.isclose(loss, expected, rel_tol=tolerance), (
-            f"step {step}: the loss is {loss}, on the CPU {expected}. If this is step 1, the forward pass differs: run "
-            "tests/devices/test_device_modules.py; else the gradient or the optimizer"
+            f"step {step}: the loss is {loss}, on the CPU {expected}. If this is step 1, the forward pass differs; "
+            "else the gradient or the optimizer"
         )
     difference, name = largest_difference(trained.weights, reference.weights)
     assert difference <= tolerance, f"{name} differs by {difference:.1e} of its largest value after the same losses"

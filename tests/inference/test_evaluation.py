@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +100,15 @@ def test_existing_outputs_are_kept_and_inputs_always(
     checkpoint: Path, split: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     images, annotations = split
-    results, charts, report = (tmp_path / name for name in ("r.json", "charts", "report"))
+    results, report = tmp_path / "r.json", tmp_path / "report"
     image = next(images.glob("*.jpg"))
     os.link(image, tmp_path / "image.json")
     argv = ["--checkpoint", str(checkpoint), "--images", str(images), "--annotations", str(annotations)]
-    outputs = [results, charts / "keypoints.png", report / "report.html"]
+    outputs = [results, report / "report.html"]
     for path in outputs:
         path.parent.mkdir(exist_ok=True)
         path.write_text("mine")
-    words = [["--output", str(results)], ["--plots", str(charts)], ["--report", str(report)]]
+    words = [["--output", str(results)], ["--report", str(report)]]
     for flags, path in zip(words, outputs):
         assert run_tool("evaluate", [*argv, *flags]) == 2
         assert f"{path} exists" in capsys.readouterr().err and path.read_text() == "mine"
@@ -133,10 +132,9 @@ def test_the_results_file_is_one_that_pycocotools_reads(
     annotations = write_spot_split(tmp_path / "split")
     argv = ["--checkpoint", str(spot_file), "--images", str(tmp_path / "split"), "--annotations", str(annotations)]
     path = tmp_path / "out" / "results.json"
-    assert run_tool("evaluate", [*argv, "--output", str(path), "--plots", str(tmp_path / "plots")]) == 0
+    assert run_tool("evaluate", [*argv, "--output", str(path)]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert "8 images" in printed and f"wrote {path}" in printed
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"keypoints.png", "precision_recall.png"}
     with contextlib.redirect_stdout(io.StringIO()):
         loaded = CocoApi(str(annotations)).loadRes(str(path))
     results = json.loads(path.read_text())
@@ -166,14 +164,9 @@ def test_wrong_flags_are_one_line(
     split: tuple[Path, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     argv = ["--checkpoint", str(spot_file), "--images", str(split[0]), "--annotations", str(split[1])]
-    for words, message in (
-        (["--plots", str(tmp_path / "plots")], "pip install 'simplepose[plot]'"),
-        (["--image-ids", "none.txt"], "cannot read image ids from none.txt"),
-    ):
+    for words, message in ((["--image-ids", "none.txt"], "cannot read image ids from none.txt"),):
         assert run_tool("evaluate", [*argv, *words]) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import rename_to_ours, rename_to_published
+from posenet.model.published_names import rename_to_ours
 from posenet.settings import NUM_SCALES, ModelConfig, load_config
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from tests.helpers.networks import tiny_network
+from tests.helpers.networks import rename_to_published, tiny_network
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PUBLISHED_SHAPES = json.loads((FIXTURES / "published_checkpoint_keys.json").read_text())
@@ -65,9 +65,9 @@ def test_size_and_cost_of_the_default_network() -> None:
         model = PoseNet(ModelConfig()).eval()
     assert sum(parameter.numel() for parameter in model.parameters()) == 128_998_760
     images = torch.empty(32, 3, 512, 512, device="meta")
-    with FlopCounterMode(display=False) as forward:
+    with torch.no_grad(), FlopCounterMode(display=False) as forward:
         model(images)
-    with FlopCounterMode(display=False) as heatmaps:
+    with torch.no_grad(), FlopCounterMode(display=False) as heatmaps:
         model.heatmaps(images)
     assert forward.get_total_flops() / 32e9 == pytest.approx(447.3, abs=0.1)
     assert heatmaps.get_total_flops() < 0.87 * forward.get_total_flops()

@@ -1,4 +1,4 @@
-"""The curves of a run from its log and those of an evaluation, with and without matplotlib."""
+"""The curves of a run from its log, with and without matplotlib."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images import read_image
+from posenet.visualization import curves
 from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
     MAX_POINTS,
-    evaluation_paths,
     has_matplotlib,
-    keypoint_figure,
-    precision_figure,
     read_log,
     training_figure,
     write_curves,
-    write_evaluation_curves,
 )
 from tests.helpers.run_logs import epoch_entry, train_entry
 
@@ -118,16 +116,13 @@ def test_the_memory_of_an_accelerator_is_drawn_beside_the_wait_for_data(run: Run
     lines = [train_entry(10, memory_share=0.25), train_entry(20), train_entry(30, memory_share=0.5)]
     figure = panels(run(*lines))["Speed"].figure
     curves = {line.get_label(): line for line in figure.axes[-1].get_lines()}
-    assert list(curves) == ["wait for data", "memory"]
-    np.testing.assert_allclose(curves["memory"].get_xydata(), [[10, 25], [30, 50]])
-    assert "memory" in [text.get_text() for text in figure.axes[-2].get_legend().get_texts()]
-    unreadable = train_entry(40, memory_share="half")
-    figure = panels(run(*lines, unreadable, name="unreadable"))["Speed"].figure
-    assert len(figure.axes[-1].get_lines()[-1].get_xdata()) == 2
+    assert list(curves) == ["wait for data (right, %)", "memory (right, %)"]
+    np.testing.assert_allclose(curves["memory (right, %)"].get_xydata(), [[10, 25], [30, 50]])
+    assert "memory (right, %)" in [text.get_text() for text in figure.axes[-2].get_legend().get_texts()]
 
 
 def test_the_legends_do_not_cover_the_speed_and_the_loss(run: Run) -> None:
-    losses = [train_entry(step, loss=50 - step / 2, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
+    losses = [train_entry(step, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
     loss = panels(run(*losses, name="losses"))["Loss"]
     assert loss.get_ylim()[1] > max(loss.get_lines()[0].get_ydata()) + 2
     lines = [train_entry(step, samples_per_s=9.0 + step % 3, data_wait=0.99) for step in range(10, 200, 10)]
@@ -141,17 +136,12 @@ def test_the_legends_do_not_cover_the_speed_and_the_loss(run: Run) -> None:
 
 
 def test_a_loss_that_falls_far_has_a_logarithmic_axis_with_plain_numbers(run: Run) -> None:
-    lines = [train_entry(step, loss=loss, terms=[[loss]]) for step, loss in ((10, 300.0), (20, 30.0), (30, 2.0))]
+    lines = [train_entry(step, terms=[[loss]]) for step, loss in ((10, 300.0), (20, 30.0), (30, 2e6))]
     axes = panels(run(*lines))["Loss"]
-    assert axes.get_yscale() == "log" and axes.get_ylim()[1] == pytest.approx(900)
+    assert axes.get_yscale() == "log" and axes.get_ylim()[1] > 1e7
     assert axes.yaxis.get_major_formatter()(100.0) == "100"
-
-
-def test_the_numbers_of_an_exploding_loss_are_inside_the_figure(run: Run) -> None:
-    lines = [train_entry(step, loss=loss, terms=[[loss]]) for step, loss in ((10, 30.0), (20, 150000.0), (30, 2e6))]
-    axes = panels(run(*lines))["Loss"]
     axes.figure.canvas.draw()
-    assert axes.yaxis.get_tightbbox().x0 >= 0
+    assert axes.yaxis.get_tightbbox().x0 >= 0, "the numbers are inside the figure"
 
 
 def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
@@ -170,29 +160,16 @@ def test_a_log_of_a_resumed_run_is_read(run: Run) -> None:
     assert [(line["step"], line["loss"]) for line in history.train] == [(5, 2.0), (10, 7.0)]
 
 
-def test_entries_with_values_that_no_run_writes_are_not_drawn(run: Run) -> None:
-    damaged: list[Any] = [
-        train_entry(20, terms=terms) for terms in (3.0, [], [[]], [3.0], [[1.0], [1.0, 2.0]], [["x"]], [[1e300]])
-    ]
-    damaged += [train_entry(20, **{key: value}) for key in ("lr", "loss") for value in ("1", [1.0], {}, 10**400)]
-    damaged += [train_entry(20, samples_per_s=value) for value in (float("nan"), float("inf"), 1e300)]
-    damaged += [train_entry(20) | {"step": step} for step in (None, "20", 1e300)]
-    damaged += [epoch_entry(30, 1, AP="0.5"), epoch_entry(30, 1) | {"epoch": None}, "[" * 10_000]
-    folder = run(train_entry(10), *damaged, train_entry(30, loss=4.0))
-    history = read_log(folder / LOG_FILE)
-    assert [entry["step"] for entry in history.train] == [10, 30] and history.epochs == []
-    assert write_curves(folder).is_file()
-
-
 def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:
     axes = panels(run(*(train_entry(step) for step in range(1, 3 * MAX_POINTS))))
     assert len(axes["Learning rate and gradient norm"].get_lines()[0].get_xdata()) == MAX_POINTS
 
 
 def test_the_tool_writes_a_file_or_refuses_bad_input(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = run(*full_run())
+    monkeypatch.setattr(curves, "training_figure", lambda history, name: Figure())  # drawn in a moment
+    folder = run(train_entry(1))
     assert run_tool("plot", [str(folder / LOG_FILE), "--output", str(tmp_path / "new" / "c.svg")]) == 0
     assert "<svg" in (tmp_path / "new" / "c.svg").read_text()
     capsys.readouterr()
@@ -233,25 +210,6 @@ def test_a_missing_matplotlib_is_named(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not has_matplotlib()
-    assert run_tool("plot", [str(run(*full_run()))]) == 2
+    assert run_tool("plot", [str(run(train_entry(1)))]) == 2
     error = capsys.readouterr().err
     assert "pip install 'simplepose[plot]'" in error and error.count("\n") == 1
-
-
-def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:
-    precision = np.clip(np.linspace(1.2, 0, 101) - np.linspace(0, 0.5, 10)[:, None], 0, 1)
-    # Names with dollar signs are not read as formulas.
-    keypoints = {"nose": 0.75, "left_eye": 0.25, "right_eye": -1, "$\\frac$": 0.5}
-    paths = write_evaluation_curves(precision, keypoints, 8, tmp_path / "plots")
-    assert paths == evaluation_paths(tmp_path / "plots")
-    assert sorted(path.name for path in paths) == ["keypoints.png", "precision_recall.png"]
-    assert all(read_image(path).std() > 10 for path in paths)
-    [panel] = precision_figure(precision, 8).axes
-    legend = [text.get_text() for text in panel.get_legend().get_texts()]
-    assert legend[-1] == f"mean of 0.50 to 0.95: {precision.mean():.3f}"
-    assert legend[0] == f"OKS 0.50: {precision[0].mean():.3f}"
-    assert panel.get_legend().get_title().get_text() == "area (average precision)"
-    [panel] = keypoint_figure(keypoints).axes
-    assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["nose", "left_eye"]
-    assert [bar.get_width() for bar in panel.patches] == [0.75, 0.25, 0.5], "only labelled keypoints have a bar"
-    assert len(write_evaluation_curves(np.full((10, 101), -1.0), {"nose": -1}, 1, tmp_path)) == 2

@@ -22,7 +22,7 @@ import torch
 from benchmarks.measuring import Table, count_flop, matmul_flop_per_s, measure
 from benchmarks.train import build_steps
 from posenet.checkpoints.writer import copy_to_host
-from posenet.devices.device import cudnn_flags, has_tf32, peak_memory, supports_channels_last, uses_cudnn
+from posenet.devices.device import cudnn_flags, peak_memory, uses_cudnn
 from posenet.devices.precision import DTYPES, Amp
 from posenet.devices.runtime import DistributedRuntime
 from posenet.errors import ConfigError
@@ -60,9 +60,9 @@ class Variant:
         if self.name == "fp16":
             return device.type != "cpu"  # its matrix products in fp16 take many times as long as in float32
         if self.name == "TF32":
-            return has_tf32(device)
+            return device.type == "cuda" and torch.cuda.is_tf32_supported()
         if self.name == "channels_last":
-            return supports_channels_last(device)
+            return device.type in ("cpu", "cuda", "xpu")
         return not self.cudnn_benchmark or uses_cudnn(device)
 
     @contextlib.contextmanager

@@ -15,14 +15,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.compare import Comparison
+from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, MISSED_AT_50, OKS_THRESHOLDS, SIZES, TEXTS, UNCORRECTED
-from posenet.diagnosis.report.charts import FILTERS, pluralize
-from posenet.diagnosis.report.selection import CROWDING, choose_images
+from posenet.diagnosis.kinds import (
+    CORRECTIONS,
+    KEYPOINT_KINDS,
+    LOCALISATION,
+    MISSED_AT_50,
+    OKS_THRESHOLDS,
+    SIZES,
+    TEXTS,
+    UNCORRECTED,
+)
+from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
+from posenet.diagnosis.report.selection import choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
-from posenet.diagnosis.slices import Slice
+from posenet.diagnosis.slices import CROWDING, Slice
 from posenet.files import write_atomically
 from posenet.settings import DataConfig, ExifFrame
 
@@ -86,7 +95,7 @@ class Run:
     def _occurrences(self, kind: str) -> str:
         diagnosis = self.diagnosis
         if kind == "score":
-            return pluralize(int(diagnosis.is_misranked.sum()), "result")
+            return NOTHING
         if kind == "background":
             return f"{pluralize(diagnosis.background, 'result')} at OKS 0.50"
         if kind == "missed":
@@ -116,7 +125,7 @@ class Run:
 
 def write_report(
     diagnoses: Sequence[Diagnosis],
-    comparison: Comparison | None,
+    differences: Sequence[Difference],
     output_dir: str | Path,
     images_dir: str | Path | None = None,
     *,
@@ -128,13 +137,13 @@ def write_report(
 
     Args:
         diagnoses: of one results file, or of several for the same annotations.
-        comparison: of several results files with the first; None for one.
+        differences: of several results files from the first; empty for one.
         output_dir: folder of the page, which is created if necessary.
         images_dir: folder of the images. Without it, the people are drawn on a plain ground.
         provenance: where the results come from, from name to value; the page states it.
         exif_frame: see ``find_annotated_frame``.
     """
-    chosen = choose_images(diagnoses, comparison)
+    chosen = choose_images(diagnoses, differences)
     images = [diagnoses[0].images[index] for index in chosen]
     thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
     tiles = make_tiles(diagnoses, chosen, thumbnails)
@@ -147,17 +156,13 @@ def write_report(
     )
     environment.filters |= FILTERS
     # The chart of intervals has the same AP difference at both ends.
-    differences = [
-        number
-        for difference in (comparison.differences if comparison else ())
-        for number in (*difference.interval, difference.ap_difference)
-    ]
+    ends = [abs(number) for difference in differences for number in (*difference.interval, difference.ap_difference)]
     folder = resources.files(__package__) / "templates"
     style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
     page = environment.get_template("page.html").render(
         runs=[Run(diagnosis) for diagnosis in diagnoses],
-        comparison=comparison,
-        reach=max(0.002, 1.15 * max(map(abs, differences), default=0.0)),
+        differences=differences,
+        reach=max(0.002, 1.15 * max(ends, default=0.0)),
         tiles=tiles,
         tile_of={tile.id: tile for tile in tiles},
         provenance=provenance or {},
@@ -171,7 +176,7 @@ def write_report(
         thresholds=OKS_THRESHOLDS,
         metrics=SHOWN_METRICS,
         dimensions=DIMENSIONS,
-        filters={"size": tuple(SIZES), "crowding": CROWDING},
+        filters={"kind": (*LOCALISATION, "background", "missed"), "size": tuple(SIZES), "crowding": CROWDING},
         layers=LAYERS,
     )
     path = Path(output_dir, REPORT_FILE)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
 
 import numpy as np
 
-from posenet.diagnosis.compare import Comparison
+from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.kinds import KEYPOINT_KINDS, LOCALISATION
 
 MAX_IMAGES = 400
 """Images in the gallery."""
 WORST_IMAGES = 150
-"""Of these, the images that cost most. The others are the worst for each kind of error, also at each keypoint, for each
-size and each crowding, and those that changed most, so that every filter finds images."""
-MAX_POINTS = 230_000
-"""Keypoints of all people in the gallery, which take about 35 bytes each: 8 MB. COCO's 17 keypoints and 20 results in
-each of 400 images are 150,000."""
-CROWDING = ("0", "1-2", "3 or more")
-"""Numbers of overlapping people, as the slices name them too."""
-
-
-def crowding_of(overlapping: int) -> str:
-    """The one of ``CROWDING`` that a number of overlapping people belongs to."""
-    return CROWDING[(overlapping > 0) + (overlapping > 2)]
+"""Of these, the images that cost most. The others have most errors of each kind, or have changed most."""
 
 
 def image_losses(diagnosis: Diagnosis) -> np.ndarray:
@@ -35,59 +24,34 @@ def image_losses(diagnosis: Diagnosis) -> np.ndarray:
     return np.asarray(people - diagnosis.image_oks())
 
 
-def choose_images(diagnoses: Sequence[Diagnosis], comparison: Comparison | None) -> list[int]:
+def choose_images(diagnoses: Sequence[Diagnosis], differences: Sequence[Difference]) -> list[int]:
     """Return indices of ``Diagnosis.images``, at most ``MAX_IMAGES``, in ascending order."""
+    num_images = len(diagnoses[0].images)
     worst = [_worst_first(image_losses(diagnosis)) for diagnosis in diagnoses]
-    rankings = [_worst_first(severity) for diagnosis in diagnoses for severity in _severities(diagnosis)]
-    if comparison is not None:
-        position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
-        rankings += [[position[change.id] for change in difference.images] for difference in comparison.differences]
-    everybody = [range(len(diagnoses[0].images))]
-    # The keypoints of the people of each image, and of the results of all files.
-    truth = diagnoses[0].matched.truth
-    rows = [truth.image[truth.people], *(diagnosis.matched.results.image for diagnosis in diagnoses)]
-    num_points = truth.keypoints.shape[1] * np.bincount(np.concatenate(rows), minlength=len(diagnoses[0].images))
+    rankings = [_worst_first(counts) for diagnosis in diagnoses for counts in _count_errors(diagnosis)]
+    position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
+    rankings += [[position[change.id] for change in difference.images] for difference in differences]
     chosen: set[int] = set()
-    points_left = MAX_POINTS
-    for lists, limit in ((worst, WORST_IMAGES), (rankings, MAX_IMAGES), (worst, MAX_IMAGES), (everybody, MAX_IMAGES)):
-        for index in _in_turn(lists):
-            if len(chosen) < limit and index not in chosen and num_points[index] <= points_left:
+    for lists, limit in ((worst, WORST_IMAGES), (rankings, MAX_IMAGES), ([range(num_images)], MAX_IMAGES)):
+        # The first of each ranking, then the second of each ...
+        for index in chain.from_iterable(zip_longest(*lists)):
+            if index is not None and len(chosen) < limit:
                 chosen.add(index)
-                points_left -= num_points[index]
     return sorted(chosen)
 
 
-def _severities(diagnosis: Diagnosis) -> list[np.ndarray]:
-    """How bad each image is, (images,), for each kind of error, for each at each keypoint, and for groups of people."""
+def _count_errors(diagnosis: Diagnosis) -> Iterator[np.ndarray]:
+    """How often each kind of error is in each image, (images,)."""
     truth, results, kinds = diagnosis.matched.truth, diagnosis.matched.results, diagnosis.matched.kinds
-    # Wrong results with high scores cost most: the first counts twice as much as the last.
-    rank = np.empty(len(results))
-    rank[np.argsort(-results.scores, kind="stable")] = np.linspace(0, 1, len(rank))
-    loss = np.where(truth.people, 1 - diagnosis.person_oks, 0)
-    groups = diagnosis.attributes.groups(kinds.shape[1])
-    is_kind = [kinds == KEYPOINT_KINDS.index(kind) for kind in LOCALISATION]
-    per_person = [diagnosis.outcome.missed[0]]
-    per_person += [loss * members for name in ("size", "crowding") for members in groups[name].values()]
-    per_result = [diagnosis.outcome.background[0] * (1 - rank / 2), diagnosis.misranking * diagnosis.is_misranked]
-    per_result += [is_wrong.sum(axis=1) for is_wrong in is_kind]
-    per_result += [is_wrong[:, k] for is_wrong in is_kind for k in range(kinds.shape[1])]
-    return [
-        *(_sum_of(diagnosis, truth.image, values) for values in per_person),
-        *(_sum_of(diagnosis, results.image, values) for values in per_result),
-    ]
-
-
-def _sum_of(diagnosis: Diagnosis, image: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """(images,) sum of the values of the rows in each image."""
-    return np.bincount(image, weights=values, minlength=len(diagnosis.images))
+    num_images = len(diagnosis.images)
+    yield np.bincount(truth.image[diagnosis.outcome.missed[0]], minlength=num_images)
+    yield np.bincount(results.image[diagnosis.outcome.background[0]], minlength=num_images)
+    for kind in LOCALISATION:
+        rows, _ = np.nonzero(kinds == KEYPOINT_KINDS.index(kind))
+        yield np.bincount(results.image[rows], minlength=num_images)
 
 
 def _worst_first(severity: np.ndarray) -> list[int]:
     """Indices of the images in which there is something, the worst first."""
     order = np.argsort(-severity, kind="stable")
     return list(order[: np.count_nonzero(severity > 0)].tolist())
-
-
-def _in_turn(rankings: Sequence[Sequence[int]]) -> Iterable[int]:
-    """The first of each ranking, then the second of each ..."""
-    return (index for row in zip_longest(*rankings) for index in row if index is not None)

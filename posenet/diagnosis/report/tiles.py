@@ -18,8 +18,9 @@ from markupsafe import Markup
 
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.kinds import KEYPOINT_KINDS, SIZES
-from posenet.diagnosis.report.selection import crowding_of, image_losses
+from posenet.diagnosis.report.selection import image_losses
 from posenet.diagnosis.report.thumbnails import Thumbnail
+from posenet.diagnosis.slices import CROWDING
 from posenet.skeleton import Skeleton
 
 CANVAS = 2000
@@ -108,7 +109,7 @@ def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> Re
             k: KEYPOINT_KINDS[kind] for k, kind in enumerate(matched.kinds[row]) if kind > KEYPOINT_KINDS.index("good")
         }
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
-        errors += ["background"] * bool(outcome.background[0, row]) + ["score"] * bool(diagnosis.is_misranked[row])
+        errors += ["background"] * bool(outcome.background[0, row])
         badges.update(error.partition(":")[0] for error in errors)
         facts = f"score {matched.results.scores[row]:.3f}, OKS {diagnosis.result_oks[row]:.3f}"
         if not outcome.counted[0, row]:
@@ -134,7 +135,7 @@ def _person(
 ) -> str:
     """The group of one person; ``row`` is that of the annotated person, -1 for none."""
     size = list(SIZES)[diagnosis.attributes.size[row]] if row >= 0 else ""
-    crowding = crowding_of(int(diagnosis.attributes.crowding[row])) if row >= 0 else ""
+    crowding = CROWDING[diagnosis.attributes.crowding_group[row]] if row >= 0 else ""
     return (
         f'<g class="person" data-person="{name}" data-partner="{partner}" data-errors="{" ".join(errors)}" '
         f'data-size="{size}" data-crowding="{crowding}" data-facts="{facts}">{"".join(shapes)}</g>\n'

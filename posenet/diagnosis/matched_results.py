@@ -115,28 +115,6 @@ def count_kinds(kinds: np.ndarray) -> dict[str, int]:
     return {kind: int((kinds == index).sum()) for index, kind in enumerate(KEYPOINT_KINDS)}
 
 
-def measure_misranking(scores: np.ndarray, true_oks: np.ndarray, counted: np.ndarray) -> np.ndarray:
-    """(N,) how far the rank of every result by score is from the nearest rank that its true OKS allows.
-
-    It is a share of the number of results that have a person. Results of equal true OKS may have any order, and equal
-    scores share their mean rank. 0 for results that are not counted.
-    """
-    first, last = _rank_ranges(scores[counted])
-    rank = (first + last) / 2
-    first, last = _rank_ranges(true_oks[counted])
-    num_matched = (true_oks[counted] > 0).sum()
-    misranking = np.zeros(len(scores))
-    misranking[counted] = np.maximum(np.maximum(first - rank, rank - last), 0) / max(num_matched - 1, 1)
-    return misranking
-
-
-def _rank_ranges(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) first and (N,) last rank that each value may have among equal ones; 0 is that of the largest."""
-    _, inverse, counts = np.unique(-values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts) - 1
-    return (last - counts + 1)[inverse], last[inverse]
-
-
 def _classify_keypoints(
     results: Results, truth: Truth, pairs: Pairs, person: np.ndarray, skeleton: Skeleton
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -17,10 +17,10 @@ def format_ap(value: float) -> str:
     return NOTHING if value < 0 else f"{value:.3f}"
 
 
-def format_gain(value: float, decimals: int = 3) -> str:
+def format_gain(value: float) -> str:
     """A difference with its sign."""
-    text = f"{value:+,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
-    return text[1:] if float(text[1:].replace(",", "")) == 0 else text
+    text = f"{value:+.3f}".replace("-", "\N{MINUS SIGN}")
+    return text[1:] if float(text[1:]) == 0 else text
 
 
 def format_count(value: int) -> str:

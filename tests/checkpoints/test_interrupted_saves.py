@@ -1,0 +1,166 @@
+"""A save that is killed, or that the system refuses, leaves complete checkpoints, and the next save succeeds."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import random
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.folder import CheckpointFolder
+from posenet.errors import CheckpointError
+from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.videos import full_disk
+
+FILE_CALLS = ("open", "fsync", "replace", "link", "unlink")
+"""Functions of ``os`` with which a save changes files."""
+NOBODY = 65534
+"""A user without rights."""
+
+
+def save(folder: CheckpointFolder, step: int) -> None:
+    folder.save({"step": step, "model": {"weight": torch.full((5000,), float(step))}}, step, best=True)
+
+
+def folder_with_checkpoints(path: Path) -> CheckpointFolder:
+    folder = CheckpointFolder(path, keep=2)
+    for step in (1, 2):
+        save(folder, step)
+    return folder
+
+
+def assert_complete(folder: CheckpointFolder, steps: set[int]) -> None:
+    """Every checkpoint can be read, ``last.pth`` is of one of the steps, and the next save leaves no other files."""
+    states = {path.name: read_checkpoint(path) for path in folder.path.glob("*.pth")}
+    for state in states.values():
+        assert (state["model"]["weight"] == state["step"]).all()
+    assert states["last.pth"]["step"] in steps and states["best.pth"]["step"] in steps
+    save(folder, 4)
+    assert read_checkpoint(folder.last)["step"] == 4
+    assert not list(folder.path.glob(".*"))
+
+
+def interrupt(names: tuple[str, ...], number: int, act: Callable[[Callable[[], Any]], Any]) -> None:
+    """Replace functions of ``os``; at their call with this number, ``act`` is called with the call."""
+    numbers = itertools.count(1)
+
+    def replace(name: str) -> None:
+        function = getattr(os, name)
+
+        def call(*args: Any, **options: Any) -> Any:
+            make_call = lambda: function(*args, **options)  # noqa: E731
+            return act(make_call) if next(numbers) == number else make_call()
+
+        setattr(os, name, call)
+
+    for name in names:
+        replace(name)
+
+
+def die(call: Callable[[], Any]) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def call_and_die(call: Callable[[], Any]) -> None:
+    try:
+        call()
+    finally:
+        die(call)
+
+
+@pytest.mark.parametrize("act", [die, call_and_die])
+def test_a_kill_at_any_change_of_a_file_costs_at_most_the_new_checkpoint(
+    tmp_path: Path, act: Callable[[Callable[[], Any]], Any]
+) -> None:
+    def save_and_die() -> None:
+        interrupt(FILE_CALLS, number, act)
+        save(folder, 3)
+
+    template = folder_with_checkpoints(tmp_path / "template").path
+    for number in itertools.count(1):
+        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), keep=2)
+        status = wait_for_exit(fork_process(save_and_die))
+        assert_complete(folder, {2, 3})
+        if status == 0:  # the save has made fewer calls
+            break
+        assert status == -signal.SIGKILL
+    assert number > 6
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(300, marks=pytest.mark.torture)])
+def test_a_kill_at_a_random_moment_of_a_save_leaves_complete_checkpoints(tmp_path: Path, kills: int) -> None:
+    rng = random.Random(5)
+    folder = folder_with_checkpoints(tmp_path)
+    for _ in range(kills):
+        pid = fork_process(lambda: [save(folder, 3) for _ in range(999)])
+        time.sleep(rng.uniform(0, 0.04))
+        os.kill(pid, signal.SIGKILL)
+        assert wait_for_exit(pid) == -signal.SIGKILL
+        assert_complete(folder, {2, 3, 4})
+
+
+@pytest.mark.parametrize("name", ["open", "fsync", "replace", "link"])
+def test_a_call_that_the_system_refuses_does_not_damage_older_checkpoints(tmp_path: Path, name: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def save_without_space() -> None:
+        interrupt((name,), number, refuse)
+        shutil.copyfile = refuse  # type: ignore[assignment]  # else a copy replaces the link
+        try:
+            save(folder, 3)
+        except (CheckpointError, OSError) as error:
+            assert "\n" not in str(error) and os.strerror(errno.ENOSPC) in str(error)
+            os._exit(2)
+
+    template = folder_with_checkpoints(tmp_path / "template").path
+    for number in itertools.count(1):
+        folder = CheckpointFolder(shutil.copytree(template, tmp_path / str(number)), keep=2)
+        status = wait_for_exit(fork_process(save_without_space))
+        assert not list(folder.path.glob(".*"))
+        assert_complete(folder, {2, 3})
+        if status == 0 and number > 1:  # the save has made fewer calls, or nothing has needed this one
+            break
+        assert status in (0, 2)
+    assert number > 1
+
+
+@pytest.mark.parametrize("missing_bytes", ["all", "half", 90, 1])
+def test_a_full_disk_does_not_damage_older_checkpoints(tmp_path: Path, missing_bytes: str | int) -> None:
+    folder = folder_with_checkpoints(tmp_path)
+    size = folder.last.stat().st_size
+    limit = {"all": 0, "half": size // 2, 90: size - 90, 1: size - 1}[missing_bytes]
+    with full_disk(limit), pytest.raises(CheckpointError, match="step-00000003.pth .*; free disk space or check the"):
+        save(folder, 3)
+    assert not list(tmp_path.glob(".*"))
+    assert_complete(folder, {2})
+
+
+def test_a_folder_without_write_permission_is_named(tmp_path: Path) -> None:
+    folder = folder_with_checkpoints(tmp_path)
+
+    def save_without_permission() -> None:
+        if os.getuid() == 0:
+            os.setuid(NOBODY)  # root may write anywhere
+        with pytest.raises(CheckpointError, match="step-00000003.pth.*Permission denied"):
+            save(folder, 3)
+
+    for parent in tmp_path.parents:
+        if parent.name.startswith(("pytest-", "popen-")):
+            parent.chmod(0o755)  # lets other users reach the folder
+    tmp_path.chmod(0o555)
+    try:
+        assert wait_for_exit(fork_process(save_without_permission)) == 0
+    finally:
+        tmp_path.chmod(0o755)
+    assert_complete(folder, {2})
