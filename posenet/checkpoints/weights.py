@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
 from posenet.checkpoints.named import find_weights
 from posenet.errors import CheckpointError
+from posenet.files import check_outputs, resolve_link
 from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import is_published, rename_to_ours
-from posenet.settings import Config, ModelConfig, config_from_dict
+from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
+from posenet.settings import Config, ModelConfig, config_from_dict, config_to_dict
+from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import BUILT_IN
 
 MIN_LOADED_SHARE = 0.5
@@ -119,7 +121,7 @@ def _config_of(state: Mapping[str, Any], path: Path) -> Config:
     config = config_of_checkpoint(state, path)
     if config is not None:
         return config
-    return dataclasses.replace(Config(), model=_infer_network_size(extract_weights(state, path), path))
+    return dataclasses.replace(Config(), model=_infer_network_size(ModelConfig(), extract_weights(state, path), path))
 
 
 def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:
@@ -251,13 +253,63 @@ def strip_wrapper_prefixes(name: str) -> str:
     return name
 
 
-def _infer_network_size(weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
-    """The settings of a network with the number of stacks and channels that the weights have."""
+def import_weights(
+    source: str | Path, output: str | Path, config: Config | None = None, *, overwrite: bool = False
+) -> Config:
+    """Write the weights of any file, or published weights by name, as our checkpoint; return the configuration in it.
+
+    That is ``config``, else the configuration in ``source``, else the defaults, all with the size of network that the
+    weights have. ``CheckpointError`` if the source has no weights of a ``PoseNet``, or the output cannot be written;
+    ``DataError`` if it is the source, or exists without ``overwrite``.
+    """
+    source = find_weights(source)
+    check_outputs([output], [source], overwrite=overwrite)
+    state = read_checkpoint(source)
+    weights = extract_weights(state, source)
+    config = config or config_of_checkpoint(state, source) or Config()
+    config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
+    require_fitting_weights(config, state, source)
+    network = PoseNet.from_config(config)
+    network.load_state_dict(weights)
+    write_checkpoint(
+        resolve_link(Path(output)), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
+    )
+    return config
+
+
+def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = False) -> None:
+    """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
+
+    Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
+    ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or written;
+    ``DataError`` if the output is the source, or exists without ``overwrite``.
+    """
+    source = find_weights(source)
+    check_outputs([output], [source], overwrite=overwrite)
+    network, config = load_model(source)
+    if not config.model.skeleton.predicts_like(COCO):
+        raise CheckpointError(
+            f"{source} is a network for other keypoints or body parts than COCO's, which the published format cannot "
+            "describe; use the checkpoint itself"
+        )
+    progress = read_checkpoint(source).get("progress")
+    epoch = progress.get("epoch") if isinstance(progress, dict) else None
+    published = {
+        "weights": rename_to_published(network.state_dict()),
+        "optimizer_weight": {},
+        "train_loss": math.inf,
+        "epoch": epoch if isinstance(epoch, int) else 0,
+    }
+    write_checkpoint(resolve_link(Path(output)), published)
+
+
+def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
+    """``settings`` with the number of stacks and channels that the weights have."""
     try:
         width = 4 * len(weights["stem.entry.conv.weight"])  # the first convolution has a quarter of the width
         second_scale = weights["stacks.0.heads.1.features.0.conv.weight"].shape[1]  # width + growth
         stacks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("stacks."))
-        return ModelConfig(stacks=stacks, width=width, growth=second_scale - width)
+        return dataclasses.replace(settings, stacks=stacks, width=width, growth=second_scale - width)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(
             f"{source} does not contain the weights of a PoseNet ({error}); give a published file or a checkpoint of "

@@ -48,7 +48,7 @@ TOOLS = {
     "plot": "Draw the curves of a training run from its log: losses, scores, learning rate and speed.",
     "annotations": "Annotation files: find their problems, repair them, import other formats, draft a skeleton.",
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
-    "weights": "List published weights, and download them by name.",
+    "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }
 """Subcommands and their help texts; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
@@ -56,6 +56,8 @@ OLD_NAMES = {
     "lint-annotations": ["annotations", "lint"],
     "import-annotations": ["annotations", "import"],
     "skeleton": ["annotations", "skeleton"],
+    "import-weights": ["weights", "import"],
+    "export-weights": ["weights", "export"],
 }
 """Names of tools in version 0.4, and what replaces them."""
 

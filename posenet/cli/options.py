@@ -81,6 +81,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_weights_output(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="file to write")
+    add_overwrite_option(parser)
+
+
 def add_overwrite_option(container: ArgumentContainer) -> None:
     """Declare ``--overwrite``; see ``posenet.files.check_outputs``."""
     add_switch(container, "--overwrite", help="replace existing outputs; an input is never replaced")

@@ -1,16 +1,23 @@
-"""List published weights, and download them by name."""
+"""List published weights and download them by name; convert weights from and to the published format."""
 
 from __future__ import annotations
 
 import argparse
 import os
 
-from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights
+from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights, find_weights
 from posenet.cli.logging_setup import print_message
-from posenet.cli.options import add_quiet_option
+from posenet.cli.options import (
+    CHECKPOINT_HELP,
+    add_config_options,
+    add_quiet_option,
+    add_weights_output,
+    input_files,
+)
 from posenet.errors import ConfigError
-from posenet.files import write_atomically
-from posenet.messages import to_single_line
+from posenet.files import check_outputs, write_atomically
+from posenet.messages import pluralize, to_single_line
+from posenet.settings import load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,14 +32,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         names = actions.add_parser(action, help=text)
         names.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
         add_quiet_option(names, default=argparse.SUPPRESS)
+    text = "convert a published weights file to a checkpoint of this program, which contains its configuration"
+    importer = actions.add_parser("import", help=text, description=text)
+    importer.add_argument(
+        "weights",
+        metavar="FILE",
+        help="a published file, such as PoseNet_52_epoch.pth, or the name of published weights",
+    )
+    add_weights_output(importer)
+    add_config_options(importer)
+    add_quiet_option(importer, default=argparse.SUPPRESS)
+    text = "convert a checkpoint to a file in the published format, which the paper's authors' code reads"
+    exporter = actions.add_parser("export", help=text, description=text)
+    exporter.add_argument("weights", metavar="FILE", help=CHECKPOINT_HELP)
+    add_weights_output(exporter)
+    add_quiet_option(exporter, default=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> None:
-    """List, download or locate weights."""
+    """List, download, locate or convert weights."""
     if args.action == "list":
         _print_list()
-    else:
+    elif args.action in ("fetch", "path"):
         _fetch(args.names, path_only=args.action == "path")
+    else:
+        _convert(args)
 
 
 def _print_list() -> None:
@@ -58,3 +82,23 @@ def _fetch(names: list[str], path_only: bool) -> None:
             write_atomically("-", os.fsencode(path) + b"\n")
         else:
             print_message(f"{name} is in {path}")
+
+
+def _convert(args: argparse.Namespace) -> None:
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
+    find_weights(args.weights)
+    # The conversions import PyTorch, which the other actions do not need, and nor does a missing file.
+    from posenet.checkpoints.weights import export_weights, import_weights, stored_config
+
+    if args.action == "export":
+        export_weights(args.weights, args.output, overwrite=args.overwrite)
+        print_message(f"wrote {args.output}")
+        return
+    config = None
+    if args.config:
+        config = load_config(args.config, args.overrides)
+    elif args.overrides:
+        config = load_config(None, args.overrides, base=stored_config(args.weights))
+    model = import_weights(args.weights, args.output, config, overwrite=args.overwrite).model
+    stacks = pluralize(model.stacks, "stack")
+    print_message(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

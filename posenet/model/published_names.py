@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from torch import Tensor
 
+from posenet.errors import CheckpointError
 from posenet.settings import NUM_SCALES
 
 PREFIX = "posenet."
@@ -23,7 +24,7 @@ _STACK_INDEX = re.compile(r"^(stacks|merges|hourglass|features|outs|merge_preds|
 
 def is_published(names: Iterable[str]) -> bool:
     """Whether any of these parameter names is a published one."""
-    return any(rename(name.removeprefix(PREFIX), PUBLISHED_TO_OURS) for name in names)
+    return any(_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) for name in names)
 
 
 def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -31,10 +32,21 @@ def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     A name that is not a published one is kept, so that loading the result reports it.
     """
-    return {rename(name.removeprefix(PREFIX), PUBLISHED_TO_OURS) or name: tensor for name, tensor in state.items()}
+    return {_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) or name: tensor for name, tensor in state.items()}
 
 
-def rename(name: str, table: Mapping[str, str]) -> str | None:
+def rename_to_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict with the published names, in the same order; ``CheckpointError`` if a name is not ours."""
+    renamed = {}
+    for name, tensor in state.items():
+        published = _rename(name, _OURS_TO_PUBLISHED)
+        if published is None:
+            raise CheckpointError(f"{name} has no published name: pass the state dict of an unwrapped PoseNet")
+        renamed[PREFIX + published] = tensor
+    return renamed
+
+
+def _rename(name: str, table: Mapping[str, str]) -> str | None:
     """Look up the module of a parameter in ``table``; the last part (weight, running_mean, ...) stays the same."""
     module, _, tensor = name.rpartition(".")
     renamed = table.get(_STACK_INDEX.sub(r"\1.#.", module))
@@ -93,5 +105,5 @@ def _conv_norm(ours: str, published: str) -> Iterator[NamePair]:
     yield f"{ours}.norm", f"{published}.bn"
 
 
-PUBLISHED_TO_OURS = {published: ours for ours, published in _name_pairs()}
-"""The names of modules; see ``NamePair``."""
+_OURS_TO_PUBLISHED = dict(_name_pairs())
+_PUBLISHED_TO_OURS = {published: ours for ours, published in _OURS_TO_PUBLISHED.items()}

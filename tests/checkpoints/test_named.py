@@ -17,9 +17,10 @@ import requests
 import torch
 
 from posenet.checkpoints.named import NAMED_WEIGHTS, NamedWeights, cached_path, fetch_weights, find_weights
-from posenet.checkpoints.weights import load_model, load_weights
+from posenet.checkpoints.weights import import_weights, load_model, load_weights
 from posenet.errors import CheckpointError
-from tests.helpers.networks import rename_to_published, tiny_network
+from posenet.model.published_names import rename_to_published
+from tests.helpers.networks import tiny_network
 from tests.helpers.weights_server import DRIVE_ID, WeightsHost, redirect_google_drive, weights_host
 
 
@@ -60,7 +61,7 @@ def cached(name: str = "tiny") -> Path:
 
 
 def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name(
-    host: WeightsHost, caplog: pytest.LogCaptureFixture
+    host: WeightsHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     expected = tiny_network(stacks=1).state_dict()
@@ -68,6 +69,7 @@ def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name
     assert (config.model.stacks, config.model.width, config.model.growth) == (1, 16, 2)
     assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
     assert not load_weights(tiny_network(stacks=1), "tiny").missing
+    assert import_weights("tiny", tmp_path / "ours.pth").model.stacks == 1
     assert host.requests == ["/tiny.pth"]
     assert f"Downloading tiny from {host.address}/tiny.pth to {cached()}; licence: CC0" in caplog.text
 

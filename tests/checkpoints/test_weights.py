@@ -16,7 +16,9 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import (
     LoadReport,
     config_of_checkpoint,
+    export_weights,
     extract_weights,
+    import_weights,
     load_model,
     load_weights,
     stored_config,
@@ -25,11 +27,11 @@ from posenet.checkpoints.weights import (
 from posenet.errors import CheckpointError
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
+from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
-from posenet.skeleton.skeleton_file import skeleton_from_table
 from posenet.training.resume import FoundCheckpoint, config_of_run
 from posenet.training.teacher import load_teacher
-from tests.helpers.networks import random_network, rename_to_published, tiny_network
+from tests.helpers.networks import random_network, tiny_network
 
 TINY = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
 
@@ -156,21 +158,6 @@ def test_half_of_the_tensors_must_fit(tmp_path: Path, num_fitting: int, accepted
     assert [tensor.item() for tensor in model.state_dict().values()] == [float(accepted)] * 2 + [0.0] * 2
 
 
-def test_weights_of_another_network_or_skeleton_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "other.pth"
-    hand = skeleton_from_table({"keypoints": ["thumb", "index"], "parts": [["thumb", "index"]]})
-    for weights, message in (
-        ({"layer.weight": torch.tensor(3.0)}, "does not contain the weights of a PoseNet"),
-        ({WEIGHT: torch.tensor(3.0)}, "does not contain the weights of a PoseNet"),
-        (tiny_network(stacks=1, skeleton=hand).state_dict(), "predicts 5 maps, the skeleton has 50"),
-    ):
-        torch.save({"model": weights}, path)
-        with pytest.raises(CheckpointError, match=message):
-            load_model(path)
-    config = dataclasses.replace(TINY, model=dataclasses.replace(TINY.model, skeleton=hand))
-    assert load_model(path, config)[0].heatmaps(torch.zeros(1, 3, 64, 64)).shape == (1, 5, 16, 16)
-
-
 def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
     state = {"config": {"model": {"skeleton": "/etc/passwd"}}}
     with pytest.raises(CheckpointError, match="has a file name as its skeleton"):
@@ -184,7 +171,7 @@ VARIANCE = "stem.entry.norm.running_var"
 COUNTER = "stem.entry.norm.num_batches_tracked"
 
 
-def doors() -> dict[str, Callable[[Path], object]]:
+def doors(tmp_path: Path) -> dict[str, Callable[[Path], object]]:
     """All ways on which weights enter."""
 
     def resume(path: Path) -> None:
@@ -198,6 +185,8 @@ def doors() -> dict[str, Callable[[Path], object]]:
         "load_weights": lambda path: load_weights(tiny_network(stacks=1), path),
         "load_model": load_model,
         "resume": resume,
+        "import": lambda path: import_weights(path, tmp_path / "imported.pth"),
+        "export": lambda path: export_weights(path, tmp_path / "exported.pth"),
         "teacher": teach,
         "Predictor": lambda path: Predictor.from_checkpoint(path, device="cpu"),
     }
@@ -258,7 +247,7 @@ def test_every_door_refuses_the_same_weights(model: PoseNet, tmp_path: Path) -> 
     weights = model.state_dict()
     weights[WEIGHT] = changed(weights[WEIGHT], math.nan)
     torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
-    for door, enter in doors().items():
+    for door, enter in doors(tmp_path).items():
         with pytest.raises(CheckpointError, match=f"bad.pth: {WEIGHT} contains NaN"):
             pytest.fail(f"{door} accepts it: {enter(path)}")
     assert [file.name for file in tmp_path.iterdir()] == ["bad.pth"]

@@ -31,11 +31,11 @@ from posenet.cli import main as cli
 from posenet.data.build import build_store
 from posenet.errors import ConfigError
 from posenet.images import write_image
+from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
 from tests.helpers.fake_wandb import FakeWandb
-from tests.helpers.networks import rename_to_published
 from tests.helpers.other_formats import (
     read_document,
     write_cvat,

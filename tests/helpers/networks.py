@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from posenet.checkpoints.file import FORMAT
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import PREFIX, PUBLISHED_TO_OURS, rename
 from posenet.settings import ModelConfig, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
 
@@ -33,12 +31,6 @@ def write_checkpoint(path: Path, *settings: str, stacks: int = 1) -> Path:
     state = {"format": FORMAT, "model": random_network(stacks).state_dict(), "config": config_to_dict(config)}
     torch.save(state, path)
     return path
-
-
-def rename_to_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict with the names of the authors' published files, in the same order."""
-    names = {ours: published for published, ours in PUBLISHED_TO_OURS.items()}
-    return {f"{PREFIX}{rename(name, names)}": tensor for name, tensor in state.items()}
 
 
 def random_batch_norm(network: PoseNet) -> PoseNet:

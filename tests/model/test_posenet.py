@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import rename_to_ours
+from posenet.model.published_names import rename_to_ours, rename_to_published
 from posenet.settings import NUM_SCALES, ModelConfig, load_config
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from tests.helpers.networks import rename_to_published, tiny_network
+from tests.helpers.networks import tiny_network
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PUBLISHED_SHAPES = json.loads((FIXTURES / "published_checkpoint_keys.json").read_text())

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from posenet.errors import CheckpointError
 from posenet.model.posenet import PoseNet
-from posenet.model.published_names import is_published, rename_to_ours
+from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
 from posenet.settings import ModelConfig
-from tests.helpers.networks import rename_to_published, tiny_network
+from tests.helpers.networks import tiny_network
 
 PUBLISHED_SHAPES = json.loads((Path(__file__).parents[1] / "fixtures" / "published_checkpoint_keys.json").read_text())
 
@@ -55,3 +56,9 @@ def test_unknown_names_stay_so_that_loading_reports_them() -> None:
     tensor = torch.zeros(1)
     names = ["posenet.outs.0.9.conv.bias", "posenet.hourglass.0.hg.4.0.convBlock.0.weight", "fc.weight"]
     assert list(rename_to_ours(dict.fromkeys(names, tensor))) == names
+
+
+@pytest.mark.parametrize("name", ["module.stem.entry.conv.weight", "stacks.0.heads.5.output.bias", "fc.weight"])
+def test_names_without_a_published_form_are_refused(name: str) -> None:
+    with pytest.raises(CheckpointError, match=name):
+        rename_to_published({name: torch.zeros(1)})

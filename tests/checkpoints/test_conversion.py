@@ -1,0 +1,137 @@
+"""Importing and exporting published weights: the same network, the same bits, and no file lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from posenet.checkpoints.file import write_checkpoint
+from posenet.checkpoints.weights import load_model
+from posenet.cli.main import run_tool
+from posenet.model.posenet import PoseNet
+from posenet.model.published_names import rename_to_published
+from posenet.settings import config_to_dict, load_config
+from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+from tests.helpers.networks import tiny_network
+
+
+def convert(tool: str, *arguments: object) -> int:
+    """Run a tool and return its exit status."""
+    return run_tool(tool, [str(argument) for argument in arguments], prog=tool)
+
+
+@pytest.fixture
+def network() -> PoseNet:
+    return tiny_network(growth=6)
+
+
+@pytest.fixture
+def published(network: PoseNet, tmp_path: Path) -> Path:
+    """A file with the weights of ``network`` as the authors' code writes it."""
+    path = tmp_path / "PoseNet_9_epoch.pth"
+    weights = {f"module.{name}": tensor for name, tensor in rename_to_published(network.state_dict()).items()}
+    torch.save({"weights": weights, "optimizer_weight": {"state": {}}, "train_loss": 1.5, "epoch": 9}, path)
+    return path
+
+
+def test_import_keeps_every_bit_and_takes_the_size_of_the_network_from_the_weights(
+    network: PoseNet, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "new" / "ours.pth"
+    assert convert("import-weights", published, "--output", output, "--set", "inference.height=320") == 0
+    assert "2 stacks, width 16, growth 6" in capsys.readouterr().out
+    model, config = load_model(output)
+    assert config.inference.height == 320
+    assert (config.model.stacks, config.model.growth) == (2, 6)
+    expected, imported = network.state_dict(), model.state_dict()
+    assert list(imported) == list(expected)
+    assert all(torch.equal(imported[name], expected[name]) for name in imported)
+
+
+def test_import_of_our_checkpoint_keeps_its_settings_except_those_that_options_change(
+    network: PoseNet, tmp_path: Path
+) -> None:
+    source = tmp_path / "last.pth"
+    config = load_config(None, ["model.stacks=2", "model.width=16", "model.growth=6", "inference.height=192"])
+    write_checkpoint(source, {"model": network.state_dict(), "config": config_to_dict(config)})
+    same, flip = tmp_path / "same.pth", tmp_path / "flip.pth"
+    assert convert("import-weights", source, "--output", same) == 0
+    assert load_model(same)[1] == config
+    assert convert("import-weights", source, "--output", flip, "--set", "inference.flip=true") == 0
+    assert load_model(flip)[1] == load_config(None, ["inference.flip=true"], base=config)
+
+
+def test_export_of_an_import_is_the_published_file(published: Path, tmp_path: Path) -> None:
+    ours, exported = tmp_path / "ours.pth", tmp_path / "exported.pth"
+    assert convert("import-weights", published, "--output", ours) == 0
+    assert convert("export-weights", ours, "--output", exported) == 0
+    first, second = (torch.load(path, weights_only=True) for path in (published, exported))
+    assert second.keys() == first.keys()
+    assert [f"module.{name}" for name in second["weights"]] == list(first["weights"])
+    assert all(torch.equal(second["weights"][name[7:]], tensor) for name, tensor in first["weights"].items())
+
+
+def test_files_are_replaced_only_on_request_and_the_input_never(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = published.read_bytes()
+    assert convert("import-weights", published, "--output", published, "--overwrite") == 2
+    assert "would replace an input" in capsys.readouterr().err
+    assert published.read_bytes() == before
+    output = tmp_path / "ours.pth"
+    output.write_bytes(b"mine")
+    assert convert("import-weights", published, "--output", output) == 2
+    assert output.read_bytes() == b"mine"
+    assert convert("import-weights", published, "--output", output, "--overwrite") == 0
+    assert convert("export-weights", output, "--output", tmp_path) == 2
+
+
+@pytest.mark.parametrize("name", ["layer.weight", "stem.entry.conv.weight"])
+def test_weights_of_another_network_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    torch.save({name: torch.tensor(3.0)}, tmp_path / "other.pth")
+    assert convert("import-weights", tmp_path / "other.pth", "--output", tmp_path / "a.pth") == 2
+    assert "does not contain the weights of a PoseNet" in capsys.readouterr().err
+    assert not (tmp_path / "a.pth").exists()
+
+
+def test_networks_of_other_skeletons_need_its_name_and_are_not_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = {"keypoints": ["thumb", "index"], "parts": [["thumb", "index"]]}
+    state = {"model": tiny_network(stacks=1, skeleton=skeleton_from_table(table)).state_dict()}
+    torch.save(state, tmp_path / "bare.pth")
+    assert convert("import-weights", tmp_path / "bare.pth", "--output", tmp_path / "a.pth") == 2
+    assert "predicts 5 maps, the skeleton has 50" in capsys.readouterr().err
+    (tmp_path / "hand.toml").write_text('keypoints = ["thumb", "index"]\nparts = [["thumb", "index"]]\n')
+    remedy = ("--set", f"model.skeleton={tmp_path / 'hand.toml'}")
+    assert convert("import-weights", tmp_path / "bare.pth", "--output", tmp_path / "c.pth", *remedy) == 0
+    tables = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
+    tables["model"]["skeleton"] = table
+    torch.save(state | {"config": tables}, tmp_path / "hand.pth")
+    assert convert("export-weights", tmp_path / "hand.pth", "--output", tmp_path / "b.pth") == 2
+    assert "other keypoints or body parts than COCO's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("progress, epoch", [({"epoch": 7}, 7), ({"epoch": "x"}, 0), ("x", 0)])
+def test_export_ignores_other_sigmas_and_a_damaged_epoch(tmp_path: Path, progress: object, epoch: int) -> None:
+    source, exported = tmp_path / "ours.pth", tmp_path / "exported.pth"
+    tables = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
+    tables["model"]["skeleton"] = skeleton_to_table(COCO) | {"sigmas": {}, "drawn": []}
+    torch.save({"model": tiny_network(stacks=1).state_dict(), "config": tables, "progress": progress}, source)
+    assert convert("export-weights", source, "--output", exported) == 0
+    assert torch.load(exported, weights_only=True)["epoch"] == epoch
+
+
+def test_weights_are_written_through_a_link_and_not_to_standard_output(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    link = tmp_path / "link.pth"
+    link.symlink_to("target.pth")
+    assert convert("import-weights", published, "--output", link) == 0
+    assert link.is_symlink() and (tmp_path / "target.pth").is_file()
+    assert convert("import-weights", published, "--output", "-") == 2
+    assert "give the name of a file" in capsys.readouterr().err and not (tmp_path / "-").exists()
