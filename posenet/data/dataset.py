@@ -18,11 +18,11 @@ from posenet.data.augment import (
     warp_joints,
     warp_mask,
 )
-from posenet.data.loader import Batch, BatchMemory
+from posenet.data.loader import Batch, stack_joints
 from posenet.data.sampler import SampleKey
 from posenet.data.store import NO_PERSON, Record, Store, StoreList
 from posenet.errors import DataError
-from posenet.settings import AugmentConfig, DataConfig, TrainConfig
+from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
 
 
 class SampleBuffers(NamedTuple):
@@ -69,7 +69,6 @@ class PoseDataset(Dataset[Batch]):
         self.framing = framing
         self.augment = augment
         self.seed = seed
-        self.memory = BatchMemory()
 
     def __len__(self) -> int:
         return self.store.num_images if self.framing == "image" else len(self.store)
@@ -85,7 +84,9 @@ class PoseDataset(Dataset[Batch]):
         all smaller code and data from the processor's caches. An unreadable sample is replaced by another one;
         ``DataError`` if no other can be read either.
         """
-        images, person_mask, mask_miss = self.memory.allocate_pixels(len(keys), *self.size)
+        height, width = self.size
+        images = torch.empty(len(keys), height, width, 3, dtype=torch.uint8)
+        person_mask, mask_miss = torch.empty(2, len(keys), height // MAP_STRIDE, width // MAP_STRIDE, dtype=torch.uint8)
         buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
         partial_samples: list[PartialSample | DataError] = []
         for key, sample_buffers in zip(keys, buffers):
@@ -103,7 +104,7 @@ class PoseDataset(Dataset[Batch]):
                 samples.append(partial_sample)
             except DataError as error:
                 samples.append(self.substitute_unreadable(key, sample_buffers, error))
-        joints = self.memory.allocate_joints([sample.joints for sample in samples])
+        joints = stack_joints([sample.joints for sample in samples])
         return Batch(images, joints, person_mask, mask_miss, *_describe(samples))
 
     def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> PartialSample:
