@@ -95,8 +95,8 @@ class _Sender:
         arrays: list[pickle.PickleBuffer] = []
         fields = [value.numpy() if isinstance(value, Tensor) else value for value in batch]
         pickled = pickle.dumps(fields, protocol=5, buffer_callback=arrays.append)
-        parts = [np.frombuffer(part, np.uint8) for part in (pickled, *(array.raw() for array in arrays))]
-        sizes = [len(part) for part in parts]
+        parts = [np.frombuffer(pickled, np.uint8), *(np.frombuffer(array.raw(), np.uint8) for array in arrays)]
+        sizes = list(map(len, parts))
         block = self._free_block(sum(map(_aligned, (1, *sizes))))
         for target, part in zip(_split_block(block, sizes), parts):
             target[:] = part
@@ -133,7 +133,7 @@ def _receive_batch(block: Tensor, sizes: list[int]) -> Batch:
     _received_blocks.append(block)
     pickled, *arrays = _split_block(block.clone(), sizes)
     block[0] = 0
-    fields = pickle.loads(pickled, buffers=arrays)
+    fields = pickle.loads(pickled.tobytes(), buffers=arrays)
     return Batch._make(torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in fields)
 
 
