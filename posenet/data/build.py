@@ -122,10 +122,10 @@ class _Replaced(NamedTuple):
     row_of: dict[int, int]  # by image key
 
     @classmethod
-    def open(cls, path: Path, skeleton: Skeleton) -> _Replaced | None:
+    def open(cls, path: Path) -> _Replaced | None:
         """None if there is no store, or it cannot be used."""
         try:
-            store = Store(path, skeleton)
+            store = Store(path)
         except DataError:
             return None
         return cls(store, {key: row for row, key in enumerate(store.image_keys.tolist())})
@@ -209,7 +209,7 @@ def build_store(
     frames = []
     stored: list[People] = []
     num_resized = num_shrunk = num_reused = 0
-    replaced = _Replaced.open(output, skeleton) if overwrite else None
+    replaced = _Replaced.open(output) if overwrite else None
     num_small = 0  # images whose main persons are too small after scaling
 
     def prepare(image: CocoImage) -> _PreparedImage | str:
@@ -471,6 +471,7 @@ class StoreWriter:
         self._samples: list[tuple[int, int]] = []
         self._labels: list[bytes] = []
         self._unwritten: list[np.ndarray] = []
+        self._written = 0  # bytes of images
         self._image_end = 0
         self._label_end = 0
         self._num_people = 0
@@ -510,14 +511,14 @@ class StoreWriter:
         self._image_end += size
         self._label_end += len(labels)
         self._num_people += len(record.people)
-        if sum(map(len, self._unwritten)) > WRITE_BYTES:
+        if self._image_end - self._written > WRITE_BYTES:
             self._write_images()
 
     def _write_images(self) -> None:
-        data = np.concatenate(self._unwritten)
-        _require_disk_space(self.path, len(data))
-        self._images[self._image_end - len(data) : self._image_end] = data
+        _require_disk_space(self.path, self._image_end - self._written)
+        self._images[self._written : self._image_end] = np.concatenate(self._unwritten)
         self._unwritten.clear()
+        self._written = self._image_end
 
     def write_tables(self, skeleton: Skeleton, source: str, max_side: int) -> None:
         """Write all arrays that are not written yet, and the attributes."""

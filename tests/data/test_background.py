@@ -138,7 +138,7 @@ def test_a_run_with_batches_of_nobody_has_a_finite_loss_and_can_be_repeated(
     paths: dict[str, Path], tmp_path: Path
 ) -> None:
     stores = {"train": paths["with"], "val": paths["without"]}
-    settings = ("data.background=0.8", "train.batch_size=1", "data.allow_overlap=true")
+    settings = ("data.background=0.8", "data.allow_overlap=true")
     for name in ("one", "two"):
         result = train_tiny(stores, tmp_path / name, *settings, max_steps=30)
         assert result.steps == 30
