@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 import sys
+import tempfile
 import time
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import cv2
 import h5py
@@ -72,8 +73,8 @@ MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""
 MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
-JPEG_QUALITIES = (95, 85, 70, 50)
-"""An image that is made smaller has the first of these with which it has no more bytes than its file."""
+JPEG_QUALITY = 95
+"""Of images that are made smaller."""
 WRITE_BYTES = 2**24
 """Images are written to the store when they have this size together: a write by h5py takes as long as checking a small
 image."""
@@ -138,7 +139,7 @@ class _Replaced(NamedTuple):
         """The bytes of an image, if it was made smaller to (height, width) ``size`` in the frame of ``original``."""
         record = self.store.records[row]
         is_same = (record["height"], record["width"]) == size and self.store.originals[row].item() == original
-        if not is_same or self.store.jpeg_quality != JPEG_QUALITIES[0]:
+        if not is_same or self.store.jpeg_quality != JPEG_QUALITY:
             return None
         try:
             return self.store.read_record(row).image_bytes
@@ -336,8 +337,7 @@ def _prepare_image(
         if shrunk is None:
             known_row = None
             shrunk = _shrink(image_bytes, file_size, size, frame.orientation)
-        size = file_size if shrunk is None else size
-        image_bytes, orientation = (image_bytes, orientation) if shrunk is None else (shrunk, 1)
+        image_bytes, orientation = shrunk, 1
     if people is None:
         joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)
         table = np.zeros(0, PERSON_TYPE)
@@ -383,15 +383,14 @@ def _limit_size(size: tuple[int, int], max_side: int) -> tuple[int, int]:
     return height, width
 
 
-def _shrink(image: np.ndarray, size: tuple[int, int], new_size: tuple[int, int], orientation: int) -> np.ndarray | None:
+def _shrink(image: np.ndarray, size: tuple[int, int], new_size: tuple[int, int], orientation: int) -> np.ndarray:
     """The bytes of a JPEG of ``new_size`` from those of an image that has ``size`` when it is turned by an orientation.
 
-    Sizes are (height, width). None if even the lowest quality has more bytes than the file.
+    Sizes are (height, width).
     """
     pixels = decode_checked_image(image, *size, 1, orientation)
     pixels = cv2.resize(pixels, new_size[::-1], interpolation=cv2.INTER_AREA)
-    encoded = (cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])[1] for quality in JPEG_QUALITIES)
-    return next((data for data in encoded if len(data) <= len(image)), None)
+    return cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1]
 
 
 @contextlib.contextmanager
@@ -420,13 +419,15 @@ def open_store_writer(
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_files(path)
         _require_disk_space(path, num_image_bytes)
-        with _create_unfinished(path) as unfinished:
+        # An array cannot grow or shrink, and the bytes of smaller images are counted at the end: they wait in a file.
+        waiting_file = tempfile.TemporaryFile(dir=path.parent) if max_side else contextlib.nullcontext()
+        with _create_unfinished(path) as unfinished, waiting_file as waiting:
             # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
             file = h5py.File(unfinished, "w", libver=("v110", "v110"), locking=False)
             try:
-                writer = StoreWriter(path, file, num_image_bytes)
+                writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
                 yield writer
-                writer.write_tables(skeleton, Path(source).name, max_side)
+                writer.write_tables(skeleton, Path(source).name)
                 file.flush()
                 file.close()
                 flush_to_disk(unfinished)
@@ -460,10 +461,14 @@ def _discard_writes(file: h5py.File) -> None:
 class StoreWriter:
     """Appends images to the unfinished store ``file``, which will be called ``path``."""
 
-    def __init__(self, path: Path, file: h5py.File, num_image_bytes: int) -> None:
+    def __init__(
+        self, path: Path, file: h5py.File, num_image_bytes: int, max_side: int = 0, waiting: IO[bytes] | None = None
+    ) -> None:
         self.path = path
         self._file = file
-        self._images = file.create_dataset("images", num_image_bytes, np.uint8)
+        self._max_side = max_side
+        self._waiting = waiting
+        self._images = None if max_side else file.create_dataset("images", num_image_bytes, np.uint8)
         self._records: list[RecordRow] = []
         self._originals: list[OriginalRow] = []
         self._file_names: list[bytes] = []
@@ -482,7 +487,7 @@ class StoreWriter:
         ``original`` is the file of an image that may have been made smaller.
         """
         size = len(record.image_bytes)
-        if self._image_end + size > len(self._images):
+        if self._images is not None and self._image_end + size > len(self._images):
             raise DataError(f"{record.source} has grown while the store was built; build it again")
         self._unwritten.append(record.image_bytes)
         arrays = (record.joints.astype("<f4"), record.mask_all.astype("<u2"), record.mask_miss.astype("<u2"))
@@ -516,11 +521,21 @@ class StoreWriter:
 
     def _write_images(self) -> None:
         _require_disk_space(self.path, self._image_end - self._written)
-        self._images[self._written : self._image_end] = np.concatenate(self._unwritten)
+        if self._unwritten and self._waiting is not None:
+            self._waiting.write(np.concatenate(self._unwritten).data)
+        elif self._unwritten and self._images is not None:
+            self._images[self._written : self._image_end] = np.concatenate(self._unwritten)
         self._unwritten.clear()
         self._written = self._image_end
 
-    def write_tables(self, skeleton: Skeleton, source: str, max_side: int) -> None:
+    def _write_waiting(self, file: IO[bytes]) -> None:
+        _require_disk_space(self.path, self._image_end)
+        images = self._file.create_dataset("images", self._image_end, np.uint8)
+        file.seek(0)
+        for start in range(0, self._image_end, WRITE_BYTES):
+            images[start : start + WRITE_BYTES] = np.frombuffer(file.read(WRITE_BYTES), np.uint8)
+
+    def write_tables(self, skeleton: Skeleton, source: str) -> None:
         """Write all arrays that are not written yet, and the attributes."""
         if not self._samples:
             raise DataError(
@@ -533,9 +548,11 @@ class StoreWriter:
             "person": np.concatenate(self._people),
             "sample": np.array(self._samples, "<i8"),
         }
-        if max_side:
+        if self._max_side:
             tables["original"] = np.array(self._originals, ORIGINAL_TYPE)
         self._write_images()
+        if self._waiting is not None:
+            self._write_waiting(self._waiting)
         _require_disk_space(self.path, self._label_end + sum(table.nbytes for table in tables.values()))
         self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
         for name, table in tables.items():
@@ -550,10 +567,10 @@ class StoreWriter:
         for name, text in texts.items():
             # HDF5's checksums protect text of fixed length only.
             self._file.attrs[name] = np.bytes_(text.encode(errors="replace"))
-        self._file.attrs["schema"] = SCHEMA if max_side else SCHEMA_WITHOUT_ORIGINAL
-        if max_side:
-            self._file.attrs["max_side"] = max_side
-            self._file.attrs["jpeg_quality"] = JPEG_QUALITIES[0]
+        self._file.attrs["schema"] = SCHEMA if self._max_side else SCHEMA_WITHOUT_ORIGINAL
+        if self._max_side:
+            self._file.attrs["max_side"] = self._max_side
+            self._file.attrs["jpeg_quality"] = JPEG_QUALITY
         self._file.attrs["images"] = len(self._records)
         self._file.attrs["people"] = self._num_people
         self._file.attrs["samples"] = len(self._samples)

@@ -153,7 +153,7 @@ def test_several_sets_share_their_images_of_nobody(paths: dict[str, Path], tmp_p
     content = document([51, 52, 53, 54], [person(10, 51), person(11, 52)])
     coco = write_images(other / "images", content), write_annotations(tmp_path / "b.json", content)
     build_store(*coco, tmp_path / "b.h5", background=True, progress=False)
-    sets = [DataSetConfig(str(paths["with"]), weight=0.5), DataSetConfig(str(tmp_path / "b.h5"))]
+    sets = (DataSetConfig(str(paths["with"]), weight=0.5), DataSetConfig(str(tmp_path / "b.h5")))
     with open_data_sets(sets, COCO) as stores:
         assert stores.draws("person", 0.25) == [(20, 10), (2, 2), (9, 4)]
         dataset = PoseDataset(stores, (64, 64))

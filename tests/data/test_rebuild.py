@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from posenet.data import build as build_module
-from posenet.data.build import JPEG_QUALITIES, BuildReport, build_store
+from posenet.data.build import BuildReport, build_store
 from posenet.data.inspection import compute_statistics, find_shared_images, find_stored_files, verify_store
 from posenet.data.store import RECORD_TYPE, RecordRow, Store, open_data_sets
 from posenet.errors import DataError
+from posenet.images import ImageHeader, check_image, read_image
 from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,
@@ -44,7 +45,7 @@ def write_photographs(folder: Path, count: int = 3) -> tuple[Path, Path]:
     """Smooth images with a person and a crowd each."""
     ids = range(1, count + 1)
     annotations = [person(10 + number, number, (21, 13, 60, 90)) for number in ids]
-    annotations += [crowd(20 + number, number, (100, 20, 30, 40)) for number in ids]
+    annotations += [crowd(1000 + number, number, (100, 20, 30, 40)) for number in ids]
     content = document(ids, annotations)
     images = write_images(folder / "images", content)
     for image in content["images"]:
@@ -88,7 +89,7 @@ class TestMaxSide:
         """The pixels of the smaller image lie in the frame of the annotations, and it has no orientation itself."""
         coco = write_photographs(tmp_path, 1)
         path = coco[0] / "000000000001.jpg"
-        path.write_bytes(with_orientation(cv2.imencode(".jpg", cv2.imread(str(path)))[1].tobytes(), orientation))
+        path.write_bytes(with_orientation(cv2.imencode(".jpg", read_image(path))[1].tobytes(), orientation))
         content = json.loads(coco[1].read_text())
         for annotation in content["annotations"]:
             annotation.update(bbox=[10, 10, 60, 60], keypoints=[40, 40, 2] * 17, num_keypoints=17, segmentation=[])
@@ -112,19 +113,20 @@ class TestMaxSide:
             assert (record.height, record.width) == (60, 80) and not record.is_annotated
             assert verify_store(store).num_images == 3
 
-    def test_a_file_with_fewer_bytes_lowers_the_quality_or_stays(self, tmp_path: Path) -> None:
+    def test_a_file_with_fewer_bytes_than_its_smaller_image(self, tmp_path: Path) -> None:
         coco = write_photographs(tmp_path)
         pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
-        coarse = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 30])[1].tobytes()
-        flat = cv2.imencode(".png", np.zeros_like(pixels))[1].tobytes()
-        for number, data in ((1, coarse), (2, flat)):
-            (coco[0] / f"{number:012d}.jpg").write_bytes(data)
-        assert build(coco, tmp_path / "a.h5", max_side=120).num_shrunk == 2
+        for path in coco[0].iterdir():
+            cv2.imwrite(str(path), pixels, [cv2.IMWRITE_JPEG_QUALITY, 5])
+        report = build(coco, tmp_path / "a.h5", max_side=150)
+        assert report.summary.num_image_bytes > sum(path.stat().st_size for path in coco[0].iterdir())
         with Store(tmp_path / "a.h5") as store:
-            first, second = store.read_record(0), store.read_record(1)
-            assert (first.height, first.width) == (90, 120) and len(first.image_bytes) <= len(coarse)
-            assert (second.height, second.width) == (HEIGHT, WIDTH) and second.image_bytes.tobytes() == flat
             assert verify_store(store).num_images == 3
+
+    def test_a_store_has_no_room_for_the_larger_images(self, tmp_path: Path) -> None:
+        summary = build(write_photographs(tmp_path, 20), tmp_path / "a.h5", max_side=40).summary
+        assert summary.num_file_bytes < summary.num_image_bytes + 25_000
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "a.json", "images"]
 
     def test_the_files_are_still_recognised(self, tmp_path: Path) -> None:
         """Validation images must not be trained on, whatever their size in the store."""
@@ -154,8 +156,12 @@ class TestReplacedStore:
         coco[1].write_text(json.dumps(content))
         build(coco, tmp_path / "fresh.h5")
         checked = []
-        check = build_module.check_image
-        monkeypatch.setattr(build_module, "check_image", lambda data: checked.append(data) or check(data))
+
+        def check(data: np.ndarray) -> ImageHeader:
+            checked.append(data)
+            return check_image(data)
+
+        monkeypatch.setattr(build_module, "check_image", check)
         assert build(coco, tmp_path / "a.h5").num_reused == 4
         assert [data.tobytes()[-7:] for data in checked] == [b"changed"]
         assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
@@ -184,7 +190,7 @@ class TestReplacedStore:
         elif change == "frame":
             options["exif_frame"] = "stored"
         elif change == "quality":
-            monkeypatch.setattr(build_module, "JPEG_QUALITIES", (90, *JPEG_QUALITIES[1:]))
+            monkeypatch.setattr(build_module, "JPEG_QUALITY", 90)
         elif change == "damage":
             flip_bit(tmp_path / "a.h5", "images", 1)
         build(coco, tmp_path / "fresh.h5", **options)

@@ -10,7 +10,7 @@ import torch
 
 import posenet
 from posenet.data.augment import BORDER_COLOUR, Augmentation, cover_square, random_numbers
-from posenet.data.dataset import PoseDataset, Sample, load_transform
+from posenet.data.dataset import PoseDataset, Sample, Transform, load_transform
 from posenet.data.loader import make_loader
 from posenet.data.store import Store
 from posenet.errors import ConfigError
@@ -49,7 +49,7 @@ class TestCutout:
     def test_a_square_of_the_drawn_size_is_covered(self) -> None:
         image = np.zeros((*SIZE, 3), np.uint8)
         cover_square(image, (0.5, 0.25, 0.5))
-        is_covered = (image == BORDER_COLOUR).all(axis=2)
+        is_covered = np.all(image == BORDER_COLOUR, axis=2)
         assert is_covered.sum() == 32 * 32 and is_covered[0:32, 48:80].all()
 
     def test_a_square_at_the_border_is_cut_off(self) -> None:
@@ -128,7 +128,9 @@ class TestOwnFunction:
         ],
     )
     @pytest.mark.parametrize("workers", [0, 1])
-    def test_another_shape_or_type_is_refused(self, path: Path, workers: int, function, name: str, found: str) -> None:
+    def test_another_shape_or_type_is_refused(
+        self, path: Path, workers: int, function: Transform, name: str, found: str
+    ) -> None:
         dataset = PoseDataset(path, SIZE, transform=function)
         with pytest.raises(ConfigError, match=f"data.transform returned {name} of shape {found} instead"):
             list(make_loader(dataset, [[(0, 0)]], workers))
