@@ -419,9 +419,11 @@ def open_store_writer(
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale_files(path)
         _require_disk_space(path, num_image_bytes)
-        # An array cannot grow or shrink, and the bytes of smaller images are counted at the end: they wait in a file.
-        waiting_file = tempfile.TemporaryFile(dir=path.parent) if max_side else contextlib.nullcontext()
-        with _create_unfinished(path) as unfinished, waiting_file as waiting:
+        with (
+            _create_unfinished(path) as unfinished,
+            # An array cannot shrink, and the bytes of smaller images are counted at the end: until then they wait here.
+            tempfile.TemporaryFile(dir=path.parent) if max_side else contextlib.nullcontext() as waiting,
+        ):
             # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
             file = h5py.File(unfinished, "w", libver=("v110", "v110"), locking=False)
             try:

@@ -124,7 +124,7 @@ class TestMaxSide:
             assert verify_store(store).num_images == 3
 
     def test_a_store_has_no_room_for_the_larger_images(self, tmp_path: Path) -> None:
-        summary = build(write_photographs(tmp_path, 20), tmp_path / "a.h5", max_side=40).summary
+        summary = build(write_photographs(tmp_path, 20), tmp_path / "a.h5", max_side=100).summary
         assert summary.num_file_bytes < summary.num_image_bytes + 25_000
         assert sorted(path.name for path in tmp_path.iterdir()) == ["a.h5", "a.json", "images"]
 
