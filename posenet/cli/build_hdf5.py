@@ -178,11 +178,13 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
                     print_message(f"\n{table}")
         if args.preview:
             # Only this needs PyTorch.
-            from posenet.data.dataset import PoseDataset
+            from posenet.data.dataset import PoseDataset, load_transform
             from posenet.data.targets import TargetRenderer
 
             config = replace(config, model=replace(config.model, skeleton=stores.skeleton))
-            dataset = PoseDataset(stores, config.train.size, config.data.framing, config.augment, config.train.seed)
+            transform = load_transform(config.data.transform)
+            size, framing, seed = config.train.size, config.data.framing, config.train.seed
+            dataset = PoseDataset(stores, size, framing, config.augment, seed, transform)
             paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
             print_message(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
 

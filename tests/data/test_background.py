@@ -144,6 +144,7 @@ def test_a_run_with_batches_of_nobody_has_a_finite_loss_and_can_be_repeated(
         assert result.steps == 30
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert all(torch.equal(one[name], two[name]) and one[name].isfinite().all() for name in one)
+    assert "Images without people: 7, 80 of them per epoch" in (tmp_path / "one" / "log.txt").read_text()
     log = (tmp_path / "one" / "log.jsonl").read_text()
     assert "NaN" not in log and "Infinity" not in log
 
