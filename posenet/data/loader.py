@@ -32,7 +32,7 @@ more, and another one for a single person."""
 PREFETCH_FACTOR = 2
 """Batches that a worker may be ahead of the main process."""
 KEPT_BLOCKS = 64
-"""Blocks of shared memory that the main process keeps mapped: those of up to 16 workers."""
+"""Blocks of shared memory that the main process keeps mapped: those of some 20 workers."""
 GRACE_SECONDS = 300
 """Time that a worker continues after SIGTERM, so that the current training step can finish."""
 M_TRIM_THRESHOLD = -1

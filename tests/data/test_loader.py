@@ -83,11 +83,13 @@ def test_a_batch_of_several_sets_arrives_from_a_worker_as_it_was_made(stores: di
     assert received.supervised is not None and torch.equal(received.supervised, expected.supervised)
 
 
-def test_received_batches_stay_unchanged_while_workers_reuse_their_memory(dataset: PoseDataset) -> None:
+@pytest.mark.parametrize("prefetch", [1, 2, 7])
+def test_received_batches_stay_unchanged_while_workers_reuse_their_memory(dataset: PoseDataset, prefetch: int) -> None:
     """Batches of several sizes are kept to the end; an iteration that is left early is followed by another one."""
     keys = [[(epoch, i % len(dataset)) for i in range(1 + epoch * 7 % 5)] for epoch in range(30)]
     expected = list(map(dataset.__getitems__, keys))
     loader = make_loader(dataset, keys, workers=2)
+    loader.prefetch_factor = prefetch
     for batches in (10, 30, 30):
         kept = [batch for _, batch in zip(range(batches), loader)]
         assert same_batches(kept, expected[:batches])
