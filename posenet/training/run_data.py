@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from posenet.annotations.coco import CocoImage
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
-from posenet.data.store import StoreList, open_data_sets
+from posenet.data.store import StoreList, count_background, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.compare_ranks import describe_file
@@ -48,6 +48,9 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
         )
     if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
+    if num_background := count_background(train_store):
+        per_epoch = train_store.draws(data.framing, data.background)[-1].per_epoch
+        _log.info("Images without people: %d, %d of them per epoch (data.background)", num_background, per_epoch)
     if not data.val:
         return RunData(train_store, None)
     val_store = at_end.enter_context(open_data_sets(data.val, config.model.skeleton))

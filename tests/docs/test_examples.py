@@ -1,8 +1,9 @@
 """The examples in the documentation work.
 
 Each page runs in its own folder, block by block: all commands of ``sh`` blocks, and ``python`` blocks that begin with
-```` ```python run ````. The folder holds COCO and its stores, weights, and the files of ``make demo``; all are
-synthetic and tiny. ``SHORTER`` adds arguments that make networks small and training short.
+```` ```python run ````. TOML and Python blocks whose first line is the name of a file are written to it. The folder
+holds COCO and its stores, weights, and the files of ``make demo``; all are synthetic and tiny. ``SHORTER`` adds
+arguments that make networks small and training short.
 
 ``NOT_RUN`` lists the commands that cannot run in a test. Their arguments are checked instead.
 """
@@ -114,6 +115,8 @@ def test_the_examples_of_a_page_work(page: Path, project: Path, monkeypatch: pyt
             write_settings(block)
         elif block.language == "python":
             code = compile(block.text, where, "exec")
+            if name := re.match(r"# (\S+\.py)\n", block.text):
+                Path(name[1]).write_text(block.text, encoding="utf-8")
             if block.is_run:
                 exec(code, {})
         elif block.language == "sh":

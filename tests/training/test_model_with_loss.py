@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.data.loader import BatchMemory
+from posenet.data.loader import stack_joints
 from posenet.data.targets import TargetRenderer
 from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, TargetsConfig
@@ -118,7 +118,7 @@ def test_a_run_compiles_once_for_1_2_3_and_7_people(graphs: Graphs) -> None:
     images, _, person_mask, mask_miss = random_batch()
     for people in (1, 2, 3, 7):
         joints = [random_batch(people=count)[1][0].numpy() for count in (people, 1)]
-        model(images, BatchMemory().allocate_joints(joints), person_mask, mask_miss).sum().backward()
+        model(images, stack_joints(joints), person_mask, mask_miss).sum().backward()
     assert graphs.count == 1
 
 
