@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco import AnnotationFile, Category, Problem
+from posenet.annotations.coco import AnnotationFile, Category
 from posenet.annotations.left_right import Pair, pair_by_flip_idx
 from posenet.annotations.rules import refuse_errors
 from posenet.errors import DataError
@@ -24,7 +24,7 @@ MIN_SPREAD = 0.1
 FITTING_ROUNDS = 5
 """Number of times that the examples are fitted to the mean shape and the mean shape is computed again."""
 
-_RULES = ("no-keypoints", "text-number", "boolean-visibility", "keypoint-count", "not-a-number")
+_RULES = ("no-keypoints", "keypoint-count", "not-a-number")
 """The rules that matter for a draft."""
 
 
@@ -54,7 +54,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
     chosen = _choose_category(file, category)
     names = chosen.keypoints or ()
     is_example = file.groups_of_names()[names] & file.has_keypoints & ~file.is_crowd
-    joints = file.keypoints.values[is_example & (file.keypoints.problems == Problem.NONE), : len(names)]
+    joints = file.keypoints.values[is_example & file.keypoints.is_usable, : len(names)]
     left_right = pair_by_flip_idx(names, chosen.flip_idx)
     try:
         edges = _category_edges(chosen)

@@ -64,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         add("--json", **SWITCH, help="print the findings as one JSON list, with all places")
         add_config_options(action)
+    fix.add_argument(
+        "--drop",
+        **SWITCH,
+        help="leave out what cannot be repaired, and name it: images, annotations, or the keypoints of an annotation, "
+        "whose place training then ignores",
+    )
     imported = add_action("import", _import, "convert YOLO-pose, or the JSON export of Label Studio, to COCO")
     add = imported.add_argument
     add("source", type=Path, metavar="FILE", help="data.yaml (YOLO-pose) or .json (JSON export of Label Studio)")
@@ -107,12 +113,16 @@ def _lint(args: argparse.Namespace) -> None:
 def _fix(args: argparse.Namespace) -> None:
     check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     exif_frame = load_config(args.config, args.overrides).data.exif_frame
-    fixes = fix_annotations(args.annotations, args.output, args.images, exif_frame, overwrite=args.overwrite)
+    repairs = fix_annotations(
+        args.annotations, args.output, args.images, exif_frame, drop=args.drop, overwrite=args.overwrite
+    )
     messages = sys.stderr if args.json else sys.stdout
-    for kind, count in fixes.items():
+    for kind, count in repairs.counts.items():
         print_message(f"fixed {kind}: {count}", file=messages)
-    if not fixes:
-        print_message("nothing to fix", file=messages)
+    for finding in repairs.left_out:
+        print_message(f"left out {len(finding.places)}: {finding.summary}", file=messages)
+    if not any(repairs):
+        print_message("nothing to repair", file=messages)
     print_message(f"wrote {args.output}", file=messages)
     _print_findings(args, args.output, is_repaired=True)
 
