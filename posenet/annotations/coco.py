@@ -13,6 +13,7 @@ import gc
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +34,7 @@ from posenet.images import (
     oriented_size,
     read_image_file,
 )
-from posenet.messages import truncate_for_message
+from posenet.messages import pluralize, truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -380,6 +381,17 @@ def write_output(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
+
+
+def count_objects(document: Mapping[str, list[Entry]]) -> str:
+    """How many images, and objects of which categories, the content of a COCO file has: "3 images, 5 x bird"."""
+    names = {entry["id"]: _text(entry.get("name", "object")) for entry in document["categories"]}
+    counts = Counter(names[entry["category_id"]] for entry in document["annotations"])
+    objects = [
+        pluralize(count, "person", "people") if name == "person" else f"{count} x {name}"
+        for name, count in counts.items()
+    ]
+    return ", ".join([pluralize(len(document["images"]), "image"), *objects])
 
 
 def select_sections(document: Any, path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:

@@ -217,7 +217,7 @@ def test_every_fault_leads_to_one_finding(codes: Codes, change: Callable[[Docume
 
 
 def test_a_person_whose_keypoints_are_empty_has_none(codes: Codes) -> None:
-    for nothing in ([], None):
+    for nothing in (None, []):
         assert codes(setting("annotations", keypoints=nothing, num_keypoints=0)) == {}
 
 
