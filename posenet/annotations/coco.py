@@ -38,6 +38,7 @@ from posenet.messages import pluralize, truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton import noun_of
 from posenet.threads import map_in_threads
 
 Entry = dict[str, Any]
@@ -383,14 +384,11 @@ def write_output(path: Path, text: str) -> None:
         raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
 
 
-def count_objects(document: Mapping[str, list[Entry]]) -> str:
+def describe_counts(document: Mapping[str, list[Entry]]) -> str:
     """How many images, and objects of which categories, the content of a COCO file has: "3 images, 5 x bird"."""
     names = {entry["id"]: _text(entry.get("name", "object")) for entry in document["categories"]}
     counts = Counter(names[entry["category_id"]] for entry in document["annotations"])
-    objects = [
-        pluralize(count, "person", "people") if name == "person" else f"{count} x {name}"
-        for name, count in counts.items()
-    ]
+    objects = [f"{count} {noun_of(count, name)}" for name, count in counts.items()]
     return ", ".join([pluralize(len(document["images"]), "image"), *objects])
 
 

@@ -72,6 +72,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
             sigmas=COCO.sigmas if names == COCO.file_names else (DEFAULT_SIGMA,) * len(names),
             layout=measure_layout(names, joints),
             drawn=drawn if bridging else (),
+            category=chosen.name or "object",
         )
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
@@ -139,7 +140,7 @@ def _choose_category(file: AnnotationFile, name: str | None) -> Category:
     if any(category.keypoints != found[0].keypoints for category in found):
         names = ", ".join(category.name for category in found)
         raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by --category")
-    return found[0]
+    return found[0] if len(found) == 1 else found[0]._replace(name="object")
 
 
 def _category_edges(category: Category) -> list[Pair]:

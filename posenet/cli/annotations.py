@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from posenet.annotations.coco import count_objects, write_output
+from posenet.annotations.coco import describe_counts, write_output
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
@@ -216,7 +216,7 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
     check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
     write_output(output, json.dumps(document))
     messages = message_stream(output)
-    print_message(count_objects(document), file=messages)
+    print_message(describe_counts(document), file=messages)
     for note in notes:
         print_message(note, file=messages)
     if document["annotations"]:
@@ -256,7 +256,7 @@ def _subset(args: argparse.Namespace) -> None:
 def _write_documents(args: argparse.Namespace, outputs: list[Path], documents: list[dict[str, Any]]) -> None:
     for output, document in zip(outputs, documents):
         write_output(output, json.dumps(document))
-        print_message(f"wrote {output}: {count_objects(document)}", file=message_stream(*outputs))
+        print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*outputs))
 
 
 def _skeleton(args: argparse.Namespace) -> None:
