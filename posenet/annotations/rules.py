@@ -53,6 +53,8 @@ MIN_REACHING = 50
 """At least this many people are needed to report that none has."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
+SHOWN_NAMES = 3
+"""Number of names of keypoints in the text of a finding."""
 SHOWN_CHARACTERS = 1000
 """Length of these places, at most."""
 BOX_MARGIN = 1.5
@@ -310,8 +312,13 @@ def _no_such_keypoints(file: AnnotationFile) -> list[str]:
     if file.skeleton is None or file.category_is_used.any():
         return []
     others = [category.keypoints for category in file.parsed_categories if category.keypoints]
-    found = f"found: {', '.join(others[0])}" if others else "found: none"
-    return [f"{', '.join(file.skeleton.file_names)} ({found})"]
+    found = _first_names(others[0]) if others else "none"
+    return [f"expected {_first_names(file.skeleton.file_names)}, found {found}"]
+
+
+def _first_names(names: Sequence[str]) -> str:
+    count = pluralize(len(names), "keypoint")
+    return f"{count} ({', '.join(names[:SHOWN_NAMES])}{', ...' if len(names) > SHOWN_NAMES else ''})"
 
 
 def _mixed_categories(file: AnnotationFile) -> list[str]:
@@ -540,8 +547,7 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "no-keypoints", "no category has keypoints",
          'give the category "keypoints": names in the order of the annotations', _no_keypoints),
     Rule("error", "no-such-keypoints", "no category has the keypoints of the skeleton",
-         "write the names as the skeleton spells and orders them, or use the skeleton of these annotations "
-         "(--skeleton, model.skeleton for training, a network trained on it for evaluation)", _no_such_keypoints),
+         "use the skeleton of these annotations, which posenet annotations skeleton drafts", _no_such_keypoints),
     Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
          _keypoints_named_twice, "categories"),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",

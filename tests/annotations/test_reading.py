@@ -115,7 +115,10 @@ def scaled(x: float, y: float) -> Change:
 
 INSIDE = "images without a file name in the image folder: 1"
 FAULTS: dict[str, tuple[Change, str]] = {
-    "other keypoints": (category(keypoints=["nose", "tail"]), "found: nose, tail"),
+    "other keypoints": (
+        category(keypoints=["nose", "tail"]),
+        "left_eye, right_eye, ...), found 2 keypoints (nose, tail)",
+    ),
     "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has the keypoints of the skeleton"),
     "keypoints that are no list": (category(keypoints=5), "no category has keypoints"),
     "image id twice": (repeated("images"), "image ids that appear more than once: 1"),
