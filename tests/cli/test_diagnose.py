@@ -133,7 +133,7 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
         (annotations, [results, broken], "result 1 has 1 numbers"),
         (missing, [results], "cannot read annotations"),
         (nobody, [results], "no people"),
-        (chairs, [results], "has 51 numbers as keypoints, but the skeleton of 10 needs 30"),
+        (chairs, [results], "has category_id 1, but the annotated people have 62"),
         (chairs, [results, "--skeleton", "coco"], "expected 17 keypoints (nose, left_eye, right_eye, ...), found 10"),
     ):
         line = refused(capsys, "--annotations", truth, "--output", output, "--results", *words)
