@@ -21,7 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_args
+from typing import Literal, NamedTuple, TypeAlias, Union, get_args
 
 import cv2
 import numpy as np
@@ -29,7 +29,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from posenet.downloading import download_bytes, is_address, without_credentials
 from posenet.errors import ConfigError, DataError
-from posenet.files import open_input, read_input, require_regular_file, write_atomically
+from posenet.files import read_input, require_regular_file, write_atomically
 from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.settings import ExifFrame
 
@@ -211,12 +211,8 @@ def read_annotated_image(
 
 def read_header(path: str | Path) -> ImageHeader:
     """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
-    with _data_errors(path), open_input(path) as file:
-        header = _header_by_pillow(file)  # which reads the beginning alone
-        if header is None:
-            file.seek(0)
-            header = parse_header(np.frombuffer(file.read(), np.uint8))
-        return header
+    with _data_errors(path):
+        return parse_header(read_image_file(path))
 
 
 @contextlib.contextmanager
@@ -232,18 +228,9 @@ def _data_errors(path: str | Path) -> Iterator[None]:
 
 def parse_header(data: np.ndarray) -> ImageHeader:
     """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
-    header = _header_by_pillow(io.BytesIO(data.data))
-    if header is None:
-        height, width = _decode(data).shape[:2]
-        header = ImageHeader(height, width, 1)
-    return header
-
-
-def _header_by_pillow(file: BinaryIO) -> ImageHeader | None:
-    """The header of an image file; None if Pillow cannot read it, or the format has no orientation here."""
     mode = ""
     try:
-        with Image.open(file) as image:
+        with Image.open(io.BytesIO(data.data)) as image:
             mode = image.mode
             if image.format in ORIENTED_FORMATS:
                 return ImageHeader(image.height, image.width, _exif_orientation(image))
@@ -253,7 +240,8 @@ def _header_by_pillow(file: BinaryIO) -> ImageHeader | None:
         pass  # Pillow cannot open the file, but OpenCV may decode it
     if mode == "LAB":
         raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
-    return None
+    height, width = _decode(data).shape[:2]
+    return ImageHeader(height, width, 1)
 
 
 def _exif_orientation(image: Image.Image) -> int:
