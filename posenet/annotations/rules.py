@@ -28,7 +28,7 @@ from posenet.annotations.coco import (
     select_sections,
     write_output,
 )
-from posenet.annotations.people import MIN_AREA, SHARE_OF_BOX
+from posenet.annotations.people import SHARE_OF_BOX
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.messages import pluralize, to_single_line
@@ -345,12 +345,6 @@ def _wrong_crowd_flag(file: AnnotationFile) -> Mask:
     return file.is_used & np.array([entry.get("iscrowd") not in (None, 0, 1) for entry in file.annotations], bool)
 
 
-def _small_area(file: AnnotationFile) -> Mask:
-    claims_keypoints = np.array([bool(entry.get("num_keypoints")) for entry in file.annotations], bool)
-    areas = file.areas.values
-    return file.is_used & ~file.is_crowd & claims_keypoints & (areas > 0) & (areas < MIN_AREA)
-
-
 def _empty_box(file: AnnotationFile) -> Mask:
     return file.is_used & file.boxes.is_usable & (file.boxes.values[:, 2:].min(axis=1) == 0)
 
@@ -653,8 +647,6 @@ RULES: tuple[Rule, ...] = (
          "too high",
          f"write {SHARE_OF_BOX} of the box, the median of COCO's people, or the area of an outline",
          repair.areas_of_boxes),
-    Rule("warning", "small", f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
-         "nothing if they are that small; else correct area", _small_area),
     Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",
          "count the keypoints with visibility above 0; the tools here count them themselves",
          _wrong_count, repair=repair.count_keypoints),

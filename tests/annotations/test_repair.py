@@ -439,8 +439,20 @@ def test_any_damage_is_survived_and_a_second_repair_changes_nothing(tmp_path: Pa
         assert fixes == {}, seed
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "out.json").read_bytes()
         check_that_no_keypoint_is_invented(before, after)
+        outcomes["whole"] += check_what_is_left(path, tmp_path / "dropped.json", folder)
         (tmp_path / "again.json").unlink()
-    assert min(outcomes[kind] for kind in ("refused", "repaired", "left")) >= 0.05 * len(seeds), outcomes
+    assert min(outcomes[kind] for kind in ("refused", "repaired", "left", "whole")) >= 0.05 * len(seeds), outcomes
+
+
+def check_what_is_left(path: Path, output: Path, folder: Path | None) -> bool:
+    """Leave out what cannot be repaired; return whether the rest has no errors any more, and had some."""
+    try:
+        repairs = fix_annotations(path, output, folder, drop=True, overwrite=True)
+    except DataError as error:
+        assert "would be left" in str(error)
+        return False
+    is_whole = not [finding for finding in lint_annotations(output, folder) if finding.severity == "error"]
+    return bool(repairs.left_out) and is_whole
 
 
 def check_that_no_keypoint_is_invented(before: Document, after: Document) -> None:

@@ -160,7 +160,6 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (setting("annotations", num_keypoints=1), "num-keypoints"),
         (moved(0, 50, 50, 0), "unlabelled-place"),
         (moved(0, 0, 0, 2), "labelled-at-zero"),
-        (setting("annotations", area=20), "small"),
         (setting("annotations", segmentation=[1, 1, 9, 1, 9, 9]), "damaged-outline"),
         (setting("annotations", segmentation=[[1, 1, 9, 1]]), "damaged-outline"),
         (setting("annotations", segmentation=[[1, 1, 9, 1, 9, 9, 4]]), "damaged-outline"),
