@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -273,7 +274,7 @@ class AnnotationFile:
         try:
             header = check_image(read_image_file(path))
         except (OSError, ValueError) as error:
-            if not path.exists():
+            if not os.path.exists(path):  # which is also false for a name that is too long
                 return FileCheck(name, "missing")
             return FileCheck(name, "unreadable", re.split(r" \(|;", str(error))[0])
         frame = find_annotated_frame(header, height, width, self.exif_frame)

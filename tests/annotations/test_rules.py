@@ -333,6 +333,9 @@ def test_another_skeleton_is_an_error(codes: Codes) -> None:
 
 def test_image_files_are_compared_with_the_annotations(tmp_path: Path) -> None:
     folder, annotations = write_chairs(tmp_path, "images", 14, seed=1)
+    content = json.loads(annotations.read_text())
+    content["images"][6]["file_name"] = too_long = 5000 * "n"
+    write_annotations(annotations, content)
     (folder / "1.jpg").unlink()
     (folder / "2.jpg").write_bytes(b"")
     (folder / "3.jpg").write_bytes((folder / "3.jpg").read_bytes()[:40])
@@ -342,7 +345,7 @@ def test_image_files_are_compared_with_the_annotations(tmp_path: Path) -> None:
     found = {finding.code: finding.places for finding in lint_annotations(annotations, folder)}
     assert found.keys() == {"missing-file", "unreadable-file", "wrong-size", "resized"}
     empty, cut, vast = found["unreadable-file"]
-    assert (found["missing-file"], empty, vast) == (["1.jpg"], "2.jpg (is empty)", "4.jpg (is too large)")
+    assert (found["missing-file"], empty, vast) == (["1.jpg", too_long], "2.jpg (is empty)", "4.jpg (is too large)")
     assert cut.startswith("3.jpg (")
     assert found["wrong-size"] == [f"5.jpg ({SIDE + 10} x {SIDE}, annotated {SIDE} x {SIDE})"]
     assert found["resized"] == [f"6.jpg ({2 * SIDE} x {2 * SIDE}, annotated {SIDE} x {SIDE})"]
