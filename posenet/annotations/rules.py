@@ -503,7 +503,7 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "file-name", "images without a file name in the image folder",
          "write the path relative to the folder, without .. and without a drive or / at its beginning",
          lambda file: np.array([not name for name in file.file_names], bool), "images",
-         drop=repair.drop_images),
+         repair=repair.shorten_paths, drop=repair.drop_images),
     Rule("error", "missing-file", "images without a file in the image folder",
          "check the folder (--images), and that folders are separated by / and not by \\; restore the files, or delete "
          "the images and annotations",
