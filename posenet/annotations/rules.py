@@ -97,8 +97,7 @@ class Rule:
     drop: Callable[[AnnotationFile, list[int]], None] | None = None
     """Leaves out what stands in the way of the rest, by rows of the section."""
     drop_limit: float = 1.0
-    """Largest number of places, relative to the number of annotations, that are left out. More are not single faults,
-    and then the others are wrong too."""
+    """Largest share of the section that is left out. More are not single faults, and then the others are wrong too."""
     tolerance: float = 0.0
     """Largest number of places, relative to the number of annotations, with which a file is still read."""
     tolerated: int = 0
@@ -118,7 +117,7 @@ class Rule:
         if self.drop is None or isinstance(found, Sequence):
             return None
         rows = list(found) if isinstance(found, Mapping) else np.flatnonzero(found).tolist()
-        if not rows or len(rows) > max(FEW_OUTSIDE, self.drop_limit * len(file.annotations)):
+        if not rows or len(rows) > max(FEW_OUTSIDE, self.drop_limit * len(file.sections[self.section])):
             return None
         finding = self._describe(file, found)
         self.drop(file, rows)

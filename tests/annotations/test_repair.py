@@ -394,6 +394,9 @@ def test_files_that_cannot_be_used_are_left_out_with_their_people(tmp_path: Path
     assert fixes == {"missing-file": 1, "unreadable-file": 1}
     assert [image["id"] for image in fixed["images"]] == [2]
     assert {entry["image_id"] for entry in fixed["annotations"]} == {2}
+    others = [content["images"][0] | {"id": number, "file_name": f"{number}.jpg"} for number in range(4, 30)]
+    content["images"] += others  # more images than annotations
+    assert fix(tmp_path, content, images=folder, drop=True)[1] == {"missing-file": 27, "unreadable-file": 1}
     (folder / names[1]).unlink()
     with pytest.raises(DataError, match=r"nothing of .* would be left; the first reason is images without a file"):
         fix(tmp_path, content, images=folder, drop=True)
