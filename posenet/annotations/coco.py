@@ -9,14 +9,16 @@ Coordinates are pixels, as in the annotation file. For images with an EXIF orien
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import os
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
@@ -33,10 +35,11 @@ from posenet.images import (
     oriented_size,
     read_image_file,
 )
-from posenet.messages import truncate_for_message
+from posenet.messages import pluralize, truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton import noun_of
 from posenet.threads import map_in_threads
 
 Entry = dict[str, Any]
@@ -64,6 +67,8 @@ MAX_OUTLINE = 2e6
 """Largest perimeter of a polygon in pixels, as the sum of the distances along both axes."""
 MAX_NUMBER = 1e12
 """Limit of coordinates and areas, so that sums of them are finite."""
+_DRIVE = re.compile("[A-Za-z]:")
+_SEPARATORS = re.compile(r"[/\\]")
 UNLISTED = -1
 """Row of an image or category that an annotation refers to, if it is not listed."""
 UNUSABLE = -2
@@ -80,16 +85,6 @@ class CocoImage:
     width: int
 
 
-class Problem(IntEnum):
-    """Why numbers of an annotation cannot be used."""
-
-    NONE = 0
-    WRONG_COUNT = 1  # they are missing, or not a list of the expected length
-    NOT_A_NUMBER = 2  # a value is not a number, not finite or larger than ``MAX_NUMBER``
-    TEXT = 3  # numbers are written as text
-    BOOLEAN = 4  # a visibility is true or false
-
-
 class IdColumn(NamedTuple):
     """The ids of N entries, and where they are whole numbers of 64 bits, and repeat that of an earlier entry."""
 
@@ -103,10 +98,12 @@ class IdColumn(NamedTuple):
 
 
 class NumberColumn(NamedTuple):
-    """(A, ...) float64 numbers of the annotations, 0 where they cannot be used; and the (A,) ``Problem`` of each."""
+    """(A, ...) float64 numbers of the annotations, 0 where they cannot be used; (A,) bool: where they are a list of the
+    expected length; and where, also, all are numbers that are finite and below ``MAX_NUMBER``."""
 
     values: np.ndarray
-    problems: np.ndarray
+    is_complete: Mask
+    is_usable: Mask
 
 
 class OutlineColumn(NamedTuple):
@@ -148,6 +145,7 @@ class AnnotationFile:
         skeleton: the expected keypoints; None expects those of the categories in the file.
         folder: folder of the image files; None if it is not known.
         exif_frame: see ``posenet.images.find_annotated_frame``.
+        checked: file checks by name, height and width, which are not repeated; new ones are added.
 
     Attributes:
         image_ids, category_ids, annotation_ids: the ids.
@@ -162,7 +160,7 @@ class AnnotationFile:
         has_image, is_used: (A,) bool: the image is usable; the category is one of those that are used.
         sizes_of_annotations: (A, 2) int64 height, width of the images; zeros without a usable one.
         is_crowd: (A,) bool: ``iscrowd`` marks a region of several people.
-        has_keypoints: (A,) bool: the annotation is used and has ``keypoints``, of any kind.
+        has_keypoints: (A,) bool: the annotation is used and has ``keypoints``, of any kind but not empty.
         keypoints: (A, K, 3) x, y, visibility. Rows of categories with fewer than K keypoints end in zeros.
         is_labelled, num_labelled: (A, K) bool: the visibility is above 0; and (A,) int64, how many are.
         is_labelled_person: (A,) bool: used, not a crowd, with labelled keypoints.
@@ -177,6 +175,7 @@ class AnnotationFile:
         skeleton: Skeleton | None = None,
         folder: str | Path | None = None,
         exif_frame: ExifFrame = DataConfig.exif_frame,
+        checked: dict[tuple[str, int, int], FileCheck] | None = None,
     ) -> None:
         self.path = path
         self.sections = sections
@@ -186,6 +185,7 @@ class AnnotationFile:
         self.skeleton = skeleton
         self.folder = None if folder is None else Path(folder)
         self.exif_frame = exif_frame
+        self._checked = {} if checked is None else checked
         self._parse_images()
         self._parse_categories()
         self._parse_annotations()
@@ -229,31 +229,31 @@ class AnnotationFile:
         self.sizes_of_annotations: np.ndarray = select_rows(self.image_sizes, self.image_rows, 0)
         self.is_used: Mask = select_rows(self.category_is_used, self.category_rows, False)
         self.is_crowd: Mask = np.array([entry.get("iscrowd", 0) in (1, True) for entry in entries], bool)
-        self.has_keypoints: Mask = self.is_used & np.array(["keypoints" in entry for entry in entries], bool)
+        has_list = np.array([entry.get("keypoints") not in (None, []) for entry in entries], bool)
+        self.has_keypoints: Mask = self.is_used & has_list
         self.keypoints = self._parse_keypoints()
         self.is_labelled: Mask = self.keypoints.values[..., 2] > 0
         self.num_labelled: np.ndarray = self.is_labelled.sum(axis=1)
         self.is_labelled_person: Mask = self.is_used & ~self.is_crowd & (self.num_labelled > 0)
-        self.boxes = NumberColumn(*_parse_numbers([entry.get("bbox") for entry in entries], 4))
-        self.has_box: Mask = (self.boxes.problems == Problem.NONE) & (self.boxes.values[:, 2:] > 0).all(axis=1)
-        areas, problems = _parse_numbers([[entry.get("area")] for entry in entries], 1)
-        self.areas = NumberColumn(areas[:, 0], problems)
+        self.boxes = _parse_numbers([entry.get("bbox") for entry in entries], 4)
+        self.has_box: Mask = self.boxes.is_usable & (self.boxes.values[:, 2:] > 0).all(axis=1)
+        areas = _parse_numbers([[entry.get("area")] for entry in entries], 1)
+        self.areas = areas._replace(values=areas.values[:, 0])
 
     def _parse_keypoints(self) -> NumberColumn:
         counts = [len(category.keypoints or ()) for category in self.parsed_categories]
         count_of_row = select_rows(np.array(counts, np.int64), self.category_rows, 0)
         most = max((counts[row] for row in np.flatnonzero(self.category_is_used).tolist()), default=1)
         values = np.zeros((len(self.annotations), most, 3))
-        problems = np.zeros(len(self.annotations), np.int64)
+        is_complete = np.zeros(len(self.annotations), bool)
+        is_usable = np.zeros(len(self.annotations), bool)
         for count in np.unique(count_of_row[self.has_keypoints]).tolist():
             rows = np.flatnonzero(self.has_keypoints & (count_of_row == count))
-            lists = [self.annotations[row]["keypoints"] for row in rows]
-            flat, problems[rows] = _parse_numbers(lists, 3 * count)
-            values[rows, :count] = flat.reshape(len(rows), count, 3)
-        for row in np.flatnonzero(problems == Problem.NOT_A_NUMBER).tolist():
-            if bool in map(type, self.annotations[row]["keypoints"][2::3]):
-                problems[row] = Problem.BOOLEAN
-        return NumberColumn(values, problems)
+            column = _parse_numbers([self.annotations[row]["keypoints"] for row in rows], 3 * count)
+            values[rows, :count] = column.values.reshape(len(rows), count, 3)
+            is_complete[rows] = column.is_complete
+            is_usable[rows] = column.is_usable
+        return NumberColumn(values, is_complete, is_usable)
 
     @cached_property
     def file_checks(self) -> dict[int, FileCheck]:
@@ -261,20 +261,22 @@ class AnnotationFile:
         if self.folder is None:
             return {}
         rows = np.flatnonzero(self.image_is_usable).tolist()
+        keys = {row: (self.file_names[row], *self.image_sizes[row].tolist()) for row in rows}
+        new = [key for key in dict.fromkeys(keys.values()) if key not in self._checked]
         workers = usable_cores()
-        results = map_in_threads(self._check_file, rows, workers=workers, ahead=2 * workers)
-        return dict(progress_bar(zip(rows, results), "images", len(rows)))
+        results = map_in_threads(self._check_file, new, workers=workers, ahead=2 * workers)
+        self._checked.update(progress_bar(zip(new, results), "images", len(new)))
+        return {row: self._checked[key] for row, key in keys.items()}
 
-    def _check_file(self, row: int) -> FileCheck:
-        name = self.file_names[row]
+    def _check_file(self, key: tuple[str, int, int]) -> FileCheck:
+        name, height, width = key
         path = (self.folder or Path()) / name
         try:
             header = check_image(read_image_file(path))
         except (OSError, ValueError) as error:
-            if not path.exists():
+            if not os.path.exists(path):  # which is also false for a name that is too long
                 return FileCheck(name, "missing")
             return FileCheck(name, "unreadable", re.split(r" \(|;", str(error))[0])
-        height, width = self.image_sizes[row].tolist()
         frame = find_annotated_frame(header, height, width, self.exif_frame)
         size = oriented_size(*header.stored_size, frame.orientation)
         if size == (height, width):
@@ -350,8 +352,10 @@ def _unreadable(path: str | Path, error: OSError) -> DataError:
 
 def read_document(path: str | Path) -> Any:
     """Return the unchecked content of a JSON file; ``DataError`` if the file cannot be read or is not JSON."""
+    collects = gc.isenabled()
+    gc.disable()  # a large file makes millions of lists, which are searched for cycles again and again
     try:
-        return json.loads(read_input(path))
+        return json.loads(_read_text(path))  # without its bytes, or there would be two copies in memory
     except OSError as error:
         raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
@@ -363,6 +367,14 @@ def read_document(path: str | Path) -> Any:
         raise DataError(
             f"{path} is not valid JSON ({error}); give an annotation file, and copy or export it again if it is cut off"
         ) from error
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _read_text(path: str | Path) -> str:
+    data = read_input(path)
+    return data.decode(json.detect_encoding(data), "surrogatepass")
 
 
 def write_output(path: Path, text: str) -> None:
@@ -371,6 +383,14 @@ def write_output(path: Path, text: str) -> None:
         write_atomically(path, text.encode())
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
+
+
+def describe_counts(document: Mapping[str, list[Entry]]) -> str:
+    """How many images, and objects of which categories, the content of a COCO file has: "3 images, 5 x bird"."""
+    names = {entry["id"]: _text(entry.get("name", "object")) for entry in document["categories"]}
+    counts = Counter(names[entry["category_id"]] for entry in document["annotations"])
+    objects = [f"{count} {noun_of(count, name)}" for name, count in counts.items()]
+    return ", ".join([pluralize(len(document["images"]), "image"), *objects])
 
 
 def select_sections(document: Any, path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:
@@ -449,11 +469,6 @@ def _is_polygon(polygon: Any) -> bool:
     return bool(np.abs(edges).sum() <= MAX_OUTLINE)
 
 
-def is_flat_outline(outline: object) -> bool:
-    """Whether a ``segmentation`` is one list of numbers instead of a list of polygons."""
-    return isinstance(outline, list) and len(outline) > 0 and {type(value) for value in outline} <= {int, float}
-
-
 def is_file(folder: Path | None, name: str) -> bool:
     """Whether a file is in the folder; False without a folder."""
     try:
@@ -480,24 +495,6 @@ def whole_number(value: object) -> int | None:
     return number if is_integer(number) else None
 
 
-def number_from_text(value: object) -> Any:
-    """The number that a text means, such as 12.5 for "12.5"; other values as they are."""
-    if not isinstance(value, str) or len(value) > 40:
-        return value
-    try:
-        whole = whole_number(value)
-        return float(value) if whole is None else whole
-    except ValueError:
-        return value
-
-
-def is_text_of_numbers(values: Sequence[object]) -> bool:
-    """Whether some of the values are text, and all are numbers or text that means a number."""
-    if str not in set(map(type, values)):
-        return False
-    return _are_numbers([number_from_text(value) for value in values])
-
-
 def _are_numbers(values: Sequence[Any]) -> bool:
     """Whether all values are finite numbers below ``MAX_NUMBER``; True and False are not numbers."""
     try:
@@ -521,12 +518,10 @@ def _parse_ids(entries: Sequence[Entry]) -> IdColumn:
 
 
 def _parse_file_name(name: Any) -> str:
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not name.isprintable():
         return ""
-    windows = PureWindowsPath(name)
-    posix = PurePosixPath(name)
-    leaves_folder = ".." in posix.parts + windows.parts or posix.root or windows.anchor
-    return "" if leaves_folder or not name.isprintable() else name
+    leaves_folder = name.startswith(("/", "\\")) or _DRIVE.match(name) or ".." in _SEPARATORS.split(name)
+    return "" if leaves_folder else name
 
 
 def _parse_category(entry: Entry) -> Category:
@@ -540,18 +535,13 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else truncate_for_message(value)
 
 
-def _parse_numbers(lists: Sequence[Any], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Convert lists of ``count`` numbers to (N, count) float64, zeros for other lists; and find the (N,) problems."""
-    problems = np.array([_find_problem(numbers, count) for numbers in lists], np.int64).reshape(len(lists))
+def _parse_numbers(lists: Sequence[Any], count: int) -> NumberColumn:
+    """Convert lists of ``count`` numbers to (N, count) float64, zeros for other lists."""
+    is_complete = np.array([type(numbers) is list and len(numbers) == count for numbers in lists], bool)
+    is_usable = is_complete.copy()
+    for row in np.flatnonzero(is_complete).tolist():
+        is_usable[row] = _are_numbers(lists[row])
     values = np.zeros((len(lists), count))
-    rows = np.flatnonzero(problems == Problem.NONE)
-    values[rows] = np.array([lists[row] for row in rows.tolist()], np.float64).reshape(-1, count)
-    return values, problems
-
-
-def _find_problem(numbers: Any, count: int) -> Problem:
-    if type(numbers) is not list or len(numbers) != count or numbers == [None]:
-        return Problem.WRONG_COUNT
-    if _are_numbers(numbers):
-        return Problem.NONE
-    return Problem.TEXT if is_text_of_numbers(numbers) else Problem.NOT_A_NUMBER
+    rows = np.flatnonzero(is_usable).tolist()
+    values[rows] = np.array([lists[row] for row in rows], np.float64).reshape(-1, count)
+    return NumberColumn(values, is_complete, is_usable)

@@ -136,7 +136,7 @@ def box_of_points(points: np.ndarray) -> list[float] | None:
 def is_box_of_points(box: Sequence[float], points: np.ndarray) -> bool:
     """Whether a box is the one around (N, 2) points."""
     around = box_of_points(points)
-    return around is not None and np.allclose(box, around, rtol=0, atol=BOX_TOLERANCE)
+    return around is not None and all(abs(a - b) <= BOX_TOLERANCE for a, b in zip(box, around))
 
 
 def estimate_area(box: Sequence[float], points: np.ndarray) -> float:

@@ -10,10 +10,10 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,19 +21,16 @@ from posenet.annotations import left_right, repair
 from posenet.annotations.coco import (
     UNLISTED,
     AnnotationFile,
+    FileCheck,
     Mask,
-    Problem,
-    is_file,
-    is_flat_outline,
     list_image_files,
     read_document,
     select_sections,
     write_output,
 )
-from posenet.annotations.people import MIN_AREA, SHARE_OF_BOX
+from posenet.annotations.people import SHARE_OF_BOX
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
-from posenet.images import AnnotatedFrame
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
@@ -54,10 +51,10 @@ REACH = 0.8
 """Of the people in COCO's files, two in five have a keypoint beyond this share of the width or the height."""
 MIN_REACHING = 50
 """At least this many people are needed to report that none has."""
-LINT_ONLY = 1.0
-"""Tolerance of errors that reading does not look for: they do not affect it, or it finds them without the rule."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
+SHOWN_NAMES = 3
+"""Number of names of keypoints in the text of a finding."""
 SHOWN_CHARACTERS = 1000
 """Length of these places, at most."""
 BOX_MARGIN = 1.5
@@ -72,13 +69,13 @@ MIN_SIDE = 16
 MIN_PERCENT_SIDE = 200
 """Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
 MIN_EXAMPLES = 20
-"""If the boxes do not contradict percentages, at least this many annotations are needed to report them."""
+"""At least this many people are needed to report percentages."""
 
 _log = logging.getLogger(__name__)
 
-Places = Mask | Sequence[object]
-"""Where a problem is: a mask over the entries of a section; or a list of texts, in which None stands for the whole
-file."""
+Places = Mask | Mapping[int, str] | Sequence[object]
+"""Where a problem is: a mask over the entries of a section; texts by the rows of entries; or a list of texts, in which
+None stands for the whole file."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +91,44 @@ class Rule:
     remedy: str
     find: Callable[[AnnotationFile], Places]
     section: str = "annotations"
-    """The section of a mask, whose places are the ids of its entries."""
+    """The section whose entries a mask or rows stand for. The places of a mask are their ids."""
     repair: Callable[[AnnotationFile, Counter[str]], None] | None = None
     """Repairs what can be derived, and counts it; see ``posenet.annotations.repair``."""
+    drop: Callable[[AnnotationFile, list[int]], None] | None = None
+    """Leaves out what stands in the way of the rest, by rows of the section."""
+    drop_limit: float = 1.0
+    """Largest share of the section that is left out. More are not single faults, and then the others are wrong too."""
     tolerance: float = 0.0
     """Largest number of places, relative to the number of annotations, with which a file is still read."""
     tolerated: int = 0
     """Number of places with which a file of any size is still read."""
+    is_read: bool = True
+    """Whether reading looks for an error: not if it does not affect reading, or is found without the rule."""
+    unless: Collection[str] = ()
+    """Codes of problems that explain this one, which is not looked for then."""
 
     def check(self, file: AnnotationFile) -> Finding | None:
         """The problem with its places in the file; None if the file does not have it."""
+        return self._describe(file, self.find(file))
+
+    def leave_out(self, file: AnnotationFile) -> Finding | None:
+        """Leave out the entries with the problem, or what is wrong in them; None if there are none, or too many."""
         found = self.find(file)
+        if self.drop is None or isinstance(found, Sequence):
+            return None
+        rows = list(found) if isinstance(found, Mapping) else np.flatnonzero(found).tolist()
+        if not rows or len(rows) > max(FEW_OUTSIDE, self.drop_limit * len(file.sections[self.section])):
+            return None
+        finding = self._describe(file, found)
+        self.drop(file, rows)
+        return finding
+
+    def _describe(self, file: AnnotationFile, found: Places) -> Finding | None:
         if isinstance(found, np.ndarray):
             entries = file.sections[self.section]
             found = [entries[row].get("id") for row in np.flatnonzero(found).tolist()]
-        places = [str(place) for place in found if place is not None]
+        texts = found.values() if isinstance(found, Mapping) else found
+        places = [str(place) for place in texts if place is not None]
         return Finding(self.severity, self.code, self.message, self.remedy, places) if found else None
 
 
@@ -149,11 +169,12 @@ def lint_annotations(
     sections = select_sections(read_document(path), path)
     file = AnnotationFile(path, sections, skeleton, images, exif_frame)
     findings: dict[str, Finding] = {}
-    for finding in filter(None, (rule.check(file) for rule in RULES)):
-        if finding.code in findings:
-            findings[finding.code].places.extend(finding.places)
-        else:
-            findings[finding.code] = finding
+    for rule in RULES:
+        finding = rule.check(file) if findings.keys().isdisjoint(rule.unless) else None
+        if finding is not None and rule.code in findings:
+            findings[rule.code].places.extend(finding.places)
+        elif finding is not None:
+            findings[rule.code] = finding
     return sorted(findings.values(), key=lambda finding: finding.severity)
 
 
@@ -166,6 +187,8 @@ def describe_errors(path: str | Path, findings: Sequence[Finding], is_repaired: 
     remedy = "fix them as the findings describe"
     if not is_repaired and any(code in errors for code in repairable(findings)):
         remedy += ", after posenet annotations fix has repaired what it can"
+    if any(rule.code in errors and rule.drop is not None for rule in RULES):
+        remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
     return f"{path} has {found} ({', '.join(errors)}); {remedy}"
 
 
@@ -182,7 +205,7 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
     The ``codes`` are those of the rules that matter; None for all that do not need the image files.
     """
     for rule in RULES:
-        is_wanted = rule.tolerance < LINT_ONLY if codes is None else rule.code in codes
+        is_wanted = rule.is_read if codes is None else rule.code in codes
         finding = rule.check(file) if rule.severity == "error" and is_wanted else None
         if finding is None:
             continue
@@ -193,24 +216,34 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
         _log.warning("%s: %s; %s", file.path, finding.summary, rule.remedy)
 
 
+class Repairs(NamedTuple):
+    """What ``fix_annotations`` has done."""
+
+    counts: dict[str, int]  # by what was repaired
+    left_out: list[Finding]
+
+
 def fix_annotations(
     path: str | Path,
     output: str | Path,
     images: str | Path | None = None,
     exif_frame: ExifFrame = DataConfig.exif_frame,
     *,
+    drop: bool = False,
     overwrite: bool = False,
-) -> dict[str, int]:
-    """Write a repaired copy of a COCO keypoint file, completely or not at all; return the number of repairs by kind.
+) -> Repairs:
+    """Write a repaired copy of a COCO keypoint file, completely or not at all.
 
     Args:
         images: folder of the image files, which determine sizes and file names; None leaves both as they are.
         exif_frame: frame of missing sizes of images with an EXIF orientation.
+        drop: leave out what cannot be repaired: images with their annotations, annotations, or only the keypoints of
+            an annotation, whose place the loss then ignores.
         overwrite: replace ``output`` if it exists. Neither the file nor an image that it lists is ever replaced.
 
     Raises:
-        DataError: ``path`` cannot be read or is not a COCO file, or ``output`` is an input, exists or cannot be
-            written.
+        DataError: ``path`` cannot be read or is not a COCO file, ``output`` is an input, exists or cannot be written,
+            or everything would be left out.
     """
     path = Path(path)
     output = Path(output)
@@ -219,15 +252,28 @@ def fix_annotations(
     check_outputs([output], itertools.chain([path], list_image_files(path, images)), overwrite=overwrite)
     document = read_document(path)
     sections = select_sections(document, path)
-    fixes: Counter[str] = Counter()
-    file = AnnotationFile(path, sections, None, images, exif_frame)
+    file_checks: dict[tuple[str, int, int], FileCheck] = {}
+
+    def parse() -> AnnotationFile:
+        return AnnotationFile(path, sections, None, images, exif_frame, file_checks)
+
+    file = parse()
+    counts: Counter[str] = Counter()
     for repair_one in (rule.repair for rule in RULES if rule.repair is not None):
-        num_done = fixes.total()
-        repair_one(file, fixes)
-        if fixes.total() > num_done:
-            file = AnnotationFile(path, sections, None, images, exif_frame)
+        num_done = counts.total()
+        repair_one(file, counts)
+        if counts.total() > num_done:
+            file = parse()
+    left_out: list[Finding] = []
+    for rule in RULES if drop else ():
+        finding = rule.leave_out(file) if rule.severity == "error" else None
+        if finding is not None:
+            left_out.append(finding)
+            file = parse()
+    if left_out and not (file.images and file.annotations):
+        raise DataError(f"nothing of {path} would be left; the first reason is {left_out[0].summary}")
     write_output(output, json.dumps(document))
-    return dict(fixes)
+    return Repairs(dict(counts), left_out)
 
 
 # Images and their files
@@ -238,14 +284,10 @@ def _repeated_files(file: AnnotationFile) -> list[str]:
     return [name for name, count in names.items() if count > 1]
 
 
-def _files_with(file: AnnotationFile, problem: str) -> list[str]:
-    """The names of the files with a problem, and the details of it."""
-    checks = [check for check in file.file_checks.values() if check.problem == problem]
-    return [f"{check.name} ({check.details})" if check.details else check.name for check in checks]
-
-
-def _missing_files(file: AnnotationFile) -> list[str]:
-    return [name for name in _files_with(file, "missing") if "\\" not in name]  # a backslash is a finding already
+def _files_with(file: AnnotationFile, problem: str) -> dict[int, str]:
+    """The files with a problem, and the details of it, by the rows of the images."""
+    checks = {row: check for row, check in file.file_checks.items() if check.problem == problem}
+    return {row: f"{check.name} ({check.details})" if check.details else check.name for row, check in checks.items()}
 
 
 def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
@@ -269,8 +311,13 @@ def _no_such_keypoints(file: AnnotationFile) -> list[str]:
     if file.skeleton is None or file.category_is_used.any():
         return []
     others = [category.keypoints for category in file.parsed_categories if category.keypoints]
-    found = f"found: {', '.join(others[0])}" if others else "found: none"
-    return [f"{', '.join(file.skeleton.file_names)} ({found})"]
+    found = _first_names(others[0]) if others else "none"
+    return [f"expected {_first_names(file.skeleton.file_names)}, found {found}"]
+
+
+def _first_names(names: Sequence[str]) -> str:
+    count = pluralize(len(names), "keypoint")
+    return f"{count} ({', '.join(names[:SHOWN_NAMES])}{', ...' if len(names) > SHOWN_NAMES else ''})"
 
 
 def _mixed_categories(file: AnnotationFile) -> list[str]:
@@ -294,27 +341,11 @@ def _in_another_category(file: AnnotationFile) -> Mask:
 
 
 def _wrong_crowd_flag(file: AnnotationFile) -> Mask:
-    return file.is_used & np.array([entry.get("iscrowd", 0) not in (0, 1) for entry in file.annotations], bool)
-
-
-def _has_text(file: AnnotationFile) -> Mask:
-    columns = (file.keypoints, file.boxes, file.areas)
-    return file.is_used & np.any([column.problems == Problem.TEXT for column in columns], axis=0)
-
-
-def _no_area(file: AnnotationFile) -> Mask:
-    is_missing = ~np.isin(file.areas.problems, (Problem.NONE, Problem.TEXT))
-    return file.is_used & (is_missing | (file.areas.values < 0))
-
-
-def _small_area(file: AnnotationFile) -> Mask:
-    claims_keypoints = np.array([bool(entry.get("num_keypoints")) for entry in file.annotations], bool)
-    areas = file.areas.values
-    return file.is_used & ~file.is_crowd & claims_keypoints & (areas > 0) & (areas < MIN_AREA)
+    return file.is_used & np.array([entry.get("iscrowd") not in (None, 0, 1) for entry in file.annotations], bool)
 
 
 def _empty_box(file: AnnotationFile) -> Mask:
-    return file.is_used & (file.boxes.problems == Problem.NONE) & (file.boxes.values[:, 2:].min(axis=1) == 0)
+    return file.is_used & file.boxes.is_usable & (file.boxes.values[:, 2:].min(axis=1) == 0)
 
 
 def _box_outside(file: AnnotationFile) -> Mask:
@@ -323,25 +354,21 @@ def _box_outside(file: AnnotationFile) -> Mask:
     return file.is_used & file.has_box & file.has_image & (ends > limits).any(axis=1)
 
 
-def _flat_outline(file: AnnotationFile) -> Mask:
-    return file.is_used & np.array([is_flat_outline(entry.get("segmentation")) for entry in file.annotations], bool)
-
-
 def _wrong_count(file: AnnotationFile) -> Mask:
     stated = [entry.get("num_keypoints") for entry in file.annotations]
     differs = [value is not None and value != count for value, count in zip(stated, file.num_labelled.tolist())]
-    return file.has_keypoints & (file.keypoints.problems == Problem.NONE) & np.array(differs, bool)
+    return file.has_keypoints & file.keypoints.is_usable & np.array(differs, bool)
 
 
 def _outside(file: AnnotationFile) -> Mask:
     """Some labelled keypoints are outside the image, and not because the size is that of the other frame."""
-    swapped = _fits_only_displayed(file)
-    return ~_inside(file, file.sizes_of_annotations) & file.has_image & ~swapped
+    is_inside = repair.are_inside(file, file.sizes_of_annotations)
+    return ~is_inside & file.has_image & ~repair.fits_only_displayed(file)
 
 
 def _unreached(file: AnnotationFile) -> list[None]:
     is_person = file.is_labelled_person & file.has_image
-    if is_person.sum() < MIN_REACHING or _are_mostly_fractions(file) or _percent(file):
+    if is_person.sum() < MIN_REACHING:
         return []
     limits = REACH * file.sizes_of_annotations[is_person, ::-1]
     points = np.where(file.is_labelled[..., None], file.keypoints.values[..., :2], 0)[is_person].max(axis=1)
@@ -349,24 +376,10 @@ def _unreached(file: AnnotationFile) -> list[None]:
     return [] if (np.maximum(points, ends) > limits).any() else [None]
 
 
-def _exif_swapped(file: AnnotationFile) -> list[str]:
-    rows = np.flatnonzero(_fits_only_displayed(file)).tolist()
-    names = [file.file_names[file.image_rows[row]] for row in rows]
-    return [f"{name} (annotation {file.annotation_ids.values[row]})" for name, row in zip(names, rows)]
-
-
-def _fits_only_displayed(file: AnnotationFile) -> Mask:
-    """(A,) bool: the image has the size of its stored pixels, but the keypoints fit only the displayed image."""
-    sideways = [row for row, check in file.file_checks.items() if check.frame == AnnotatedFrame(1, "size")]
-    sizes = file.sizes_of_annotations
-    return np.isin(file.image_rows, sideways) & ~_inside(file, sizes) & _inside(file, sizes[:, ::-1])
-
-
-def _inside(file: AnnotationFile, sizes: np.ndarray) -> Mask:
-    """(A,) bool: all labelled keypoints are in an image of (A, 2) height, width; those on its edge are."""
-    points = file.keypoints.values[..., :2]
-    is_inside = ((points >= 0) & (points <= sizes[:, None, ::-1])).all(axis=2)
-    return (is_inside | ~file.is_labelled).all(axis=1)
+def _exif_swapped(file: AnnotationFile) -> dict[int, str]:
+    rows = np.flatnonzero(repair.fits_only_displayed(file)).tolist()
+    ids = {int(file.image_rows[row]): file.annotation_ids.values[row] for row in rows}
+    return {image: f"{file.file_names[image]} (annotation {number})" for image, number in ids.items()}
 
 
 def _same_keypoints(file: AnnotationFile) -> Mask:
@@ -380,7 +393,7 @@ def _same_keypoints(file: AnnotationFile) -> Mask:
 
 
 def _nothing_labelled(file: AnnotationFile) -> list[None]:
-    is_readable = (file.keypoints.problems == Problem.NONE).all()
+    is_readable = file.keypoints.is_usable[file.has_keypoints].all()
     is_missing = file.category_is_used.any() and is_readable and not file.is_labelled_person.any()
     return [None] if is_missing else []
 
@@ -399,32 +412,19 @@ def _normalised(file: AnnotationFile) -> Mask:
     return is_candidate & (_largest_coordinate(file) > 0)
 
 
-def _are_mostly_fractions(file: AnnotationFile) -> bool:
-    """Whether most people are in fractions. Others, of one keypoint or a little beyond 1, then probably are too."""
-    return bool(2 * _normalised(file).sum() > file.is_labelled_person.sum())
-
-
 def _percent(file: AnnotationFile) -> list[None]:
-    """No keypoint is beyond 100, in images that are larger."""
-    is_person = file.is_labelled_person & ~_normalised(file)
-    sides = file.sizes_of_annotations[is_person & file.has_image].max(axis=1)
-    largest = _largest_coordinate(file)[is_person]
-    if _are_mostly_fractions(file):
+    """No keypoint of many people is beyond 100, in images that are larger."""
+    is_person = file.is_labelled_person & file.has_image
+    if is_person.sum() < MIN_EXAMPLES or _largest_coordinate(file)[is_person].max() > 100:
         return []
-    if not len(sides) or np.median(sides) <= MIN_PERCENT_SIDE or largest.max() > 100:
-        return []
-    is_outside = (_distances_from_box(file) > OUTSIDE_BOX).sum(axis=1) >= 0.5 * file.num_labelled
-    num_misplaced = np.count_nonzero(is_outside & is_person & file.has_box)
-    is_certain = len(largest) >= MIN_EXAMPLES or num_misplaced > len(largest) / 2
-    return [None] if is_certain else []
+    is_large = np.median(file.sizes_of_annotations[is_person].max(axis=1)) > MIN_PERCENT_SIDE
+    return [None] if is_large else []
 
 
 def _box_elsewhere(file: AnnotationFile) -> Mask:
     """Half of the labelled keypoints, and more than one, are outside the box; all False unless of many people."""
-    if _percent(file) or _are_mostly_fractions(file):
-        return np.zeros(len(file.annotations), bool)
     num_outside = (_distances_from_box(file) > OUTSIDE_BOX).sum(axis=1)
-    is_person = file.is_labelled_person & file.has_box & ~_normalised(file)
+    is_person = file.is_labelled_person & file.has_box
     return _if_many(is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.num_labelled), is_person)
 
 
@@ -460,10 +460,7 @@ def _if_many(found: Mask, people: Mask) -> Mask:
 
 
 def _far_from_box(file: AnnotationFile) -> Mask:
-    if _percent(file) or _are_mostly_fractions(file):
-        return np.zeros(len(file.annotations), bool)
-    is_far = (_distances_from_box(file) > FAR).any(axis=1)
-    return file.is_labelled_person & file.has_box & is_far & ~_normalised(file)
+    return file.is_labelled_person & file.has_box & (_distances_from_box(file) > FAR).any(axis=1)
 
 
 def _largest_coordinate(file: AnnotationFile) -> np.ndarray:
@@ -486,14 +483,14 @@ def _distances_from_box(file: AnnotationFile) -> np.ndarray:
 RULES: tuple[Rule, ...] = (
     # Ids
     Rule("error", "image-id", "images without a whole number as id", "number the images: 1, 2, 3 ...",
-         lambda file: ~file.image_ids.is_whole, "images", repair.make_ids_whole),
+         lambda file: ~file.image_ids.is_whole, "images", repair.number_ids, repair.drop_images),
     Rule("error", "category-id", "categories without a whole number as id", "number the categories: 1, 2, 3 ...",
          lambda file: ~file.category_ids.is_whole, "categories"),
     Rule("error", "annotation-id", "annotations without a whole number as id", "number the annotations: 1, 2, 3 ...",
          lambda file: ~file.annotation_ids.is_whole),
     Rule("error", "duplicate-image-id", "image ids that appear more than once",
          "give different images different ids, and delete copies of the same one",
-         lambda file: file.image_ids.is_repeated, "images", repair.renumber_repeated_ids),
+         lambda file: file.image_ids.is_repeated, "images", drop=repair.drop_images),
     Rule("error", "duplicate-category-id", "category ids that appear more than once",
          "give different categories different ids, and delete copies of the same one",
          lambda file: file.category_ids.is_repeated, "categories"),
@@ -504,30 +501,28 @@ RULES: tuple[Rule, ...] = (
     # Images and their files
     Rule("error", "file-name", "images without a file name in the image folder",
          "write the path relative to the folder, without .. and without a drive or / at its beginning",
-         lambda file: np.array([not name for name in file.file_names], bool), "images"),
-    Rule("error", "backslash", "file names with backslashes, which only Windows reads",
-         "separate folders by /, on any system",
-         lambda file: [name for name in file.file_names if "\\" in name and not is_file(file.folder, name)],
-         repair=repair.separate_folders_by_slashes, tolerance=LINT_ONLY),
+         lambda file: np.array([not name for name in file.file_names], bool), "images",
+         repair=repair.shorten_paths, drop=repair.drop_images),
     Rule("error", "missing-file", "images without a file in the image folder",
-         "check the folder (--images); restore the files, or delete the images and annotations",
-         _missing_files, repair=repair.shorten_paths, tolerance=LINT_ONLY),
+         "check the folder (--images), and that folders are separated by / and not by \\; restore the files, or delete "
+         "the images and annotations",
+         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images, is_read=False),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",
-         lambda file: _files_with(file, "unreadable"), tolerance=LINT_ONLY),
+         lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images, is_read=False),
     Rule("error", "image-size", "images without a width and a height in whole pixels",
          "write the size of the image in which the keypoints were placed",
-         lambda file: ~file.has_size, "images", repair.complete_sizes),
+         lambda file: ~file.has_size, "images", repair.complete_sizes, repair.drop_images),
     Rule("error", "wrong-size", "images of other proportions than annotated",
          "restore the images that were annotated, or correct width and height if the keypoints fit these images",
-         lambda file: _files_with(file, "proportions"), tolerance=LINT_ONLY),
+         lambda file: _files_with(file, "proportions"), "images", drop=repair.drop_images, is_read=False),
     Rule("warning", "resized", "images of another size than annotated, but of its proportions",
          "nothing if the images were resized: all tools scale the annotations; else correct width and height",
-         lambda file: _files_with(file, "size")),
+         lambda file: _files_with(file, "size"), "images"),
     Rule("error", "exif-swapped", "images with an EXIF orientation whose keypoints are outside the stored pixels, but "
          "inside the displayed image",
          "swap width and height of these images, so that they are those of the displayed image; keep the keypoints",
-         _exif_swapped, repair=repair.swap_sizes, tolerance=LINT_ONLY),
+         _exif_swapped, "images", repair.swap_sizes, repair.drop_images, is_read=False),
     Rule("warning", "exif-by-size", "images with an EXIF orientation, annotated in the frame that their width and "
          "height show",
          "nothing: all tools follow the size; keep width and height as they are, and the files too",
@@ -545,8 +540,7 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "no-keypoints", "no category has keypoints",
          'give the category "keypoints": names in the order of the annotations', _no_keypoints),
     Rule("error", "no-such-keypoints", "no category has the keypoints of the skeleton",
-         "write the names as the skeleton spells and orders them, or use the skeleton of these annotations "
-         "(--skeleton, model.skeleton for training, a network trained on it for evaluation)", _no_such_keypoints),
+         "use the skeleton of these annotations, which posenet annotations skeleton drafts", _no_such_keypoints),
     Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
          _keypoints_named_twice, "categories"),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",
@@ -556,50 +550,47 @@ RULES: tuple[Rule, ...] = (
          "train one network for each: the tools leave out the categories that do not fit its skeleton",
          _mixed_categories),
     Rule("error", "no-image", "annotations of images that are not listed", "list the image, or delete the annotation",
-         lambda file: file.image_rows == UNLISTED),
+         lambda file: file.image_rows == UNLISTED, drop=repair.drop_annotations),
     Rule("error", "no-such-category", "annotations of categories that are not listed",
-         "correct category_id, or list the category", lambda file: file.category_rows == UNLISTED),
+         "correct category_id, or list the category", lambda file: file.category_rows == UNLISTED,
+         drop=repair.drop_annotations),
     Rule("warning", "no-category", "annotations with keypoints in a category that lists none, which are left out",
          "correct category_id", _in_another_category),
 
     # Keypoints
-    Rule("error", "text-number", "annotations with numbers in quotation marks",
-         "write the numbers in keypoints, bbox and area without quotation marks",
-         _has_text, repair=repair.convert_text),
-    Rule("error", "boolean-visibility", "annotations with true or false as the visibility of keypoints",
-         "write 2 for visible, 1 for hidden, and 0, 0, 0 for not labelled",
-         lambda file: file.keypoints.problems == Problem.BOOLEAN, repair=repair.convert_boolean_visibilities),
     Rule("error", "keypoint-count", "annotations without x, y, visibility for every keypoint of their category",
          "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled",
-         lambda file: file.keypoints.problems == Problem.WRONG_COUNT),
+         lambda file: file.has_keypoints & ~file.keypoints.is_complete, drop=repair.drop_keypoints),
     Rule("error", "not-a-number", "annotations with keypoints that are not finite numbers",
-         "correct the values; write 0, 0, 0 only for a keypoint that is not labelled",
-         lambda file: file.keypoints.problems == Problem.NOT_A_NUMBER),
+         "write numbers, not text in quotation marks and not true or false; write 0, 0, 0 only for a keypoint that is "
+         "not labelled",
+         lambda file: file.has_keypoints & file.keypoints.is_complete & ~file.keypoints.is_usable,
+         drop=repair.drop_keypoints),
     Rule("error", "visibility", "annotations with a visibility other than 0, 1 and 2",
          "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
-         lambda file: (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1)),
+         lambda file: (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1),
+         drop=repair.drop_keypoints, drop_limit=OUTSIDE),
     Rule("error", "nothing-labelled", "no annotation has a labelled keypoint",
          "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled",
-         _nothing_labelled, tolerance=LINT_ONLY),
+         _nothing_labelled, is_read=False),
     Rule("warning", "only-hidden", "no keypoint has visibility 2: all are labelled as hidden",
          "write 2 for visible keypoints; some tools write 1 for labelled and 0 for not labelled",
          _only_hidden, repair=repair.make_hidden_visible),
     Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
-         "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised),
+         "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised,
+         drop=repair.drop_keypoints, drop_limit=OUTSIDE),
     Rule("error", "percent", "no keypoint is beyond 100 on either axis, in larger images: percentages of the image, "
          "not pixels",
          "multiply x by width / 100 and y by height / 100 of the image, in boxes too if they are percentages",
-         _percent),
-    Rule("warning", "flat-outline", "outlines that are one list of numbers, which are not used; the box replaces them",
-         "write a list of polygons: [[x, y, x, y, ...]]", _flat_outline, repair=repair.wrap_flat_outlines),
+         _percent, unless=("normalised",)),
     Rule("error", "outside", "annotations with labelled keypoints outside their image",
          "if images were resized, scale keypoints, boxes and outlines too, or restore the images; if images may be "
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
          "outside, write 0, 0, 0 for them",
-         _outside, repair=repair.move_keypoints_to_edge, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
+         _outside, drop=repair.drop_keypoints, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
     Rule("warning", "unreached", "no keypoint or box reaches the right or the lower fifth of an image",
          "look at some with posenet build-hdf5 --preview; if images were enlarged after they were annotated, scale "
-         "keypoints, boxes and outlines too", _unreached),
+         "keypoints, boxes and outlines too", _unreached, unless=("normalised", "percent")),
     Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "
          "not used",
          "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",
@@ -611,48 +602,50 @@ RULES: tuple[Rule, ...] = (
          "delete the copy", _same_keypoints),
 
     # Boxes, areas and outlines
-    Rule("error", "crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1",
-         _wrong_crowd_flag, repair=repair.fill_crowd_flags),
+    Rule("error", "crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1", _wrong_crowd_flag,
+         drop=repair.drop_annotations),
     Rule("error", "outline-number", "outlines with a non-finite number",
          "correct the segmentation, or delete it and use the box",
-         lambda file: file.outlines.is_infinite),
+         lambda file: file.outlines.is_infinite, drop=repair.drop_outlines),
     Rule("warning", "damaged-outline", "outlines that are damaged, or of an image of another size: the box replaces "
          "what cannot be used",
-         "write polygons of three or more points, or run lengths of the image's size",
-         lambda file: file.outlines.is_damaged & ~_flat_outline(file)),
-    Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height",
-         lambda file: file.is_used & ~np.isin(file.boxes.problems, (Problem.NONE, Problem.TEXT)),
-         repair=repair.compute_boxes),
+         "write a list of polygons, [[x, y, x, y, ...]], each of three or more points, or run lengths of the image's "
+         "size",
+         lambda file: file.outlines.is_damaged),
+    Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height, in numbers",
+         lambda file: file.is_used & ~file.boxes.is_usable,
+         repair=repair.compute_boxes, drop=repair.drop_annotations),
     Rule("error", "empty-box", "boxes without a width or a height",
          "write bbox as x, y, width, height, not as two corners",
-         lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1)),
+         lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1),
+         drop=repair.drop_annotations, drop_limit=OUTSIDE),
     Rule("error", "empty-box", "boxes without a width or a height",
-         "write bbox as x, y, width, height, not as two corners", _empty_box, tolerance=FEW),
+         "write bbox as x, y, width, height, not as two corners", _empty_box, drop=repair.drop_annotations,
+         tolerance=FEW),
     Rule("error", "box-outside", "boxes that reach far beyond their image",
          "write bbox as x, y, width, height, not as two corners",
-         _box_outside, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
+         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
     Rule("error", "box-elsewhere", "annotations with most labelled keypoints outside their own box",
          "write keypoints and bbox in pixels of the same image, keypoints as x, y, visibility, and bbox as x, y of the "
          "upper left corner, width, height",
-         _box_elsewhere),
+         _box_elsewhere, unless=("normalised", "percent")),
     Rule("error", "outline-elsewhere", "annotations whose outline and box are at different places",
          "write segmentation and bbox in pixels of the same image", _outline_elsewhere),
     Rule("warning", "far-from-box", "annotations with labelled keypoints far outside their own box",
          "look at the image; correct the box, or the keypoints if they belong to someone else or to a resized image",
-         _far_from_box),
+         _far_from_box, unless=("normalised", "percent")),
     Rule("error", "no-area", "annotations without an area",
          f"write the area of the outline in square pixels, or {SHARE_OF_BOX} of the box where there is no outline",
-         _no_area, repair=repair.compute_areas),
+         lambda file: file.is_used & (~file.areas.is_usable | (file.areas.values < 0)),
+         repair=repair.compute_areas, drop=repair.drop_annotations),
     Rule("error", "zero-area", "annotations with area 0, which no evaluation can match",
          f"write the area of the outline in square pixels, or {SHARE_OF_BOX} of the box where there is no outline",
-         lambda file: file.is_used & ~file.is_crowd & (file.areas.problems == Problem.NONE) & (file.areas.values == 0),
-         tolerance=FEW),
+         lambda file: file.is_used & ~file.is_crowd & file.areas.is_usable & (file.areas.values == 0),
+         drop=repair.drop_annotations, tolerance=FEW),
     Rule("warning", "box-area", "annotations without an outline whose area is that of the whole box, so that the AP is "
          "too high",
          f"write {SHARE_OF_BOX} of the box, the median of COCO's people, or the area of an outline",
          repair.areas_of_boxes),
-    Rule("warning", "small", f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
-         "nothing if they are that small; else correct area", _small_area),
     Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",
          "count the keypoints with visibility above 0; the tools here count them themselves",
          _wrong_count, repair=repair.count_keypoints),

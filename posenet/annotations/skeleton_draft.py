@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco import AnnotationFile, Category, Problem
+from posenet.annotations.coco import AnnotationFile, Category
 from posenet.annotations.left_right import Pair, pair_by_flip_idx
 from posenet.annotations.rules import refuse_errors
 from posenet.errors import DataError
@@ -24,7 +25,9 @@ MIN_SPREAD = 0.1
 FITTING_ROUNDS = 5
 """Number of times that the examples are fitted to the mean shape and the mean shape is computed again."""
 
-_RULES = ("no-keypoints", "text-number", "boolean-visibility", "keypoint-count", "not-a-number")
+_log = logging.getLogger(__name__)
+
+_RULES = ("no-keypoints", "keypoint-count", "not-a-number")
 """The rules that matter for a draft."""
 
 
@@ -54,8 +57,9 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
     chosen = _choose_category(file, category)
     names = chosen.keypoints or ()
     is_example = file.groups_of_names()[names] & file.has_keypoints & ~file.is_crowd
-    joints = file.keypoints.values[is_example & (file.keypoints.problems == Problem.NONE), : len(names)]
+    joints = file.keypoints.values[is_example & file.keypoints.is_usable, : len(names)]
     left_right = pair_by_flip_idx(names, chosen.flip_idx)
+    num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
     try:
         edges = _category_edges(chosen)
         parts = _with_mirror_images(edges, left_right)
@@ -72,11 +76,29 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
             sigmas=COCO.sigmas if names == COCO.file_names else (DEFAULT_SIGMA,) * len(names),
             layout=measure_layout(names, joints),
             drawn=drawn if bridging else (),
+            category=chosen.name if chosen.name and num_kinds == 1 else "object",
         )
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
     comments = _comments(skeleton, len(parts) - len(edges), len(joining), len(bridging), len(joints))
     return SkeletonDraft(skeleton, chosen.name, comments)
+
+
+def skeleton_of(annotations: str | Path) -> Skeleton:
+    """The skeleton of a COCO annotation file: COCO's if a category has COCO's keypoints, else a drafted one.
+
+    A log message names the latter. ``DataError`` if the file or its categories cannot be used.
+    """
+    file = AnnotationFile.read(annotations, required=[])
+    if any(category.keypoints in (COCO.file_names, ()) for category in file.parsed_categories) or not file.categories:
+        return COCO
+    skeleton = draft_skeleton(annotations).skeleton
+    _log.warning(
+        "%s has other keypoints than COCO: results are compared with OKS constants of %g; --skeleton names others",
+        annotations,
+        DEFAULT_SIGMA,
+    )
+    return skeleton
 
 
 def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""Annotation files: find their problems, repair them, import other formats, draft a skeleton.
+"""Annotation files: find their problems, repair them, import other formats, merge and split them, draft a skeleton.
 
 ``lint`` and ``fix`` end with status 2 if there are errors. No action changes the file that it reads.
 """
@@ -8,14 +8,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from posenet.annotations.coco import write_output
+from posenet.annotations.coco import describe_counts, write_output
+from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
+from posenet.annotations.parts import merge_annotations, select_images, split_annotations
 from posenet.annotations.people import SHARE_OF_BOX
 from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
@@ -24,15 +27,19 @@ from posenet.cli.options import (
     SWITCH,
     add_config_options,
     add_overwrite_option,
+    fraction,
     input_files,
     message_stream,
+    non_negative_int,
+    positive_int,
+    read_image_ids,
 )
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
-from posenet.skeleton import Skeleton, load_skeleton
+from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
 
 
@@ -64,10 +71,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
         add("--json", **SWITCH, help="print the findings as one JSON list, with all places")
         add_config_options(action)
+    fix.add_argument(
+        "--drop",
+        **SWITCH,
+        help="leave out what cannot be repaired, and name it: images, annotations, or the keypoints of an annotation, "
+        "whose place training then ignores",
+    )
     imported = add_action("import", _import, "convert YOLO-pose, or the JSON export of Label Studio, to COCO")
     add = imported.add_argument
     add("source", type=Path, metavar="FILE", help="data.yaml (YOLO-pose) or .json (JSON export of Label Studio)")
-    add("--split", default="train", metavar="NAME", help="YOLO-pose: train, val or test")
+    add("--split", nargs="+", default=["train"], metavar="NAME", help="YOLO-pose: train, val or test, or several")
     add("--images", type=Path, metavar="DIR", help="Label Studio: folder of the images, at any depth")
     add(
         "--keypoints",
@@ -87,11 +100,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="also draft parts between keypoints that are two parts apart, which help the decoder",
     )
-    outputs = {fix: "the repaired file", imported: "the COCO keypoint file", skeleton: "the skeleton file (.toml)"}
+    merge = add_action("merge", _merge, "merge COCO keypoint files with the same keypoints; ids are numbered anew")
+    add = merge.add_argument
+    add("annotations", type=Path, nargs="+", metavar="JSON", help="COCO keypoint annotations")
+    add(
+        "--images",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="DIR",
+        help="the folder of the images of each file, if these are different folders",
+    )
+    split = add_action("split", _split, "split a COCO keypoint file at random into parts; no image is in two")
+    add = split.add_argument
+    add("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
+    add(
+        "--shares",
+        type=fraction,
+        nargs="+",
+        default=[0.9, 0.1],
+        metavar="X",
+        help="share of the images of each part (default: 0.9 0.1)",
+    )
+    add("--images", type=Path, metavar="DIR", help="keep copies of one image file in the same part")
+    subset = add_action("subset", _subset, "reduce a COCO keypoint file to some of its images")
+    subset.add_argument("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
+    group = subset.add_mutually_exclusive_group(required=True)
+    group.add_argument("--image-ids", nargs="+", metavar="ID", help="ids, or a text file with them")
+    group.add_argument("--share", type=fraction, metavar="X", help="share of the images, drawn at random")
+    group.add_argument("--number", type=positive_int, metavar="N", help="number of images, drawn at random")
+    for action in (split, subset):
+        action.add_argument("--seed", type=non_negative_int, default=0, metavar="N", help="draw other images")
+    outputs = {
+        fix: "the repaired file",
+        imported: "the COCO keypoint file; with several splits, the name of each is added to it",
+        merge: "the merged file",
+        split: "the file of each part",
+        subset: "the smaller file",
+        skeleton: "the skeleton file (.toml)",
+    }
     for action, text in outputs.items():
-        action.add_argument(
-            "--output", type=Path, required=action is not skeleton, metavar="FILE", help=f"{text} to write"
-        )
+        number = {"nargs": "+"} if action is split else {}
+        required = action is not skeleton
+        action.add_argument("--output", type=Path, required=required, metavar="FILE", help=f"{text} to write", **number)
         add_overwrite_option(action)
 
 
@@ -107,12 +158,16 @@ def _lint(args: argparse.Namespace) -> None:
 def _fix(args: argparse.Namespace) -> None:
     check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     exif_frame = load_config(args.config, args.overrides).data.exif_frame
-    fixes = fix_annotations(args.annotations, args.output, args.images, exif_frame, overwrite=args.overwrite)
+    repairs = fix_annotations(
+        args.annotations, args.output, args.images, exif_frame, drop=args.drop, overwrite=args.overwrite
+    )
     messages = sys.stderr if args.json else sys.stdout
-    for kind, count in fixes.items():
+    for kind, count in repairs.counts.items():
         print_message(f"fixed {kind}: {count}", file=messages)
-    if not fixes:
-        print_message("nothing to fix", file=messages)
+    for finding in repairs.left_out:
+        print_message(f"left out {len(finding.places)}: {finding.summary}", file=messages)
+    if not any(repairs):
+        print_message("nothing to repair", file=messages)
     print_message(f"wrote {args.output}", file=messages)
     _print_findings(args, args.output, is_repaired=True)
 
@@ -138,10 +193,13 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
 
 
 def _import(args: argparse.Namespace) -> None:
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
+    output, splits = args.output, args.split
+    outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
+    check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     suffix = args.source.suffix.lower()
     if suffix in (".yaml", ".yml"):
-        imported = import_yolo_pose(args.source, args.split, args.keypoints)
+        for split, path in zip(splits, outputs):
+            _write_imported(args, path, import_yolo_pose(args.source, split, args.keypoints))
     elif suffix != ".json":
         raise DataError(
             f"{args.source} is neither a data.yaml (YOLO-pose) nor a .json (Label Studio); give one of them"
@@ -149,15 +207,17 @@ def _import(args: argparse.Namespace) -> None:
     elif args.images is None:
         raise DataError("name the folder of the images with --images")
     else:
-        imported = import_label_studio(args.source, args.images, args.keypoints)
-    images = [imported.folder / image["file_name"] for image in imported.document["images"]]
-    check_outputs([args.output], [*images, *map(label_path, images)], overwrite=args.overwrite)
-    write_output(args.output, json.dumps(imported.document))
-    messages = message_stream(args.output)
-    document = imported.document
-    people = pluralize(len(document["annotations"]), "person", "people")
-    print_message(f"{pluralize(len(document['images']), 'image')}, {people}", file=messages)
-    for note in imported.notes:
+        _write_imported(args, output, import_label_studio(args.source, args.images, args.keypoints))
+
+
+def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations) -> None:
+    document, folder, notes = imported
+    images = [folder / image["file_name"] for image in document["images"]]
+    check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
+    write_output(output, json.dumps(document))
+    messages = message_stream(output)
+    print_message(describe_counts(document), file=messages)
+    for note in notes:
         print_message(note, file=messages)
     if document["annotations"]:
         print_message(
@@ -165,8 +225,38 @@ def _import(args: argparse.Namespace) -> None:
             "too high",
             file=messages,
         )
-    print_message(f"wrote {args.output}; its images are in {imported.folder}", file=messages)
-    print_message(f"next: posenet annotations lint {args.output} --images {imported.folder}", file=messages)
+    print_message(f"wrote {output}; its images are in {folder}", file=messages)
+    words = ["lint", output, "--images", folder]
+    if tuple(document["categories"][0]["keypoints"]) != COCO.file_names:
+        words = ["skeleton", output, "--output", output.with_suffix(".toml")]
+    print_message(f"next: posenet annotations {shlex.join(map(str, words))}", file=messages)
+
+
+def _merge(args: argparse.Namespace) -> None:
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
+    _write_documents(args, [args.output], [merge_annotations(args.annotations, args.images)])
+
+
+def _split(args: argparse.Namespace) -> None:
+    check_outputs(args.output, input_files(args), overwrite=args.overwrite)
+    if len(args.shares) != len(args.output):
+        counts = pluralize(len(args.output), "file"), pluralize(len(args.shares), "share")
+        raise DataError("--output names {}, --shares {}; give one share for each".format(*counts))
+    parts = split_annotations(args.annotations, args.shares, args.seed, args.images)
+    _write_documents(args, args.output, parts)
+
+
+def _subset(args: argparse.Namespace) -> None:
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
+    ids = None if args.image_ids is None else read_image_ids(args.image_ids)
+    chosen = select_images(args.annotations, ids, share=args.share, number=args.number, seed=args.seed)
+    _write_documents(args, [args.output], [chosen])
+
+
+def _write_documents(args: argparse.Namespace, outputs: list[Path], documents: list[dict[str, Any]]) -> None:
+    for output, document in zip(outputs, documents):
+        write_output(output, json.dumps(document))
+        print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*outputs))
 
 
 def _skeleton(args: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
 from posenet.annotations.reading import read_split
+from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_overwrite_option, input_files
 from posenet.diagnosis.diagnose import diagnose_results, require_people
@@ -16,7 +17,6 @@ from posenet.diagnosis.results_file import read_results
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.skeleton import load_skeleton
-from posenet.skeleton.skeleton_file import BUILT_IN
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--images", type=Path, metavar="DIR", help="folder of the images for the report (default: none are shown)"
     )
     parser.add_argument(
-        "--skeleton", default=BUILT_IN, metavar="FILE", help="skeleton file of the results (default: %(default)s)"
+        "--skeleton",
+        metavar="FILE",
+        help="skeleton file of the results, for its OKS constants (default: coco, or drafted from other annotations)",
     )
 
 
@@ -49,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
         require_image_folder(args.images)
     images = list_image_files(args.annotations, args.images)
     check_outputs(diagnosis_paths(args.output), chain(input_files(args), images), overwrite=args.overwrite)
-    skeleton = load_skeleton(args.skeleton)
+    skeleton = skeleton_of(args.annotations) if args.skeleton is None else load_skeleton(args.skeleton)
     split = read_split(args.annotations, None, skeleton)
     require_people(split, args.annotations)
     results = [read_results(path, split, skeleton) for path in args.results]

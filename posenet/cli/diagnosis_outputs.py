@@ -48,13 +48,14 @@ def write_diagnosis(
 def _summarize(diagnosis: Diagnosis) -> str:
     """What costs the AP, as a few lines."""
     counts = diagnosis.counts
+    skeleton = diagnosis.matched.skeleton
     lines = [
-        f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {pluralize(diagnosis.num_people, 'person', 'people')}, "
+        f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {skeleton.count(diagnosis.num_people)}, "
         f"{pluralize(diagnosis.num_results, 'result')}",
         f"  {pluralize(sum(counts.values()), 'keypoint')} compared: "
         + ", ".join(f"{count} {_name(kind)}" for kind, count in counts.items()),
         f"  at OKS 0.5: {pluralize(diagnosis.background, 'background result')}, "
-        f"{pluralize(diagnosis.missed, 'missed person', 'missed people')}",
+        f"{skeleton.count(diagnosis.missed, 'missed')}",
         "  AP gained by correcting "
         + ", then ".join(f"{_name(kind)} {gain:+.3f}" for kind, gain in diagnosis.costs.items()),
         "  alone: " + ", ".join(f"{_name(kind)} {diagnosis.alone[kind] - diagnosis.ap:+.3f}" for kind in CORRECTIONS),

@@ -15,7 +15,13 @@ from collections.abc import Callable
 from posenet.cli.main import run_and_report
 from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
 from posenet.devices.cpu import usable_cores
-from posenet.devices.launch import launched_processes, restarts_after_failure, run_processes, was_started_by_us
+from posenet.devices.launch import (
+    launched_processes,
+    restarts_after_failure,
+    run_processes,
+    torchrun_variables,
+    was_started_by_us,
+)
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
@@ -85,7 +91,7 @@ def run_on_ranks(
                 pluralize(cores, "core"),
             )
         return run_processes(args.nproc, args.command)
-    launched_processes(os.environ)  # sets the variables of torchrun for a task of srun
+    os.environ.update(torchrun_variables(os.environ))
     ranks = join()
     try:
         status = run_and_report(lambda: task(ranks), args.prog)

@@ -572,6 +572,8 @@ def require_store_files(setting: DataSets) -> None:
 
 def _missing_store(path: str | Path) -> DataError:
     remedy = "name every store by itself" if "*" in str(path) else "build it with posenet build-hdf5"
+    if not Path(path).is_absolute() and "*" not in str(path):
+        remedy += f", or run this where its path begins, not in {Path.cwd()}"
     return DataError(f"{path} does not exist; {remedy}")
 
 

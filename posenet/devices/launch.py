@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from posenet.errors import ConfigError, PosenetError
@@ -29,29 +29,54 @@ STEP_PORT_DISTANCE = 7919
 """Distance of the ports of two successive steps of one job. A prime, so that steps of nearby jobs do not meet."""
 
 
-def launched_processes(environment: MutableMapping[str, str]) -> int:
+def launched_processes(environment: Mapping[str, str]) -> int:
     """The number of processes that torchrun or srun has started together; 1 without a launcher.
 
-    PyTorch reads the rank of a process from the variables that torchrun sets: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR
-    and MASTER_PORT. For a task of srun, this function sets them. ``ConfigError`` if they are missing or impossible.
+    ``ConfigError`` if the variables of the launcher are incomplete or impossible.
     """
+    variables = {**environment, **torchrun_variables(environment)}
+    if "RANK" not in variables or "WORLD_SIZE" not in variables:
+        return 1
     try:
-        if "RANK" not in environment and _num_slurm_tasks(environment) > 1:
-            environment.update(_torchrun_variables(environment))
-        if "RANK" not in environment or "WORLD_SIZE" not in environment:
-            return 1
-        world_size = int(environment["WORLD_SIZE"])
-        valid = 0 <= int(environment["RANK"]) < world_size and int(environment.get("LOCAL_RANK", 0)) >= 0
-    except (KeyError, ValueError) as error:
-        raise ConfigError(
-            f"the launcher's environment is incomplete ({error}); start with torchrun, srun or --nproc"
-        ) from error
+        rank, world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
+        valid = 0 <= rank < world_size and int(variables.get("LOCAL_RANK", 0)) >= 0
+    except ValueError as error:
+        raise _incomplete(error) from error
     if not valid:
         raise ConfigError(
-            f"the launcher's environment is impossible (rank {environment['RANK']} of {world_size}); start with "
-            "torchrun, srun or --nproc"
+            f"the launcher's environment is impossible (rank {rank} of {world_size}); start with torchrun, srun or "
+            "--nproc"
         )
     return world_size
+
+
+def torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would set for this task of srun, for ``os.environ``; empty if srun has not started several tasks.
+
+    PyTorch reads the rank of a process from these variables. The tasks meet on the first host, unless MASTER_ADDR is
+    set. ``ConfigError`` if variables of SLURM are missing or impossible.
+    """
+    try:
+        num_tasks = _num_slurm_tasks(environment)
+        if "RANK" in environment or num_tasks == 1:
+            return {}
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+        # A port that differs between the steps of a job, and between jobs with ids close to each other.
+        job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
+        port = 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
+        return {
+            "RANK": environment["SLURM_PROCID"],
+            "LOCAL_RANK": environment["SLURM_LOCALID"],
+            "WORLD_SIZE": str(num_tasks),
+            "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(nodes),
+            "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
+        }
+    except (KeyError, ValueError) as error:
+        raise _incomplete(error) from error
+
+
+def _incomplete(error: Exception) -> ConfigError:
+    return ConfigError(f"the launcher's environment is incomplete ({error}); start with torchrun, srun or --nproc")
 
 
 def rank_of_process(environment: Mapping[str, str]) -> int:
@@ -80,21 +105,6 @@ def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
         return 1
     # In the shell of an interactive salloc, which is alone in its step, SLURM_NTASKS counts the tasks of the job.
     return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
-
-
-def _torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun would set for this task of srun. The tasks meet on the first host, unless MASTER_ADDR is set."""
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
-    # A port that differs between the steps of a job, and between jobs with ids close to each other.
-    job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
-    port = 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
-    return {
-        "RANK": environment["SLURM_PROCID"],
-        "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "WORLD_SIZE": str(_num_slurm_tasks(environment)),
-        "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(nodes),
-        "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
-    }
 
 
 def first_host(node_list: str) -> str:

@@ -113,7 +113,7 @@ def predict(
     """
     ranks = ranks or Ranks()
     run = _prepare(inputs, predictor, PredictionOptions(**options), list(other_inputs), ranks)
-    summary = PredictionSummary(run.sources)
+    summary = PredictionSummary(run.sources, run.predictor.skeleton)
     if not ranks.run_on_all(lambda: _is_complete(run, summary)):
         ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
         summary = summary.merge(ranks.gather_objects(summary))

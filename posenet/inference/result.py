@@ -14,7 +14,6 @@ import numpy as np
 from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.media.sources import Frame
-from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Drawing, draw_people
@@ -56,7 +55,7 @@ class Result(Sequence[Person]):
         if self.frame.number is not None:
             name += f", frame {self.frame.number}"
         height, width = self.image.shape[:2]
-        return f"{name}: {width} x {height}, {pluralize(len(self), 'person', 'people')}"
+        return f"{name}: {width} x {height}, {self.skeleton.count(len(self))}"
 
     def __repr__(self) -> str:
         return f"<Result {self}>"

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+PERSON = "person"
+"""The category of COCO's people, whose plural messages know."""
 SHORT_NAMES = {
     "Rsho": "right_shoulder", "Relb": "right_elbow", "Rwri": "right_wrist", "Rhip": "right_hip", "Rkne": "right_knee",
     "Rank": "right_ankle", "Reye": "right_eye", "Rear": "right_ear",
@@ -43,6 +45,7 @@ class Skeleton:
             height. Empty if unknown.
         drawn: the pairs of keypoints that drawings join; if empty, all parts.
         colours: colours "#rrggbb" of keypoints in drawings; other keypoints have the colour of their side.
+        category: what the objects are, for messages. It does not count where skeletons are compared.
 
     Raises:
         ValueError: the fields contradict each other.
@@ -58,6 +61,7 @@ class Skeleton:
     layout: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     drawn: tuple[tuple[str, str], ...] = ()
     colours: dict[str, str] = field(default_factory=dict, hash=False)
+    category: str = field(default=PERSON, compare=False)
 
     def __post_init__(self) -> None:
         self._replace_short_names()
@@ -70,7 +74,7 @@ class Skeleton:
         # A skeleton may have both names, for two keypoints.
         names = {old: new for old, new in SHORT_NAMES.items() if not {old, new} <= known}
         for item in fields(self):
-            if item.name != "file_names":
+            if item.name not in ("file_names", "category"):
                 object.__setattr__(self, item.name, _replace_names(getattr(self, item.name), names))
 
     def _check_names(self) -> None:
@@ -124,6 +128,14 @@ class Skeleton:
     @property
     def num_keypoints(self) -> int:
         return len(self.keypoints)
+
+    def noun(self, number: int, adjective: str = "") -> str:
+        """What stands after the number of objects; see ``noun_of``."""
+        return noun_of(number, self.category, adjective)
+
+    def count(self, number: int, adjective: str = "") -> str:
+        """So many objects, in words."""
+        return f"{number} {self.noun(number, adjective)}"
 
     @property
     def num_parts(self) -> int:
@@ -226,6 +238,13 @@ class Skeleton:
     def to_file_order(self, keypoints: np.ndarray) -> np.ndarray:
         """Convert (..., K, 3) keypoints in channel order to (..., F, 3) in the order of annotation files."""
         return np.asarray(keypoints)[..., self._file_indices, :]
+
+
+def noun_of(number: int, category: str, adjective: str = "") -> str:
+    """What stands after the number of objects of a category: "person", "tracked people"; "x bird" for others."""
+    noun = "person" if number == 1 else "people"
+    words = ["x", adjective, category] if category != PERSON else [adjective, noun]
+    return " ".join(filter(None, words))
 
 
 def twins(left_right: Iterable[tuple[str, str]]) -> dict[str, str]:

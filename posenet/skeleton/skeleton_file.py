@@ -13,7 +13,7 @@ from typing import Any
 
 from posenet.errors import ConfigError
 from posenet.files import read_toml
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton.skeleton import PERSON, Skeleton
 
 BUILT_IN = "coco"
 """Name of the built-in skeleton, accepted wherever a skeleton file is."""
@@ -23,7 +23,7 @@ DEFAULT_SIGMA = 0.05
 _NAMES = ("keypoints", "file_names", "channels")
 _PAIRS = ("parts", "left_right", "drawn")
 _TABLES = ("derived", "sigmas", "layout", "colours")
-_KEYS = (*_NAMES, *_PAIRS, *_TABLES)
+_KEYS = ("category", *_NAMES, *_PAIRS, *_TABLES)
 
 
 def load_skeleton(path: str | Path) -> Skeleton:
@@ -47,6 +47,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     for key in _TABLES:
         if not isinstance(table.get(key, {}), Mapping):
             raise ValueError(f"{key} must be a table")
+    [category] = _parse_names([table.get("category", PERSON)], "category")
     keypoints = _parse_names(table["keypoints"], "keypoints")
     pairs = {key: tuple(_parse_pair(pair, key) for pair in _parse_list(table.get(key, []), key)) for key in _PAIRS}
     derived = {name: _parse_pair(pair, f"derived.{name}") for name, pair in table.get("derived", {}).items()}
@@ -67,6 +68,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         layout=layout,
         drawn=pairs["drawn"],
         colours=colours,
+        category=category,
     )
     first, *others = connected_components(skeleton.keypoints, skeleton.parts)
     if others:
@@ -87,7 +89,8 @@ def connected_components(keypoints: Sequence[str], parts: Iterable[tuple[str, st
 def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
     """The plain table from which ``skeleton_from_table`` builds the same skeleton."""
     names = skeleton.file_keypoints
-    table: dict[str, Any] = {"keypoints": list(names)}
+    table: dict[str, Any] = {} if skeleton.category == PERSON else {"category": skeleton.category}
+    table["keypoints"] = list(names)
     if skeleton.file_names != names:
         table["file_names"] = list(skeleton.file_names)
     if skeleton.keypoints != (*names, *skeleton.derived):

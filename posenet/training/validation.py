@@ -29,7 +29,6 @@ from posenet.inference.evaluation import (
     scale_people,
 )
 from posenet.inference.predictor import Predictor
-from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
@@ -183,7 +182,7 @@ class CocoValidation:
         predicted = [person for person in item.result if person.score >= MIN_SCORE]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
-        truth_note, predicted_note = (pluralize(len(people), "person", "people") for people in (truth, predicted))
+        truth_note, predicted_note = (item.result.skeleton.count(len(people)) for people in (truth, predicted))
         return [
             label_tile(truth_drawing, item.image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),

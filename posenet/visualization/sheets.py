@@ -115,7 +115,7 @@ def draw_heatmap_sheet(
 def channel_names(skeleton: Skeleton) -> list[str]:
     """Names of the C maps, in channel order."""
     body_parts = ["-".join(part) for part in skeleton.parts]
-    return [*body_parts, *skeleton.keypoints, "person", "any keypoint"]
+    return [*body_parts, *skeleton.keypoints, skeleton.category, "any keypoint"]
 
 
 def dim_image(image: np.ndarray) -> np.ndarray:

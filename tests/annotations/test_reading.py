@@ -115,7 +115,10 @@ def scaled(x: float, y: float) -> Change:
 
 INSIDE = "images without a file name in the image folder: 1"
 FAULTS: dict[str, tuple[Change, str]] = {
-    "other keypoints": (category(keypoints=["nose", "tail"]), "found: nose, tail"),
+    "other keypoints": (
+        category(keypoints=["nose", "tail"]),
+        "left_eye, right_eye, ...), found 2 keypoints (nose, tail)",
+    ),
     "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has the keypoints of the skeleton"),
     "keypoints that are no list": (category(keypoints=5), "no category has keypoints"),
     "image id twice": (repeated("images"), "image ids that appear more than once: 1"),
@@ -129,11 +132,11 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "zero height": (image(height=0), "without a width and a height in whole pixels"),
     "gigantic width": (image(width=10**9), "without a width and a height in whole pixels"),
     "too few keypoints": (annotation(keypoints=[0] * 50), "without x, y, visibility for every keypoint"),
-    "keypoints are text": (annotation(keypoints=["1"] * 51), "numbers in quotation marks: 8"),
+    "keypoints are text": (annotation(keypoints=["1"] * 51), "keypoints that are not finite numbers: 8"),
     "keypoint NaN": (annotation(keypoints=[float("nan")] * 51), "keypoints that are not finite numbers: 8"),
     "absurd keypoint": (annotation(keypoints=[1e300] * 51), "keypoints that are not finite numbers: 8"),
     "visibility 7": (annotation(keypoints=[1, 1, 7] * 17), "visibility other than 0, 1 and 2: 8"),
-    "visibility is true": (annotation(keypoints=[1, 1, True] * 17), "true or false as the visibility"),
+    "visibility is true": (annotation(keypoints=[1, 1, True] * 17), "keypoints that are not finite numbers: 8"),
     "fractions": (scaled(1 / 160, 1 / 120), "fractions of the image, not pixels"),
     "no box": (without("annotations", "bbox"), "annotations without a box: 8"),
     "short box": (annotation(bbox=[1, 2, 3]), "annotations without a box: 8"),
@@ -161,7 +164,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "endless box": (annotation(bbox=[0, 0, 10**400, 1]), "annotations without a box: 8"),
     "area infinite": (annotation(area=float("inf")), "annotations without an area: 8"),
     "area true": (annotation(area=True), "annotations without an area: 8"),
-    "area text": (annotation(area="3000"), "numbers in quotation marks: 8"),
+    "area text": (annotation(area="3000"), "annotations without an area: 8"),
     "polygon infinite": (annotation(segmentation=[[0, 0, 5, float("inf"), 5, 5]]), "outlines with a non-finite number"),
     "category id twice": (repeated("categories"), "category ids that appear more than once: 1"),
     "file twice": (

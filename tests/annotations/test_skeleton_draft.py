@@ -106,7 +106,10 @@ def test_few_examples_give_no_layout() -> None:
 
 def test_categories_with_different_keypoints_need_a_name(tmp_path: Path) -> None:
     dog = category(2, "dog")
-    assert draft_skeleton(write(tmp_path / "a.json", category(), dog)).category == "cat"
+    several = draft_skeleton(write(tmp_path / "a.json", category(), dog))
+    assert (several.category, several.skeleton.category) == ("cat", "object")
+    assert draft_skeleton(tmp_path / "a.json", "dog").skeleton.category == "dog"
+    assert draft_skeleton(write(tmp_path / "c.json", category())).skeleton.category == "cat"
     other = write(tmp_path / "b.json", category(), category(2, "bird", ("beak", "tail")), {"id": 3, "name": "tree"})
     with pytest.raises(DataError, match=r"cat, bird.*--category"):
         draft_skeleton(other)

@@ -11,6 +11,7 @@ import pytest
 
 import posenet
 from posenet.cli.main import run_tool
+from tests.helpers.chairs import write_chairs
 from tests.helpers.coco_results import InjectedErrors, people_document, perfect_results
 from tests.helpers.networks import write_checkpoint
 
@@ -112,7 +113,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """The one line with which a run ends, with status 2; only warnings about the annotations may stand before it."""
     assert run(*words) == 2
     *warnings, line = capsys.readouterr().err.splitlines()
-    assert all("keypoints outside their image" in warning for warning in warnings)
+    expected = ("keypoints outside their image", "has other keypoints than COCO")
+    assert all(any(text in warning for text in expected) for warning in warnings)
     return line
 
 
@@ -122,8 +124,7 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     output = tmp_path / "report"
     missing = tmp_path / "missing"
     nobody = write(tmp_path / "nobody.json", document | {"annotations": []})
-    chair = document | {"categories": [{"id": 1, "name": "chair", "keypoints": ["seat", "back"]}]}
-    chairs = write(tmp_path / "chairs.json", chair)
+    _, chairs = write_chairs(tmp_path, "chairs", 3, seed=1)
     broken = write(tmp_path / "broken.json", [{"image_id": 1, "category_id": 1, "keypoints": [1], "score": 1}])
     for truth, words, message in (
         (annotations, [missing], "cannot read results"),
@@ -131,7 +132,8 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
         (annotations, [results, broken], "result 1 has 1 numbers"),
         (missing, [results], "cannot read annotations"),
         (nobody, [results], "no people"),
-        (chairs, [results], "--skeleton"),
+        (chairs, [results], "has category_id 1, but the annotated people have 62"),
+        (chairs, [results, "--skeleton", "coco"], "expected 17 keypoints (nose, left_eye, right_eye, ...), found 10"),
     ):
         line = refused(capsys, "--annotations", truth, "--output", output, "--results", *words)
         assert message in line
@@ -146,3 +148,18 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     assert "report.html exists" in line and page.read_text() == "mine"
     assert run("--annotations", annotations, "--results", results, "--output", tmp_path, "--overwrite") == 0
     assert page.read_text() != "mine"
+
+
+def test_results_of_other_objects_need_no_skeleton(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, chairs = write_chairs(tmp_path, "chairs", 3, seed=1)
+    content = json.loads(chairs.read_text())
+    results = [
+        {"image_id": entry["image_id"], "category_id": 62, "keypoints": entry["keypoints"], "score": 0.9}
+        for entry in content["annotations"]
+    ]
+    output = tmp_path / "report"
+    words = ("--annotations", chairs, "--results", write(tmp_path / "r.json", results), "--output", output)
+    assert run(*words, "--images", images) == 0
+    captured = capsys.readouterr()
+    assert "AP 1.000; 6 x chair, 6 results" in captured.out and "0 x missed chair" in captured.out
+    assert "has other keypoints than COCO" in captured.err and "6 x chair" in (output / "report.html").read_text()

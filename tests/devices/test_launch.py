@@ -16,6 +16,7 @@ from posenet.devices.launch import (
     record_status,
     restarts_after_failure,
     run_processes,
+    torchrun_variables,
     was_started_by_us,
 )
 from posenet.devices.signals import STOP_SIGNALS, STOPPED_STATUS
@@ -39,28 +40,31 @@ def without(environment: dict[str, str], *names: str) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in names}
 
 
-def torchrun_variables(**changes: str) -> dict[str, str]:
+def variables_of_task(**changes: str) -> dict[str, str]:
     """The variables that are set for a task of SLURM."""
     environment = SLURM | changes
-    before = dict(environment)
-    assert launched_processes(environment) == int(environment["WORLD_SIZE"])
-    return {name: value for name, value in environment.items() if before.get(name) != value}
+    variables = torchrun_variables(environment)
+    assert environment == SLURM | changes, "a function that computes variables writes none"
+    assert launched_processes(environment) == int(variables["WORLD_SIZE"])
+    assert environment == SLURM | changes, "a function that counts writes none"
+    assert torchrun_variables(environment | variables) == {}
+    return {name: value for name, value in variables.items() if environment.get(name) != value}
 
 
 def test_a_task_of_slurm_gets_the_variables_of_torchrun() -> None:
     expected = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu07", "MASTER_PORT": "20123"}
-    assert torchrun_variables() == expected
-    assert torchrun_variables(SLURM_STEP_NODELIST="gpu08") == expected | {"MASTER_ADDR": "gpu08"}
+    assert variables_of_task() == expected
+    assert variables_of_task(SLURM_STEP_NODELIST="gpu08") == expected | {"MASTER_ADDR": "gpu08"}
     # What the user has set stays.
-    assert torchrun_variables(MASTER_ADDR="here", MASTER_PORT="9") == without(expected, "MASTER_ADDR", "MASTER_PORT")
+    assert variables_of_task(MASTER_ADDR="here", MASTER_PORT="9") == without(expected, "MASTER_ADDR", "MASTER_PORT")
     # The number of processes is that of the step, which releases of SLURM that do not set it give as that of the job.
-    assert torchrun_variables(SLURM_NTASKS="8")["WORLD_SIZE"] == "4"
+    assert variables_of_task(SLURM_NTASKS="8")["WORLD_SIZE"] == "4"
     assert launched_processes(without(SLURM, "SLURM_STEP_NUM_TASKS")) == 4
 
 
 def test_the_steps_of_a_job_and_jobs_with_near_ids_meet_at_different_ports() -> None:
     ports = {
-        torchrun_variables(SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step))["MASTER_PORT"]
+        variables_of_task(SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step))["MASTER_PORT"]
         for job in range(500, 550)
         for step in range(50)
     }
@@ -88,6 +92,7 @@ def test_the_variables_of_torchrun_and_of_a_single_process_stay_as_they_are(
 ) -> None:
     before = dict(environment)
     assert launched_processes(environment) == count
+    assert torchrun_variables(environment) == {}
     assert environment == before
 
 

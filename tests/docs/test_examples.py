@@ -39,9 +39,12 @@ from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_
 from tests.helpers.fake_wandb import FakeWandb
 from tests.helpers.other_formats import (
     read_document,
+    write_crowdpose,
     write_cvat,
     write_label_studio_coco,
     write_label_studio_json,
+    write_labelme,
+    write_mpii,
     write_yolo_pose,
 )
 from tests.helpers.run_logs import read_log
@@ -290,6 +293,9 @@ def write_exports() -> None:
         Path("data", name).mkdir()
     write_yolo_pose(Path("data/yolo"), images, content)
     write_cvat(Path("data/cvat"), images, content)
+    write_labelme(Path("data/labelme"), images, content)
+    write_mpii(Path("data/mpii"), images, content)
+    write_crowdpose(Path("data/crowdpose"), images, content)
     write_label_studio_json(Path("data/label_studio"), images, content)
     write_label_studio_coco(Path("data/label_studio_coco"), images, content)
 

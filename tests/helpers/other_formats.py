@@ -1,7 +1,8 @@
 """Writes COCO keypoint data sets as other tools export them.
 
 YOLO-pose follows the description by Ultralytics. The exports of CVAT ("COCO Keypoints 1.0") and of Label Studio (COCO,
-and JSON) have the fields, the numbering, the omissions and the paths of the real ones.
+and JSON), and the files of Labelme, MPII and CrowdPose, have the fields, the numbering, the omissions and the paths of
+the real ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.io
 
 Document = dict[str, Any]
 
@@ -91,6 +93,98 @@ def write_cvat(root: Path, images: Path, content: Document) -> Path:
     path = root / "annotations" / "person_keypoints_default.json"
     path.write_text(json.dumps(exported))
     return path
+
+
+def write_labelme(root: Path, images: Path, content: Document) -> Path:
+    """A JSON beside each image: a rectangle for each person, from any corner, and a point for each keypoint."""
+    shutil.copytree(images, root)
+    for image in content["images"]:
+        shapes = []
+        for group, entry in enumerate(annotations_of(image, content), 1):
+            x, y, width, height = entry["bbox"]
+            corners = [[x + width, y], [x, y + height]]
+            shapes.append({"label": "person", "points": corners, "group_id": group, "shape_type": "rectangle"})
+            for name, (px, py, visibility) in _named_points(entry, content).items():
+                if visibility:
+                    shapes.append({"label": name, "points": [[px, py]], "group_id": group, "shape_type": "point"})
+        size = {"imageHeight": image["height"], "imageWidth": image["width"]}
+        labels = {"version": "5.5.0", "flags": {}, "shapes": shapes, "imagePath": image["file_name"], "imageData": None}
+        (root / image["file_name"]).with_suffix(".json").write_text(json.dumps(labels | size))
+    return root
+
+
+MPII_NAMES = (
+    "right_ankle right_knee right_hip left_hip left_knee left_ankle pelvis thorax neck head_top right_wrist "
+    "right_elbow right_shoulder left_shoulder left_elbow left_wrist"
+).split()
+
+
+def write_mpii(root: Path, images: Path, content: Document) -> Path:
+    """The file of Matlab, and images/. Joints count from 1; their visibility is text, a number, or missing.
+
+    People without keypoints have only a position and a scale. A last image, which does not exist, is not annotated.
+    """
+    shutil.copytree(images, root / "images")
+    entries = []
+    for image in content["images"]:
+        people = []
+        for entry in annotations_of(image, content):
+            x, y, width, height = entry["bbox"]
+            person: Document = {"objpos": {"x": x + width / 2, "y": y + height / 2}, "scale": max(width, height) / 200}
+            known = {name: point for name, point in _named_points(entry, content).items() if name in MPII_NAMES}
+            joints = [
+                {"x": px + 1, "y": py + 1, "id": MPII_NAMES.index(name), "is_visible": str(int(visibility == 2))}
+                for name, (px, py, visibility) in known.items()
+                if visibility
+            ]
+            people.append(person | {"annopoints": {"point": _struct_array(joints)} if joints else np.zeros((0, 0))})
+        entries.append({"image": {"name": image["file_name"]}, "annorect": _struct_array(people)})
+    entries.append({"image": {"name": "test.jpg"}, "annorect": {"objpos": {"x": 1, "y": 1}, "scale": 1.0}})
+    is_train = np.array([1] * len(content["images"]) + [0])
+    path = root / "mpii_human_pose_v1_u12_1.mat"
+    scipy.io.savemat(path, {"RELEASE": {"annolist": _struct_array(entries), "img_train": is_train}})
+    return path
+
+
+def _struct_array(entries: list[Document]) -> np.ndarray:
+    """An array of structures of Matlab; one that is alone is read as a structure."""
+    if not entries:
+        return np.zeros((0, 0))
+    array = np.empty(len(entries), [(key, object) for key in entries[0]])
+    for index, entry in enumerate(entries):
+        array[index] = tuple(entry.values())
+    return array
+
+
+CROWD_POSE_NAMES = (
+    "left_shoulder right_shoulder left_elbow right_elbow left_wrist right_wrist left_hip right_hip left_knee "
+    "right_knee left_ankle right_ankle head neck"
+).split()
+
+
+def write_crowdpose(root: Path, images: Path, content: Document) -> Path:
+    """crowdpose_train.json and images/: 14 keypoints, edges that count from 0, neither areas nor outlines."""
+    shutil.copytree(images, root / "images")
+    edges = [[12, 13], [13, 0], [13, 1], [0, 2], [2, 4], [1, 3], [3, 5], [13, 7], [13, 6], [7, 9], [9, 11], [6, 8]]
+    category = {"supercategory": "person", "id": 1, "name": "person", "keypoints": CROWD_POSE_NAMES}
+    document: Document = {"images": [], "annotations": [], "categories": [category | {"skeleton": [*edges, [8, 10]]}]}
+    for image in content["images"]:
+        document["images"].append(image | {"crowdIndex": 0.5})
+        for entry in annotations_of(image, content):
+            points = _named_points(entry, content)
+            keypoints = [value for name in CROWD_POSE_NAMES for value in points.get(name, (0, 0, 0))]
+            keys = ("image_id", "bbox", "category_id", "id", "iscrowd")
+            labels = {"num_keypoints": sum(value > 0 for value in keypoints[2::3]), "keypoints": keypoints}
+            document["annotations"].append({key: entry[key] for key in keys} | labels)
+    path = root / "crowdpose_train.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def _named_points(entry: Document, content: Document) -> dict[str, tuple[float, float, int]]:
+    """x, y and visibility of the keypoints of an annotation by name."""
+    names = content["categories"][0]["keypoints"]
+    return dict(zip(names, zip(*(entry["keypoints"][start::3] for start in range(3)))))
 
 
 def write_label_studio_coco(root: Path, images: Path, content: Document, prefix: str = "images/") -> Path:

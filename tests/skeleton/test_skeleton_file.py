@@ -127,3 +127,16 @@ def test_the_built_in_skeleton_is_packaged_and_is_a_file_like_any_other(tmp_path
     setup = configparser.ConfigParser()
     setup.read(Path(__file__).parents[2] / "setup.cfg")
     assert setup["options.package_data"]["posenet.skeleton"] == "*.toml"
+
+
+def test_objects_are_called_by_their_category(tmp_path: Path) -> None:
+    path = tmp_path / "cat.toml"
+    path.write_text('category = "cat"\n' + CAT)
+    cat = load_skeleton(path)
+    assert cat.count(1) == "1 x cat" and cat.count(3, "missed") == "3 x missed cat"
+    assert [COCO.count(1), COCO.count(2, "tracked")] == ["1 person", "2 tracked people"]
+    path.write_text(skeleton_to_toml(cat))
+    assert load_skeleton(path).category == "cat" and skeleton_from_table(skeleton_to_table(cat)).category == "cat"
+    path.write_text(CAT)
+    assert load_skeleton(path) == cat, "the name of the category does not matter to networks and stores"
+    assert "category" not in skeleton_to_table(COCO)

@@ -75,10 +75,11 @@ def test_a_missing_store_of_an_experiment_says_what_to_do_before(path: str | Pat
     with pytest.raises(PosenetError) as error:
         check_before_start(path, [], False)
     assert str(error.value) == (
-        "data/demo/train.h5 does not exist; build it with posenet build-hdf5; the first lines of posenet config demo "
-        "say how, or name your own with --set data.train=FILE.h5"
+        "data/demo/train.h5 does not exist; build it with posenet build-hdf5, or run this where its path begins, not "
+        f"in {Path.cwd()}; the first lines of posenet config demo say how, or name your own with "
+        "--set data.train=FILE.h5"
     )
-    with pytest.raises(PosenetError, match=r"b.h5 does not exist; build it with posenet build-hdf5$"):
+    with pytest.raises(PosenetError, match=r"b.h5 does not exist; build it with posenet build-hdf5, or run this"):
         check_before_start(path, ["data.train=b.h5"], False)
 
 

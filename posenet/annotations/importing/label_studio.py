@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 
 from posenet.annotations.coco import read_document
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
 from posenet.errors import DataError
 from posenet.images import find_images, read_header
 from posenet.messages import to_single_line, truncate_for_message
@@ -31,12 +31,24 @@ NO_RECTANGLE = "person"
 """Category of people without a rectangle."""
 MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
+FEW_LOST = 0.03
+"""Largest share of the tasks that may have no image in the folder without a warning."""
 SHAPE_MARGIN = 0.02
 """Largest difference of two ratios of width and height, relative to one of them, that rounding explains."""
 
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
+_OTHER_NAMES = "keypoints with other names than --keypoints, left out"
 _OTHER_SHAPE = "tasks with another shape than the image of this name in the folder, left out: it is another image"
+_NO_IMAGE = "tasks whose image is not in the folder, left out"
+_SEVERAL_IMAGES = "tasks whose image may be one of several files in the folder, left out: rename these files"
+_SAME_IMAGE = "tasks with the image of an earlier task, left out"
+_DAMAGED = "tasks that cannot be read, left out"
+_UNANNOTATED = "tasks without an annotation, left out"
+_SEVERAL_ANNOTATIONS = "tasks with several annotations, of which the first is used"
+_ROTATED = "tasks with an image that was rotated in Label Studio, left out: rotate the file instead"
+_log = logging.getLogger(__name__)
+
 _Region = Mapping[str, Any]
 
 
@@ -56,14 +68,13 @@ class _Person:
         is_between = -margin * width <= float(value["x"]) - x <= (1 + margin) * width
         return is_between and -margin * height <= float(value["y"]) - y <= (1 + margin) * height
 
-    def add_point(self, region: _Region, left_out: Counter[str]) -> None:
-        """Add a point, or count it if the person has this keypoint already."""
+    def add_point(self, region: _Region) -> bool:
+        """Add a point, unless the person has this keypoint already; return whether it was added."""
         value = region["value"]
         name = str(value["keypointlabels"][0])
-        if name in self.points:
-            left_out[_REPEATED] += 1
-        else:
-            self.points[name] = float(value["x"]), float(value["y"])
+        is_new = name not in self.points
+        self.points.setdefault(name, (float(value["x"]), float(value["y"])))
+        return is_new
 
     def convert(self, category_id: int, names: Sequence[str]) -> ImportedPerson:
         """The person with the keypoints of these names, in their order."""
@@ -88,61 +99,72 @@ def import_label_studio(
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
     files = _index_files(Path(images))
-    left_out: Counter[str] = Counter()
+    notes = Notes()
     people_of: dict[Path, list[_Person]] = {}
     for number, task in enumerate(tasks, start=1):
+        name = f"task {task.get('id', number)}"
         try:
-            people = _read_people(task, left_out)
-            file = _find_file(task["data"], files)
+            people = _read_people(task, notes, name)
+            found = _find_files(task["data"], files)
+            if people is None:
+                continue
+            if len(found) != 1:
+                notes.add(_SEVERAL_IMAGES if found else _NO_IMAGE, name)
+            elif not _has_annotated_shape(found[0], task):
+                notes.add(_OTHER_SHAPE, name)
+            elif found[0] in people_of:
+                notes.add(_SAME_IMAGE, name)
+            else:
+                people_of[found[0]] = people
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {to_single_line(str(error))}"
-            raise DataError(f"{path}: task {number} cannot be read ({reason}); export the project again") from error
-        if people is None:
-            continue
-        if file is None:
-            left_out["tasks whose image is not in the folder, left out"] += 1
-        elif not _has_annotated_shape(file, task):
-            left_out[_OTHER_SHAPE] += 1
-        elif file in people_of:
-            left_out["tasks with the image of an earlier task, left out"] += 1
-        else:
-            people_of[file] = people
+            reason = to_single_line(f"{type(error).__name__}: {error}")
+            notes.add(_DAMAGED, f"{name}: {reason}")
+            if not are_few(notes.count(_DAMAGED), len(tasks)):
+                raise DataError(f"{path}: {name} cannot be read ({reason}); export the project again") from error
     if not people_of:
-        reasons = "; ".join(f"{kind}: {count}" for kind, count in left_out.items()) or "it has no tasks"
+        reasons = "; ".join(notes.lines()) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check --images")
+    num_lost = notes.count(_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE)
+    if num_lost > FEW_LOST * len(tasks):
+        _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
     everybody = [person for people in people_of.values() for person in people]
     names = _keypoint_names(everybody, keypoints)
-    if unknown := sum(name not in names for person in everybody for name in person.points):
-        left_out["keypoints with other names than --keypoints, left out"] = unknown
+    for name in (name for person in everybody for name in person.points if name not in names):
+        notes.add(_OTHER_NAMES, name)
     categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
-    converted = {
-        path: [person.convert(categories[person.category], names) for person in people]
-        for path, people in people_of.items()
-    }
-    notes = [f"{kind}: {count}" for kind, count in left_out.items()]
-    return to_coco(converted, {number: name for name, number in categories.items()}, names, 100, notes)
+
+    def convert(image: Path) -> tuple[list[ImportedPerson], str]:
+        return [person.convert(categories[person.category], names) for person in people_of[image]], ""
+
+    return to_coco(list(people_of), convert, {number: name for name, number in categories.items()}, names, 100, notes)
 
 
-def _index_files(folder: Path) -> dict[str, Path]:
-    """The images of a folder by file name; names of several files are not listed."""
-    paths = find_images([folder], recursive=True)
-    counts = Counter(path.name for path in paths)
-    return {path.name: path for path in paths if counts[path.name] == 1}
+def _index_files(folder: Path) -> dict[str, list[Path]]:
+    """The images of a folder by the names that uploads of them have."""
+    files: dict[str, list[Path]] = {}
+    for path in find_images([folder], recursive=True):
+        files.setdefault(_uploaded_name(path.name), []).append(path)
+    return files
 
 
-def _find_file(data: Mapping[str, Any], files: Mapping[str, Path]) -> Path | None:
-    """The file of a task, whose data name it by a path or an address.
+def _uploaded_name(name: str) -> str:
+    """The name that Label Studio gives an uploaded file, which is that of Django: "a_1.jpg" for "a (1).jpg"."""
+    return re.sub(r"[^-\w.]", "", name.strip().replace(" ", "_"))
+
+
+def _find_files(data: Mapping[str, Any], files: Mapping[str, list[Path]]) -> list[Path]:
+    """The files that may be that of a task, whose data name it by a path or an address.
 
     Label Studio puts eight digits and a hyphen before the names of uploaded files.
     """
     for value in data.values():
-        if not isinstance(value, str):
-            continue
-        name = _file_name(value)
-        for candidate in (name, re.sub(r"^[0-9a-f]{8}-", "", name)):
-            if candidate in files:
-                return files[candidate]
-    return None
+        name = _file_name(value) if isinstance(value, str) else ""
+        found = files.get(_uploaded_name(name), [])
+        same = [path for path in found if path.name == name]
+        found = same or found or files.get(_uploaded_name(re.sub(r"^[0-9a-f]{8}-", "", name)), [])
+        if found:
+            return found
+    return []
 
 
 def _file_name(value: str) -> str:
@@ -172,7 +194,10 @@ def _has_annotated_shape(file: Path, task: Mapping[str, Any]) -> bool:
     sides = next((pair for region in regions if all(pair := (_side(region, "width"), _side(region, "height")))), None)
     if sides is None:
         return True
-    height, width = read_header(file).displayed_size
+    try:
+        height, width = read_header(file).displayed_size
+    except DataError:
+        return True  # the image is left out for another reason
     return any(abs(width * y - height * x) <= SHAPE_MARGIN * height * x for x, y in (sides, sides[::-1]))
 
 
@@ -182,17 +207,17 @@ def _side(region: _Region, name: str) -> float:
     return float(value) if isinstance(value, (int, float)) and 0 < value < math.inf else 0.0
 
 
-def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Person] | None:
+def _read_people(task: Mapping[str, Any], notes: Notes, name: str) -> list[_Person] | None:
     """The people of a task; None if it cannot be used. Regions of other kinds are ignored."""
     annotations = [entry for entry in task.get("annotations") or [] if not entry.get("was_cancelled")]
     if not annotations:
-        left_out["tasks without an annotation, left out"] += 1
+        notes.add(_UNANNOTATED, name)
         return None
     if len(annotations) > 1:
-        left_out["tasks with several annotations, of which the first is used"] += 1
+        notes.add(_SEVERAL_ANNOTATIONS, name)
     regions = annotations[0]["result"]
     if any(region.get("image_rotation") for region in regions):
-        left_out["tasks with an image that was rotated in Label Studio, left out: rotate the file instead"] += 1
+        notes.add(_ROTATED, name)
         return None
     people: dict[object, _Person] = {}
     for region in regions:
@@ -202,10 +227,10 @@ def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Perso
     points = [region for region in regions if region.get("type") == "keypointlabels"]
     loose = []
     for region in points:
-        if region.get("parentID") in people:
-            people[region["parentID"]].add_point(region, left_out)
-        else:
+        if region.get("parentID") not in people:
             loose.append(region)
+        elif not people[region["parentID"]].add_point(region):
+            notes.add(_REPEATED, name)
     if loose and not people:
         people[None] = _Person(NO_RECTANGLE, None)
     for region in loose:
@@ -213,10 +238,10 @@ def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Perso
         value = region["value"]
         candidates = [person for person in people.values() if person.contains(value)]
         candidates = candidates or [person for person in people.values() if person.contains(value, MARGIN)]
-        if len(candidates) == 1:
-            candidates[0].add_point(region, left_out)
-        else:
-            left_out[_NO_PERSON] += 1
+        if len(candidates) != 1:
+            notes.add(_NO_PERSON, name)
+        elif not candidates[0].add_point(region):
+            notes.add(_REPEATED, name)
     return list(people.values())
 
 

@@ -7,13 +7,14 @@ has it, the visibility of every keypoint. Coordinates are fractions of the displ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, to_coco
 from posenet.annotations.left_right import is_flip_idx, pair_left_right
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
@@ -26,6 +27,9 @@ BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
 MAX_FRACTION = 2.0
 """Boxes end a little outside their image in some data sets; a box with larger numbers is not in fractions."""
+
+_WITHOUT_FILE = "images without a label file, kept, with nobody in them"
+_BOXES = "images with boxes without keypoints, which training ignores"
 
 
 class YoloFormat(NamedTuple):
@@ -52,27 +56,33 @@ def import_yolo_pose(
     content = _read_yaml(data_file)
     layout = _parse_format(content, data_file, keypoints, number_unnamed)
     paths = _find_images(content, data_file, split)
-    label_paths = [label_path(path) for path in paths]
-    num_without = sum(not path.is_file() for path in label_paths)
-    if num_without == len(paths):
-        raise DataError(f"no image of {data_file} has labels, for example {label_paths[0]}; restore the label files")
-    people_of = {path: _read_labels(label, layout) for path, label in zip(paths, label_paths)}
-    notes = []
-    if num_without:
-        notes.append(f"{pluralize(num_without, 'image')} without a label file: kept, with nobody in it")
     flip_idx = content.get("flip_idx") or None
     if flip_idx is not None and not is_flip_idx(flip_idx, len(layout.keypoints)):
         raise DataError(
             f"{data_file}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all "
             f"{len(layout.keypoints)} keypoints, counted from 0; correct it, or leave it out"
         )
-    if flip_idx is not None and _contradicts_names(flip_idx, layout.keypoints):
-        notes.append(
-            "flip_idx pairs other keypoints than the names of left and right do; check the order of the names, "
-            "and left_right in the skeleton"
-        )
+    notes = Notes()
+    if flip_idx is not None and (pairs := _contradicting_pairs(flip_idx, layout.keypoints)):
+        for pair in pairs:
+            notes.add("flip_idx pairs other keypoints than the names do; check left_right in the skeleton", pair)
+
+    def read_people(image: Path) -> tuple[list[ImportedPerson], str]:
+        people = _read_labels(label_path(image), layout)
+        if people is None:
+            return [], _WITHOUT_FILE
+        return people, "" if all(person.keypoints.any() for person in people) else _BOXES
+
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    return to_coco(people_of, categories, layout.keypoints, 1, notes, flip_idx)
+    imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
+    images = imported.document["images"]
+    if notes.count(_WITHOUT_FILE) == len(images):
+        example = label_path(imported.folder / images[0]["file_name"])
+        raise DataError(f"no image of {data_file} has labels, for example {example}; restore the files")
+    people = imported.document["annotations"]
+    if people and not any(person["num_keypoints"] for person in people):
+        raise DataError(f"no object of {data_file} has keypoints; its labels may be those of a set for detection")
+    return imported
 
 
 def has_own_split(data_file: str | Path, split: str) -> bool:
@@ -81,10 +91,11 @@ def has_own_split(data_file: str | Path, split: str) -> bool:
     return bool(content.get(split)) and content[split] != content.get("train")
 
 
-def _contradicts_names(flip_idx: Sequence[int], names: Sequence[str]) -> bool:
+def _contradicting_pairs(flip_idx: Sequence[int], names: Sequence[str]) -> list[str]:
+    """The pairs of ``flip_idx`` that the names contradict."""
     twin_of = twins(pair_left_right(names))
     pairs = [(name, names[index]) for name, index in zip(names, flip_idx)]
-    return any(twin_of.get(name, other) != other or twin_of.get(other, name) != name for name, other in pairs)
+    return [f"{a} and {b}" for a, b in pairs if twin_of.get(a, b) != b or twin_of.get(b, a) != a]
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -193,44 +204,39 @@ def label_path(image: Path) -> Path:
     return Path(*parts).with_suffix(".txt")
 
 
-def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson]:
-    """The people in a label file; none if it does not exist."""
-    if not path.is_file():
-        return []
-    columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
+def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:
+    """The people in a label file; None if it does not exist. Objects of five numbers have no keypoints."""
+    try:
+        text = read_input(path).decode(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     people = []
-    for number, line in enumerate(read_input(path).decode(errors="replace").splitlines(), start=1):
-        words = line.split()
-        if not words:
-            continue
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
-            row = [float(word) for word in words]
+            if words := line.split():
+                people.append(_parse_label([float(word) for word in words], layout))
         except ValueError as error:
-            raise DataError(f"{path}, line {number}: {error}; correct the line") from error
-        if len(row) != columns or not np.isfinite(row).all():
-            raise DataError(
-                f"{path}, line {number} has {len(row)} numbers, {columns} finite ones are expected for "
-                f"{pluralize(len(layout.keypoints), 'keypoint')}; correct the line, or kpt_shape in the data.yaml"
-            )
-        if max(map(abs, row[1:BOX_COLUMNS])) > MAX_FRACTION:
-            raise DataError(
-                f"{path}, line {number}: the box {' '.join(words[1:BOX_COLUMNS])} is not in fractions of the image, "
-                "from 0 to 1; divide x by the width and y by the height"
-            )
-        if row[0] not in layout.classes:
-            raise DataError(
-                f"{path}, line {number}: class {words[0]} has no name in the data.yaml; correct one of them"
-            )
-        keypoints = np.reshape(row[BOX_COLUMNS:], (len(layout.keypoints), -1))  # (K, 3) or (K, 2)
-        if not layout.has_visibility:  # a keypoint that is not labelled is at (0, 0), or negative
-            is_labelled = (keypoints >= 0).all(axis=1) & keypoints.any(axis=1)
-            keypoints = np.column_stack([keypoints, np.where(is_labelled, 2.0, 0.0)])
-        if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
-            raise DataError(
-                f"{path}, line {number}: keypoints are not in fractions of the image, from 0 to 1; divide x by the "
-                "width and y by the height"
-            )
-        centre_x, centre_y, box_width, box_height = row[1:BOX_COLUMNS]
-        box = (centre_x - box_width / 2, centre_y - box_height / 2, box_width, box_height)
-        people.append(ImportedPerson(int(row[0]) + 1, keypoints, box))
+            raise DataError(f"{path}, line {number}: {error}; correct the line or the data.yaml") from error
     return people
+
+
+def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
+    """An object of a label file; ``ValueError`` if the numbers are not one."""
+    columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
+    if len(row) not in (BOX_COLUMNS, columns) or not math.isfinite(sum(map(abs, row))):
+        count = pluralize(len(layout.keypoints), "keypoint")
+        raise ValueError(f"{len(row)} numbers, {columns} finite ones are expected for {count} of kpt_shape")
+    class_id, x, y, width, height = row[:BOX_COLUMNS]
+    if class_id not in layout.classes:
+        raise ValueError(f"class {class_id:g} has no name")
+    if max(map(abs, row[1:BOX_COLUMNS])) > MAX_FRACTION:
+        raise ValueError(f"the box {x:g} {y:g} {width:g} {height:g} is not in fractions of the image, from 0 to 1")
+    keypoints = np.reshape(row[BOX_COLUMNS:] or [0.0] * (columns - BOX_COLUMNS), (len(layout.keypoints), -1))
+    if not layout.has_visibility:  # a keypoint that is not labelled is at (0, 0), or negative
+        is_labelled = (keypoints >= 0).all(axis=1) & keypoints.any(axis=1)
+        keypoints = np.column_stack([keypoints, np.where(is_labelled, 2.0, 0.0)])
+    if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
+        raise ValueError("keypoints are not in fractions of the image, from 0 to 1")
+    return ImportedPerson(int(class_id) + 1, keypoints, (x - width / 2, y - height / 2, width, height))

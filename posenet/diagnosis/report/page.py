@@ -99,7 +99,8 @@ class Run:
         if kind == "background":
             return f"{pluralize(diagnosis.background, 'result')} at OKS 0.50"
         if kind == "missed":
-            return f"{diagnosis.missed:,} of {pluralize(diagnosis.num_people, 'person', 'people')}"
+            skeleton = diagnosis.matched.skeleton
+            return f"{diagnosis.missed:,} of {diagnosis.num_people:,} {skeleton.noun(diagnosis.num_people)}"
         if kind == "inexact":
             return f"{int(diagnosis.missed_by_threshold[-1]) - diagnosis.missed:,} more at OKS 0.95"
         return pluralize(diagnosis.counts[kind], "keypoint")

@@ -11,6 +11,7 @@ from posenet.errors import DataError
 from posenet.inference.media.sources import Source
 from posenet.inference.result import Result
 from posenet.messages import pluralize
+from posenet.skeleton import COCO, Skeleton
 
 MAX_NAMED_FAILURES = 5
 """Number of unreadable sources that the last message names."""
@@ -23,6 +24,7 @@ class PredictionSummary:
     """What has been found in some sources, and which of them could not be read completely."""
 
     sources: Sequence[Source]
+    skeleton: Skeleton = COCO
     counts: Counter[str] = field(default_factory=Counter)
     """Numbers of images, video frames, live frames, and detections: people without an id."""
     tracks: set[tuple[Source, int]] = field(default_factory=set)
@@ -54,7 +56,7 @@ class PredictionSummary:
 
     def merge(self, others: Iterable[PredictionSummary]) -> PredictionSummary:
         """The sum of the summaries of all processes."""
-        total = PredictionSummary(self.sources)
+        total = PredictionSummary(self.sources, self.skeleton)
         for other in others:
             total.counts.update(other.counts)
             total.tracks |= other.tracks
@@ -83,12 +85,12 @@ class PredictionSummary:
         if frames:
             counts.append(pluralize(frames, "video frame"))
         if self.tracks:
-            people = pluralize(len(self.tracks), "tracked person", "tracked people")
+            people = self.skeleton.count(len(self.tracks), "tracked")
             people += f" and {pluralize(detections, 'detection')}" if detections else ""
         elif frames:
             people = pluralize(detections, "detection")
         else:
-            people = pluralize(detections, "person", "people")
+            people = self.skeleton.count(detections)
         return f"{people} in {' and '.join(counts)}"
 
     def speed(self) -> str:

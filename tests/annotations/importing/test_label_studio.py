@@ -55,7 +55,7 @@ def test_a_keypoint_of_nobody_is_left_out_and_counted(tmp_path: Path) -> None:
     path, images = export(tmp_path, parents=False)
     change(path, lambda tasks: tasks[0]["annotations"][0]["result"][3]["value"].update(x=99, y=99))
     found, _, notes = import_label_studio(path, images)
-    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1")
+    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1 (task 1)")
     assert found["annotations"][0]["num_keypoints"] == 16
 
 
@@ -72,7 +72,7 @@ def test_keypoints_far_outside_the_only_rectangle_are_those_of_nobody(tmp_path: 
     change(path, lambda tasks: label_on(tasks, far, 130))
     found, _, notes = import_label_studio(path, images)
     assert [entry["num_keypoints"] for entry in found["annotations"]] == [16]
-    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1")
+    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1 (task 1)")
 
 
 @pytest.mark.parametrize("parents", [True, False])
@@ -89,7 +89,7 @@ def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path
     change(path, label_again)
     found, _, notes = import_label_studio(path, images)
     assert found["annotations"] == expected
-    assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1")
+    assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
 
 
 def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path) -> None:
@@ -152,7 +152,8 @@ def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     change(path, edit)
     found, _, notes = import_label_studio(path, images)
     assert len(found["images"]) == 2
-    assert sorted(int(note.rpartition(" ")[2]) for note in notes) == [1, 1, 1, 1, 2]
+    counts = {note.rpartition(":")[2] for note in notes}
+    assert counts == {" 2 (task 1, task 2)", " 1 (task 3)", " 1 (task 4)", " 1 (task 5)", " 1 (task 6)"}
 
 
 def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Path) -> None:
@@ -168,15 +169,45 @@ def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Pa
         import_label_studio(path, images, ["nose", "nose"])
 
 
-def test_another_file_and_a_region_without_its_values_are_refused(tmp_path: Path) -> None:
+def test_another_file_is_refused(tmp_path: Path) -> None:
     path, images = export(tmp_path)
-    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][2]["value"].pop("x"))
-    with pytest.raises(DataError, match="task 2 cannot be read .*'x'"):
-        import_label_studio(path, images)
     for content in ("{}", "[1]", '[{"id": 1}]', "{"):
         path.write_text(content)
         with pytest.raises(DataError):
             import_label_studio(path, images)
+
+
+def test_a_task_or_an_image_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
+    path, images = export(tmp_path, document(range(1, 5), [person(number, number) for number in range(1, 5)]))
+    (images / "000000000004.jpg").write_bytes(b"no image")
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][2]["value"].pop("x"))
+    found, _, notes = import_label_studio(path, images)
+    assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg", "000000000003.jpg"]
+    assert notes[0] == "tasks that cannot be read, left out: 1 (task 2: KeyError: 'x')"
+    assert "left out" in notes[1] and "000000000004.jpg cannot be decoded" in notes[1]
+    change(path, lambda tasks: tasks[0]["annotations"][0]["result"][2]["value"].pop("x"))
+    with pytest.raises(DataError, match="task 2 cannot be read .*KeyError: 'x'.*; export the project again"):
+        import_label_studio(path, images)
+
+
+def test_uploads_of_names_with_spaces_are_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Label Studio replaces spaces by underscores and leaves out brackets."""
+    path, images = export(tmp_path, document(range(1, 5), [person(number, number) for number in range(1, 5)]))
+    names = ["a bird (1).jpg", "owl.jpg", "an owl.jpg", "an_owl.jpg"]
+    uploads = ["0123abcd-a_bird_1.jpg", "4567abcd-owl.jpg", "89ababcd-an_owl.jpg", "/data/an_owl.jpg"]
+    for number, name in enumerate(names, 1):
+        (images / f"{number:012d}.jpg").rename(images / name)
+
+    def edit(tasks: Any) -> None:
+        for task, name in zip(tasks, uploads):
+            task["data"]["image"] = name if name.startswith("/") else f"/data/upload/1/{name}"
+
+    change(path, edit)
+    found, _, notes = import_label_studio(path, images)
+    assert [image["file_name"] for image in found["images"]] == [names[0], names[1], names[3]]
+    [note] = notes
+    assert "may be one of several files" in note and note.endswith(": 1 (task 3)")
+    assert "1 of 4 tasks have no image in" in caplog.text
 
 
 def test_no_image_found_says_why_and_the_tool_needs_a_folder(
@@ -184,7 +215,7 @@ def test_no_image_found_says_why_and_the_tool_needs_a_folder(
 ) -> None:
     path, images = export(tmp_path)
     change(path, lambda tasks: [task["data"].update(image="x.jpg") for task in tasks])
-    message = r"has no annotated image of .*not in the folder, left out: 2\); check --images"
+    message = r"has no annotated image of .*not in the folder, left out: 2 \(task 1, task 2\)\); check"
     with pytest.raises(DataError, match=message):
         import_label_studio(path, images)
     assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "b.json")]) == 2
@@ -224,4 +255,4 @@ def test_a_task_of_an_image_of_another_shape_is_left_out(tmp_path: Path) -> None
     change(path, edit)
     found, _, notes = import_label_studio(path, images)
     assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg"]
-    assert len(notes) == 1 and "another shape" in notes[0] and notes[0].endswith(": 1")
+    assert len(notes) == 1 and "another shape" in notes[0] and notes[0].endswith(": 1 (task 2)")

@@ -11,15 +11,23 @@ import pytest
 
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
+from posenet.skeleton import load_skeleton
 from posenet.synthetic.dataset import write_dataset
+from tests.helpers.documentation import read_blocks
 from tests.helpers.other_formats import (
+    CROWD_POSE_NAMES,
+    MPII_NAMES,
     Document,
     read_document,
+    write_crowdpose,
     write_cvat,
     write_label_studio_coco,
     write_label_studio_json,
+    write_labelme,
+    write_mpii,
     write_yolo_pose,
 )
+from tests.helpers.source_files import ROOT
 
 DrawnSet = tuple[Path, Document]
 
@@ -125,3 +133,54 @@ def test_the_json_export_of_label_studio(tmp_path: Path, drawn: DrawnSet) -> Non
     posenet("annotations", "lint", out, "--images", folder, "--skeleton", "coco")
     build_and_compare(out, folder, drawn, tolerance=0.01, hidden=False)
     assert len(json.loads(out.read_text())["annotations"]) == sum(not e["iscrowd"] for e in drawn[1]["annotations"])
+
+
+def run_block_of_the_page(word: str) -> None:
+    """Run the Python block of docs/custom_data.md that reads the files of a format."""
+    (block,) = (block for block in read_blocks(ROOT / "docs" / "custom_data.md") if block.is_run and word in block.text)
+    exec(block.text, {})
+
+
+def test_labelme(tmp_path: Path, drawn: DrawnSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_labelme(tmp_path / "data" / "labelme", *drawn)
+    run_block_of_the_page("data/labelme")
+    out = tmp_path / "train.json"
+    fix(tmp_path / "data" / "labelme.json", folder, out)
+    build_and_compare(out, folder, drawn, tolerance=0.01, hidden=False)
+    boxes = [entry["bbox"] for entry in read_document(out)["annotations"]]
+    np.testing.assert_allclose(boxes, [entry["bbox"] for entry in drawn[1]["annotations"] if not entry["iscrowd"]])
+
+
+def test_mpii(tmp_path: Path, drawn: DrawnSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_mpii(tmp_path / "data" / "mpii", *drawn)
+    run_block_of_the_page("data/mpii")
+    folder, out = tmp_path / "data" / "mpii" / "images", tmp_path / "train.json"
+    posenet("annotations", "fix", "data/mpii.json", "--images", folder, "--output", out, "--drop")
+    found = compare_named_keypoints(read_document(out), drawn[1], MPII_NAMES)
+    assert found == sum(not entry["iscrowd"] for entry in drawn[1]["annotations"])
+
+
+def test_crowdpose(tmp_path: Path, drawn: DrawnSet) -> None:
+    annotations = write_crowdpose(tmp_path / "set", *drawn)
+    folder, out, toml = tmp_path / "set" / "images", tmp_path / "train.json", tmp_path / "crowdpose.toml"
+    posenet("annotations", "fix", annotations, "--images", folder, "--output", out)
+    assert compare_named_keypoints(read_document(out), drawn[1], CROWD_POSE_NAMES)
+    posenet("annotations", "skeleton", out, "--output", toml)
+    skeleton = load_skeleton(toml)
+    assert len(skeleton.left_right) == 6 and ("head", "neck") in skeleton.drawn and len(skeleton.drawn) == 13
+    assert ("left_shoulder", "neck") in [tuple(sorted(part)) for part in skeleton.drawn]
+
+
+def compare_named_keypoints(found: Document, expected: Document, names: list[str]) -> int:
+    """Compare the keypoints of COCO among ``names``, and return how many people there are."""
+    coco = expected["categories"][0]["keypoints"]
+    common = [name for name in names if name in coco]
+    entries = [entry for entry in expected["annotations"] if not entry["iscrowd"]]
+    for entry, own in zip(entries, found["annotations"], strict=True):
+        points, truth = (np.reshape(item["keypoints"], (-1, 3)) for item in (own, entry))
+        np.testing.assert_allclose(
+            points[[names.index(name) for name in common]], truth[[coco.index(name) for name in common]], atol=1e-9
+        )
+    return len(entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -43,7 +44,7 @@ def test_values_are_converted_to_pixels(data_file: Path) -> None:
     document, folder, notes = import_yolo_pose(data_file)
     assert [image["file_name"] for image in document["images"]] == [f"{n:012d}.jpg" for n in (1, 2, 3)]
     assert folder == data_file.parent / "images" / "train"
-    assert notes == ("1 image without a label file: kept, with nobody in it",)
+    assert notes == ("images without a label file, kept, with nobody in them: 1 (000000000003.jpg)",)
     for found, expected in zip(document["annotations"], CONTENT["annotations"], strict=True):
         assert found["image_id"] == expected["image_id"] and found["num_keypoints"] == expected["num_keypoints"]
         np.testing.assert_allclose(found["keypoints"], expected["keypoints"], atol=1e-3)
@@ -53,10 +54,11 @@ def test_values_are_converted_to_pixels(data_file: Path) -> None:
 
 
 def test_keypoints_that_are_not_in_fractions_are_refused(data_file: Path) -> None:
-    labels = data_file.parent / "labels" / "train" / "000000000001.txt"
-    words = labels.read_text().split()
-    words[5:7] = ["35.0", "40.0"]
-    labels.write_text(" ".join(words[: 5 + 51]))
+    for number in (1, 2):
+        labels = data_file.parent / "labels" / "train" / f"{number:012d}.txt"
+        words = labels.read_text().split()
+        words[5:7] = ["35.0", "40.0"]
+        labels.write_text(" ".join(words[: 5 + 51]))
     with pytest.raises(DataError, match=r"000000000001\.txt, line 1: keypoints are not in fractions"):
         import_yolo_pose(data_file)
 
@@ -69,10 +71,11 @@ def test_the_tool_says_once_that_areas_are_estimated(
 
 
 def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
-    labels = data_file.parent / "labels" / "train" / "000000000001.txt"
-    first, second = labels.read_text().splitlines()
-    labels.write_text("\n".join([first, " ".join(["0", "320.5", *second.split()[2:]])]))
-    message = r"000000000001\.txt, line 2: the box 320\.5 .* not in fractions .* divide x by"
+    for number in (1, 2):
+        labels = data_file.parent / "labels" / "train" / f"{number:012d}.txt"
+        words = labels.read_text().split()
+        labels.write_text(" ".join(["0", "320.5", *words[2 : 5 + 51]]))
+    message = r"000000000001\.txt, line 1: the box 320\.5 .* not in fractions .*\(and 1 of 3 images more\)"
     with pytest.raises(DataError, match=message):
         import_yolo_pose(data_file)
 
@@ -124,8 +127,9 @@ def test_a_list_may_name_images_relative_to_its_own_folder(data_file: Path, line
 def test_a_file_name_that_is_not_utf_8_is_one_line(data_file: Path) -> None:
     images = data_file.parent / "images" / "train"
     (images / "000000000003.jpg").rename(images / os.fsdecode(b"caf\xe9.jpg"))
-    with pytest.raises(DataError, match=r"the name of .*caf.*jpg is not UTF-8 or not printable; rename the file"):
-        import_yolo_pose(data_file)
+    document, _, (note,) = import_yolo_pose(data_file)
+    assert len(document["images"]) == 2
+    assert re.search(r"left out.*: 1 \(the name of .*caf\?.jpg is not UTF-8 or not printable; rename it\)", note)
 
 
 def test_a_keypoint_without_visibility_is_labelled_unless_at_zero_or_negative(tmp_path: Path) -> None:
@@ -186,7 +190,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": "[17, 4]"}, "must end in 2 or 3"),
         ({"kpt_shape": "17"}, "has no kpt_shape"),
         ({"names": None}, "has no names"),
-        ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1 has 56 numbers, 39 finite ones"),
+        ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1: 56 numbers, 39 finite ones"),
         ({"names": "{4: dog}"}, "class 0 has no name"),
         ({"train": "images/other"}, "images/other does not exist"),
         ({"train": None}, "has no split train .*--split"),
@@ -203,18 +207,40 @@ def test_a_bad_data_file_is_one_line(data_file: Path, settings: dict[str, Any], 
     assert "\n" not in str(caught.value)
 
 
-def test_a_bad_label_names_the_file_and_the_line(data_file: Path) -> None:
+def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path) -> None:
+    """Not their lines alone: the objects in these would be background."""
+    expected = [entry for entry in import_yolo_pose(data_file).document["annotations"] if entry["image_id"] == 1]
     label = data_file.parent / "labels" / "train" / "000000000002.txt"
     for line in ("0 0.5 0.5 0.1", "0 " + "x " * 55, "0 " + "nan " * 55, "0.5 " + "0.5 " * 55):
         label.write_text("\n\n" + line)
-        with pytest.raises(DataError, match="000000000002.txt, line 3"):
-            import_yolo_pose(data_file)
-
-
-def test_a_set_without_labels_or_with_a_bad_image_is_refused(data_file: Path) -> None:
-    (data_file.parent / "images" / "train" / "000000000001.jpg").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="000000000001.jpg cannot be decoded"):
+        document, _, notes = import_yolo_pose(data_file)
+        assert document["annotations"] == expected and len(document["images"]) == 2
+        assert re.search(r"left out.*: 1 \(.*000000000002.txt, line 3: .*; correct the line", notes[0])
+    label.unlink()
+    image = data_file.parent / "images" / "train" / "000000000001.jpg"
+    image.write_bytes(b"nothing")
+    with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000002.txt"):
         import_yolo_pose(data_file)
+    label.write_text("0 0.5 0.5 0.1")
+    with pytest.raises(DataError, match=r"000000000001.jpg cannot be decoded.* \(and 1 of 3 images more\)"):
+        import_yolo_pose(data_file)
+
+
+def test_an_object_of_five_numbers_is_a_place_that_training_ignores(data_file: Path) -> None:
+    labels = sorted((data_file.parent / "labels" / "train").iterdir())
+    with open(labels[1], "a") as file:
+        file.write("0 0.5 0.25 0.1 0.2\n")
+    document, _, notes = import_yolo_pose(data_file)
+    entry = document["annotations"][-1]
+    assert (entry["num_keypoints"], entry["bbox"], entry["image_id"]) == (0, [72, 18, 16, 24], 2)
+    assert "images with boxes without keypoints, which training ignores: 1 (000000000002.jpg)" in notes
+    for path in labels:
+        path.write_text("0 0.5 0.25 0.1 0.2\n")
+    with pytest.raises(DataError, match=r"no object of .*data.yaml has keypoints; .* those of a set for detection"):
+        import_yolo_pose(data_file)
+
+
+def test_a_set_without_labels_is_refused(data_file: Path) -> None:
     shutil.rmtree(data_file.parent / "labels")
     with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000001.txt"):
         import_yolo_pose(data_file)
