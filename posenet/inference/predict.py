@@ -408,6 +408,7 @@ def _find_people(
         duration=options.duration,
         stride=options.stride,
         stop_requested=stop_requested,
+        reduction_of=None if options.show or run.outputs.drawings or run.outputs.sheets else run.predictor.reduction_of,
     )
     with contextlib.closing(frames):
         # The images are read again, for the drawings; the people in them are known.

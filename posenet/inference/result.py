@@ -12,7 +12,7 @@ from typing import Any, overload
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images import write_image
+from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame
 from posenet.messages import pluralize
 from posenet.person import Person
@@ -55,7 +55,7 @@ class Result(Sequence[Person]):
         name = self.frame.source.name
         if self.frame.number is not None:
             name += f", frame {self.frame.number}"
-        height, width = self.image.shape[:2]
+        height, width = self.frame.size
         return f"{name}: {width} x {height}, {pluralize(len(self), 'person', 'people')}"
 
     def __repr__(self) -> str:
@@ -85,7 +85,9 @@ class Result(Sequence[Person]):
     @property
     def image(self) -> np.ndarray:
         """(H, W, 3) uint8 BGR, upright; empty if it could not be read."""
-        return self.frame.image
+        frame = self.frame
+        is_reduced = frame.source.path is not None and frame.image.shape[:2] != frame.size
+        return read_image(frame.source.path) if is_reduced else frame.image
 
     @property
     def path(self) -> str | None:

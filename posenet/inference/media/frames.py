@@ -17,7 +17,15 @@ from PIL import Image
 
 from posenet.downloading import fetch_video
 from posenet.errors import ConfigError, DataError
-from posenet.images import ChannelOrder, ImageInput, decode_image, download_image, read_image, to_bgr
+from posenet.images import (
+    ChannelOrder,
+    ImageInput,
+    decode_image,
+    download_image,
+    read_image,
+    read_reduced_image,
+    to_bgr,
+)
 from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
@@ -44,6 +52,7 @@ def read_frames(
     stride: int = 1,
     recursive: bool = False,
     stop_requested: Callable[[], bool] = lambda: False,
+    reduction_of: Callable[[tuple[int, int]], int] | None = None,
 ) -> Generator[Frame, None, None]:
     """Read the frames of images, folders, videos, streams and cameras, one input after the other.
 
@@ -59,6 +68,7 @@ def read_frames(
         stride: every how many frames of a video one is read.
         recursive: search subfolders of folders too.
         stop_requested: checked while a live source delivers no image; true ends its frames.
+        reduction_of: how much smaller JPEG files are read; see ``read_reduced_image``. None reads them whole.
 
     Raises:
         DataError: the only input does not exist, is a folder without images or videos, a pattern without a match, or
@@ -75,7 +85,7 @@ def read_frames(
         if kind == "none":
             yield from cast(Iterator[Frame], group)
         elif kind == "image":
-            yield from _read_images(cast(Iterator[Source], group), selection)
+            yield from _read_images(cast(Iterator[Source], group), selection, reduction_of)
         else:
             for source in cast(Iterator[Source], group):
                 yield from _read_video(source, selection, stop_requested)
@@ -117,10 +127,12 @@ def _way_to_read(found: Source | Frame) -> str:
     return "image" if found.may_be_image else "video"
 
 
-def _read_images(sources: Iterable[Source], selection: FrameSelection) -> Iterator[Frame]:
+def _read_images(
+    sources: Iterable[Source], selection: FrameSelection, reduction_of: Callable[[tuple[int, int]], int] | None
+) -> Iterator[Frame]:
     """The frames of image files and animations, which are read on several threads."""
     images = map_in_threads(
-        _read_image,
+        lambda source: _read_image(source, reduction_of),
         sources,
         workers=READ_THREADS,
         ahead=READ_AHEAD,
@@ -142,7 +154,7 @@ def require_pyav() -> None:
         raise ConfigError("videos need the package PyAV, which brings its own FFmpeg: pip install 'simplepose[video]'")
 
 
-def _read_image(source: Source) -> Frame | Animation:
+def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame | Animation:
     """An image, or the reader of a file with several images."""
     try:
         if source.data:
@@ -150,6 +162,9 @@ def _read_image(source: Source) -> Frame | Animation:
         if source.url is not None:
             return Frame(source, download_image(source.url))
         assert source.path is not None
+        if source.kind == "image" and reduction_of is not None:
+            image, size = read_reduced_image(source.path, reduction_of)
+            return Frame(source, image, whole_size=size)
         animation = Animation.open(source, source.path) if source.kind == "animation" else None
         return animation or Frame(source, read_image(source.path))
     except DataError as error:
