@@ -28,7 +28,6 @@ from posenet.inference.media.sources import Frame, Source, split_into_blocks
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
@@ -142,7 +141,7 @@ def evaluate(
     ranks = ranks or Ranks()
     split = read_split(annotations, image_ids, predictor.skeleton)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
-    mine = list(itertools.chain(*share(blocks, ranks.rank, ranks.world_size)))
+    mine = list(itertools.chain(*ranks.share(blocks)))
     results, readings = ranks.run_on_all(
         lambda: _predict_share(predictor, mine, exif_frame or predictor.exif_frame, split.category, progress)
     )

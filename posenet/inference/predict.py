@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -47,7 +46,6 @@ from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
@@ -96,7 +94,6 @@ def predict(
             overwrite: replace files that exist. An input is never replaced.
             resume: continue the files of people after an interruption.
             recursive: search the subfolders of folders too.
-            shard: "3/100" predicts only part 3, counted from 0, of 100 equal parts of the inputs.
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
@@ -145,7 +142,7 @@ class _Run:
     predictor: Predictor
     tracking: TrackingConfig | None
     blocks: Sequence[list[Source]]
-    """The sources, or those of a shard, in numbered blocks."""
+    """The sources in numbered blocks."""
     journaled: Path | None
     """The file of people that has journals; None without."""
     description: dict[str, Any]
@@ -172,7 +169,6 @@ def _prepare(
 ) -> _Run:
     """Check the options, find the inputs and load the network."""
     FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
-    shard, num_shards = _parse_shard(options.shard)
     names = _names_of(inputs)
     sources: list[Source] = ranks.broadcast_object(
         ranks.run_on_main(lambda: _find_inputs(names, options, ranks.world_size))
@@ -189,9 +185,8 @@ def _prepare(
     if outputs.sheets:
         loaded = copy.copy(loaded)
         loaded.keep_maps = True
-    all_blocks = split_into_blocks(sources, loaded.settings.batch_size)
-    sources = [source for block in all_blocks for source in block]
-    blocks = share(all_blocks, shard, num_shards)
+    blocks = split_into_blocks(sources, loaded.settings.batch_size)
+    sources = list(itertools.chain(*blocks))
     tracking = None
     if options.is_tracked:
         tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
@@ -246,25 +241,12 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if world_size > 1 and (live or options.show):
         reason = "--show" if options.show else live[0]
         raise ConfigError(f"{reason} needs a single process; leave out --nproc and the launcher")
-    if (options.shard or options.resume) and live:
-        raise ConfigError(f"--shard and --resume need inputs that can be read again, unlike {live[0]}")
+    if options.resume and live:
+        raise ConfigError(f"--resume needs inputs that can be read again, unlike {live[0]}")
     kinds = {source.kind for source in sources}
     if "video" in kinds or (options.output and kinds & {"numbered", "camera"}):
         require_pyav()
     return sources
-
-
-def _parse_shard(text: str | None) -> tuple[int, int]:
-    """The index and the count of ``3/100``; the whole without a text."""
-    if text is None:
-        return 0, 1
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is None:
-        raise ConfigError(f"--shard {text}: give the number of the shard and their count, such as 0/100")
-    index, count = int(match[1]), int(match[2])
-    if index >= count:
-        raise ConfigError(f"--shard {text}: shards count from 0, so the first number must be below the second")
-    return index, count
 
 
 def _choose_journaled_file(
@@ -299,7 +281,6 @@ def _describe(
         "inputs": names.hexdigest(),
         **predictor.origin,
         "inference settings": settings | {"scales": list(predictor.settings.scales)},
-        "--shard": options.shard,
         "--min-score": predictor.min_score,
         "frames of videos (--start, --duration, --stride)": [options.start, str(options.duration), options.stride],
         "tracking settings": dataclasses.asdict(tracking) if tracking else None,
@@ -397,7 +378,7 @@ def _find_people(
 ) -> Generator[Result, None, None]:
     """The results of this process that its journal does not have, and those of the video in which it ends."""
     options = run.options
-    blocks = share(run.blocks, run.ranks.rank, run.ranks.world_size)
+    blocks = run.ranks.share(run.blocks)
     remaining = [block for block in blocks if not journal or block[0].block >= journal.next_block]
     sources = [source for block in remaining for source in block]
     if len(remaining) < len(blocks):
@@ -435,8 +416,7 @@ def _is_same_frame(frame: Frame, other: Frame) -> bool:
 
 
 def _progress_bar(run: _Run, is_shown: bool) -> Any:
-    blocks = share(run.blocks, run.ranks.rank, run.ranks.world_size)
-    sources = list(itertools.chain(*blocks))
+    sources = list(itertools.chain(*run.ranks.share(run.blocks)))
     # How many frames a video has is not known.
     total = len(sources) if all(source.kind == "image" for source in sources) else None
     return progress_bar(title="predict", total=total, disable=not is_shown)
