@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -184,6 +183,8 @@ class _Stages:
     def __init__(self, predictor: StagedPredictor, busy: dict[str, float]) -> None:
         self.predictor = predictor
         self.busy = busy
+        self._running: Counter[str] = Counter()
+        self._begins: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def prepare(self, images: Sequence[np.ndarray]) -> Any:
@@ -217,12 +218,18 @@ class _Stages:
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        """Add the time of this context to that of a stage; while several threads are in one, it counts once."""
+        with self._lock:
+            self._running[name] += 1
+            if self._running[name] == 1:
+                self._begins[name] = time.perf_counter()
         try:
             yield
         finally:
             with self._lock:
-                self.busy[name] = self.busy.get(name, 0.0) + time.perf_counter() - start
+                self._running[name] -= 1
+                if not self._running[name]:
+                    self.busy[name] = self.busy.get(name, 0.0) + time.perf_counter() - self._begins[name]
 
 
 def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
@@ -288,11 +295,14 @@ def _in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
 
 def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterator[Result]:
     """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none."""
-    for _, results_of_source in itertools.groupby(results, lambda result: result.frame.source):
-        tracker = Tracker(settings)
-        seconds = -math.inf
-        for result in results_of_source:
-            if result.seconds is not None:
-                seconds = max(seconds, result.seconds)  # the clock of a damaged stream may jump back
-                result = dataclasses.replace(result, people=tracker.update(result.people, seconds))
-            yield result
+    source = None
+    last_number = -1
+    for result in results:
+        frame = result.frame
+        if frame.number is not None:
+            if frame.source != source or frame.number <= last_number:  # a video may follow itself
+                source, tracker, seconds = frame.source, Tracker(settings), -math.inf
+            last_number = frame.number
+            seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
+            result = dataclasses.replace(result, people=tracker.update(result.people, seconds))
+        yield result

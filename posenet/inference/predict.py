@@ -23,7 +23,14 @@ from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames, require_pyav
 from posenet.inference.media.reader import FrameSelection
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
+from posenet.inference.media.sources import (
+    Frame,
+    Source,
+    files_of_source,
+    find_sources,
+    parse_standard_input,
+    split_into_blocks,
+)
 from posenet.inference.outputs.choose import Outputs, PredictionOptions, check_paths, choose_outputs, is_lines_file
 from posenet.inference.outputs.drawings import require_display, sheet_path, show_in_window, write_drawings
 from posenet.inference.outputs.journal import (
@@ -272,13 +279,15 @@ def _describe(
     options: PredictionOptions, sources: Sequence[Source], predictor: Predictor, tracking: TrackingConfig | None
 ) -> dict[str, Any]:
     """See ``_Run.description``."""
-    names = hashlib.sha256()
+    inputs = hashlib.sha256()
     for source in sources:
-        names.update(f"{source.kind}:{source.name}\n".encode(errors="surrogateescape"))
+        # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
+        sizes = [path.stat().st_size for path in files_of_source(source) if path.is_file()]
+        inputs.update(f"{source.kind}:{source.name}:{sizes or len(source.data)}\n".encode(errors="surrogateescape"))
     settings = dataclasses.asdict(predictor.settings)
     return {
         "journal": JOURNAL_VERSION,
-        "inputs": names.hexdigest(),
+        "inputs": inputs.hexdigest(),
         **predictor.origin,
         "inference settings": settings | {"scales": list(predictor.settings.scales)},
         "--min-score": predictor.min_score,
@@ -393,12 +402,7 @@ def _find_people(
     )
     with contextlib.closing(frames):
         # The images are read again, for the drawings; the people in them are known.
-        for recorded in journal.begun if journal else []:
-            frame = next(frames, None)
-            if frame is None or not _is_same_frame(frame, recorded.frame):
-                raise DataError(
-                    f"{recorded.frame.source.name} has changed since the prediction began; start again without --resume"
-                )
+        for recorded, frame in zip(journal.begun if journal else [], frames):
             yield dataclasses.replace(recorded, frame=frame)
         with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:
             for result in results:
@@ -407,12 +411,6 @@ def _find_people(
                 # Not before the outputs of earlier sources are complete: a later run would not write them again.
                 if journal:
                     journal.write(result)
-
-
-def _is_same_frame(frame: Frame, other: Frame) -> bool:
-    if frame.error is not None or other.error is not None:
-        return str(frame.error) == str(other.error)
-    return (frame.source, frame.number, frame.image.shape) == (other.source, other.number, other.image.shape)
 
 
 def _progress_bar(run: _Run, is_shown: bool) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, overload
 
 import numpy as np
 
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame
+from posenet.inference.outputs.drawings import has_display
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
@@ -86,8 +88,8 @@ class Result(Sequence[Person]):
     def image(self) -> np.ndarray:
         """(H, W, 3) uint8 BGR, upright; empty if it could not be read."""
         frame = self.frame
-        is_reduced = frame.source.path is not None and frame.image.shape[:2] != frame.size
-        return read_image(frame.source.path) if is_reduced else frame.image
+        is_reduced = frame.image.shape[:2] != frame.size
+        return read_image(str(frame.source.location)) if is_reduced else frame.image
 
     @property
     def path(self) -> str | None:
@@ -127,10 +129,16 @@ class Result(Sequence[Person]):
         write_image(Path(path), self.plot(**options))
 
     def show(self, **options: Any) -> None:
-        """Open the drawing of ``plot`` in the system's image viewer."""
-        from PIL import Image
+        """Open the drawing of ``plot`` in the system's image viewer, or in the notebook where there is none.
 
-        Image.fromarray(self.plot(**options)[..., ::-1]).show()
+        ``ConfigError`` if neither can show it.
+        """
+        from PIL import Image, ImageShow
+
+        drawing = Image.fromarray(self.plot(**options)[..., ::-1])
+        can_show = has_display() or "IPython" in sys.modules
+        if not (can_show and ImageShow.show(drawing)):
+            raise ConfigError('nothing can show images here; write them to a file with save("drawn.jpg")')
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The people as ``Person.to_dict`` describes them, in types of JSON; for pandas, a list of rows."""

@@ -113,7 +113,7 @@ def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
     with contextlib.closing(VideoWriter(clip, (64, 64), 10)) as writer:
         for number in range(12):
             writer.write(np.zeros((64, 64, 3), np.uint8), number / 10)
-    with pytest.raises(DataError, match="clip.mp4 has changed since the prediction began; start again without"):
+    with pytest.raises(DataError, match="was written with other inputs"):
         predict(clip, spot_predictor(), **options)
 
 
@@ -228,3 +228,11 @@ def test_a_photograph_is_only_reduced_to_whole_pixels_and_not_below_the_input_of
     size: tuple[int, int], scales: list[float], expected: int
 ) -> None:
     assert Predictor(SpotNetwork(), scales=scales).reduction_of(size) == expected
+
+
+def test_an_image_that_was_replaced_is_not_taken_for_the_one_in_the_journal(photos: Path) -> None:
+    options = {"json": "p.jsonl", "resume": True}
+    predict(photos, spot_predictor(), **options)
+    write_image(photos / "b.png", spot_image(98, 132, (30, 30), (90, 60), 7))
+    with pytest.raises(DataError, match=r"p.jsonl was written with other inputs"):
+        predict(photos, spot_predictor(), **options)

@@ -144,8 +144,7 @@ def _read_images(
             if isinstance(item, Frame):
                 yield item
             else:
-                with contextlib.closing(item):
-                    yield from item.frames(selection)
+                yield from _read_video(item, selection, lambda: False)
 
 
 def require_pyav() -> None:
@@ -154,8 +153,8 @@ def require_pyav() -> None:
         raise ConfigError("videos need the package PyAV, which brings its own FFmpeg: pip install 'simplepose[video]'")
 
 
-def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame | Animation:
-    """An image, or the reader of a file with several images."""
+def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame | Source:
+    """An image, or the same source if it has several images."""
     try:
         if source.data:
             return Frame(source, decode_image(np.frombuffer(source.data, np.uint8)))
@@ -165,8 +164,9 @@ def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] |
         if source.kind == "image" and reduction_of is not None:
             image, size = read_reduced_image(source.path, reduction_of)
             return Frame(source, image, whole_size=size)
-        animation = Animation.open(source, source.path) if source.kind == "animation" else None
-        return animation or Frame(source, read_image(source.path))
+        if source.kind == "animation" and Animation.has_several_images(source):
+            return source
+        return Frame(source, read_image(source.path))
     except DataError as error:
         return Frame(source, error=error)
 
@@ -189,8 +189,8 @@ def _open_video(
     if source.kind == "camera":
         return read_live(Camera(source), selection, stop_requested)
     reader: VideoReader
-    if source.kind == "numbered":
-        reader = NumberedImages(source)
+    if source.kind in ("numbered", "animation"):
+        reader = NumberedImages(source) if source.kind == "numbered" else Animation(source)
     else:
         require_pyav()
         from posenet.inference.media.video import PyAVReader
