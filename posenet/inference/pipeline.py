@@ -10,7 +10,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -61,6 +60,8 @@ class Batch(NamedTuple):
 
     places: list[int]
     frames: list[Frame]
+    bytes_before: int = 0
+    """Bytes of all frames that were read before the first one."""
 
     @property
     def size(self) -> int:
@@ -94,87 +95,50 @@ def predict_frames(
 
 def _fill_batches(predictor: StagedPredictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
-    window = _Window(predictor)
+    batch_size = predictor.settings.batch_size
+    waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
+    bytes_read = 0
+    block = None
+    video_frames = 0  # since nothing waited
     failures: list[Exception] = []
+
+    def longest_waiting() -> Batch:
+        return next(iter(waiting.values()))
+
+    def take(number: int) -> list[Batch]:
+        return [waiting.pop(key) for key in [*waiting][:number]]
+
     for place, frame in enumerate(until_failure(frames, failures)):
+        size = frame.image.nbytes
         if frame.error is not None:
             yield Batch([place], [frame])
-            yield from window.count(place)
-            continue
-        if window.is_other_block(frame) or frame.is_live:
-            yield from window.take_all()
+        else:
+            last_block, block = block, (frame.source.block, None if frame.number is None else frame.source)
+            if block != last_block or frame.is_live:
+                yield from take(len(waiting))
+                video_frames = 0
         if frame.is_live:
             yield Batch([place], [frame])
-        else:
-            yield from window.add(place, frame)
-    yield from window.take_all()
+        elif frame.error is None:
+            while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
+                yield from take(1)
+            key = predictor.input_sizes(frame.image.shape[:2])
+            batch = waiting.setdefault(key, Batch([], [], bytes_read))
+            batch.places.append(place)
+            batch.frames.append(frame)
+            if len(batch.frames) == batch_size:
+                yield waiting.pop(key)
+            video_frames += frame.number is not None
+        bytes_read += size
+        if waiting and place - longest_waiting().places[0] + 1 >= WINDOW_BATCHES * batch_size:
+            yield from take(1)
+        if video_frames == batch_size:
+            # Also if frames of other sizes wait: a video can be resumed after each multiple of the batch size.
+            yield from take(len(waiting))
+            video_frames = 0
+    yield from take(len(waiting))
     for failure in failures:
         raise failure
-
-
-@dataclass
-class _Window:
-    """Frames that wait until their batch is full."""
-
-    predictor: StagedPredictor
-    waiting: dict[object, Batch] = field(default_factory=dict)
-    """By the sizes of their network inputs."""
-    sizes: deque[tuple[int, int]] = field(default_factory=deque)
-    """The place and the bytes of every frame since the first one that waits, also of those that could not be read."""
-    video_frames: int = 0
-    """How many frames of a video were added since nothing waited."""
-    block: object = None
-
-    def is_other_block(self, frame: Frame) -> bool:
-        """Whether a frame must not run together with those that wait."""
-        block = (frame.source.block, None if frame.number is None else frame.source)
-        is_other = block != self.block
-        self.block = block
-        return is_other
-
-    def add(self, place: int, frame: Frame) -> Iterator[Batch]:
-        """Add a frame; yield the batches that are full, or have waited too long."""
-        batch_size = self.predictor.settings.batch_size
-        size = frame.image.nbytes
-        while self._waiting_bytes() + size > WINDOW_BYTES and self.waiting:
-            yield self._take_first()
-        key = self.predictor.input_sizes(frame.image.shape[:2])
-        batch = self.waiting.setdefault(key, Batch([], []))
-        batch.places.append(place)
-        batch.frames.append(frame)
-        if len(batch.frames) == batch_size:
-            yield self.waiting.pop(key)
-        yield from self.count(place, size)
-        if frame.number is not None:
-            self.video_frames += 1
-            # Also if frames of other sizes wait: a video can be resumed after each multiple of the batch size.
-            if self.video_frames == batch_size:
-                yield from self.take_all()
-
-    def count(self, place: int, size: int = 0) -> Iterator[Batch]:
-        """Count a frame, for which others may have to wait; yield the batch that has waited too long."""
-        self.sizes.append((place, size))
-        self._waiting_bytes()
-        if len(self.sizes) >= WINDOW_BATCHES * self.predictor.settings.batch_size:
-            yield self._take_first()
-
-    def _waiting_bytes(self) -> int:
-        """Forget the frames before the first one that waits, and add up the bytes of the others."""
-        first = min((batch.places[0] for batch in self.waiting.values()), default=math.inf)
-        while self.sizes and self.sizes[0][0] < first:
-            self.sizes.popleft()
-        return sum(size for _, size in self.sizes)
-
-    def _take_first(self) -> Batch:
-        """Take the batch that waits longest out of the window."""
-        key = min(self.waiting, key=lambda key: self.waiting[key].places[0])
-        return self.waiting.pop(key)
-
-    def take_all(self) -> Iterator[Batch]:
-        """Take all batches out of the window."""
-        self.video_frames = 0
-        while self.waiting:
-            yield self._take_first()
 
 
 class _Stages:

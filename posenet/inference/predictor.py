@@ -48,11 +48,12 @@ class Predictor:
     some devices.
 
     Args:
-        network: what finds people. A checkpoint, ours or a published one; an exported file, which ends in ``.onnx`` and
-            needs no PyTorch; or the name of registered weights such as "simplepose", which are downloaded once. Or a
-            module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4); its input
-            has the channels-last memory format if its attribute ``channels_last`` exists and is true. Or any function
-            that computes the maps of images; see ``posenet.inference.networks.MapFunction``.
+        network: what finds people: by default the published weights. A checkpoint, ours or a published one; an exported
+            file, which ends in ``.onnx`` and needs no PyTorch; or the name of registered weights such as "simplepose",
+            which are downloaded once. Or a module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1
+            to (N, C, H/4, W/4); its input has the channels-last memory format if its attribute ``channels_last`` exists
+            and is true. Or any function that computes the maps of images; see
+            ``posenet.inference.networks.MapFunction``.
         settings: ``inference`` section of the configuration; None is that of ``config``.
         config: replaces the configuration in a checkpoint; an exported file has its own. For a module or a function,
             None is the defaults.
@@ -76,7 +77,7 @@ class Predictor:
 
     def __init__(
         self,
-        network: str | os.PathLike[str] | nn.Module | MapFunction,
+        network: str | os.PathLike[str] | nn.Module | MapFunction = "simplepose",
         settings: InferenceConfig | None = None,
         *,
         config: Config | None = None,
