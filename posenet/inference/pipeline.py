@@ -10,15 +10,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from posenet.inference.media.sources import Frame
 from posenet.inference.result import Result
 from posenet.inference.tracking.tracker import Tracker
-from posenet.settings import InferenceConfig, TrackingConfig
-from posenet.skeleton import Skeleton
+from posenet.settings import TrackingConfig
 from posenet.threads import until_failure
 
 WINDOW_BATCHES = 16
@@ -31,28 +30,6 @@ RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
-
-
-class StagedPredictor(Protocol):
-    """What the pipeline needs of a predictor."""
-
-    settings: InferenceConfig
-    skeleton: Skeleton
-
-    def input_sizes(self, image_size: tuple[int, int]) -> object:
-        """The same for two (height, width) if such images can run together."""
-
-    def prepare_inputs(self, images: Sequence[np.ndarray]) -> Any:
-        """The network inputs of images that run together."""
-
-    def start_network(self, batch: Any) -> Any:
-        """The maps of what ``prepare_inputs`` has returned, for which ``wait`` of the returned object waits."""
-
-    def decode_batch(self, pending: Any, maps_of_images: Any, frames: Sequence[Frame]) -> list[Result]:
-        """The people of each frame, from what ``start_network`` and its ``wait`` have returned."""
-
-    def predict_frame(self, frame: Frame) -> Result:
-        """All of it for a single frame."""
 
 
 class Batch(NamedTuple):
@@ -70,7 +47,7 @@ class Batch(NamedTuple):
 
 
 def predict_frames(
-    predictor: StagedPredictor, frames: Iterable[Frame], busy: dict[str, float] | None = None
+    predictor: Any, frames: Iterable[Frame], busy: dict[str, float] | None = None
 ) -> Generator[Result, None, None]:
     """Find the people in frames, in order; nobody in a frame that could not be read.
 
@@ -83,6 +60,7 @@ def predict_frames(
     The frames are read on the caller's thread. An error in reading them is raised after the results of those before.
 
     Args:
+        predictor: a ``Predictor``, which has no type here because its module imports this one.
         busy: receives the seconds in which each stage was at work; those of "reading" are what the others waited.
     """
     stages = _Stages(predictor, {} if busy is None else busy)
@@ -93,7 +71,7 @@ def predict_frames(
         yield from _in_order(results)
 
 
-def _fill_batches(predictor: StagedPredictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
     batch_size = predictor.settings.batch_size
     waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
@@ -144,7 +122,7 @@ def _fill_batches(predictor: StagedPredictor, frames: Iterable[Frame]) -> Genera
 class _Stages:
     """The stages of a predictor, and the seconds in which each was at work."""
 
-    def __init__(self, predictor: StagedPredictor, busy: dict[str, float]) -> None:
+    def __init__(self, predictor: Any, busy: dict[str, float]) -> None:
         self.predictor = predictor
         self.busy = busy
         self._running: Counter[str] = Counter()
@@ -168,7 +146,8 @@ class _Stages:
         with self._timed("network"):
             maps = pending.wait()
         with self._timed("decoding"):
-            return self.predictor.decode_batch(pending, maps, frames)
+            results: list[Result] = self.predictor.decode_batch(pending, maps, frames)
+        return results
 
     def timed_items(self, name: str, items: Iterable[Frame]) -> Iterator[Frame]:
         """The same items; the time in which they are read counts."""
