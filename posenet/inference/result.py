@@ -86,7 +86,10 @@ class Result(Sequence[Person]):
 
     @property
     def image(self) -> np.ndarray:
-        """(H, W, 3) uint8 BGR, upright; empty if it could not be read."""
+        """(H, W, 3) uint8 BGR, upright; empty if it could not be read.
+
+        Where ``posenet.predict`` draws nothing, large files are read smaller. Then this reads the file again.
+        """
         frame = self.frame
         is_reduced = frame.image.shape[:2] != frame.size
         return read_image(str(frame.source.location)) if is_reduced else frame.image
