@@ -148,8 +148,8 @@ class _Run:
     outputs: Outputs
     predictor: Predictor
     tracking: TrackingConfig | None
-    blocks: Sequence[list[Source]]
-    """The sources in numbered blocks."""
+    share: list[Source]
+    """The sources of this process."""
     journaled: Path | None
     """The file of people that has journals; None without."""
     description: dict[str, Any]
@@ -200,7 +200,8 @@ def _prepare(
     journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
     description = {} if journaled is None else _describe(options, sources, loaded, tracking)
     # The paths of outputs are those of the sources without their blocks, which do not count in comparisons.
-    return _Run(options, ranks, sources, outputs, loaded, tracking, blocks, journaled, description)
+    share = list(itertools.chain(*ranks.share(blocks)))
+    return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
 
 
 @contextlib.contextmanager
@@ -331,7 +332,7 @@ def _predict_share(
     stop_requested: Callable[[], bool],
     on_result: Callable[[Result], object] | None,
 ) -> None:
-    """Predict the blocks of this process. One process alone writes the files of people, and perhaps a journal.
+    """Predict the sources of this process. One process alone writes the files of people, and perhaps a journal.
 
     Of several processes, each writes a journal, and ``_complete`` the files.
     """
@@ -350,7 +351,10 @@ def _predict_share(
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
         recorded = journal.replay() if journal else iter(())
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
-        bar = stack.enter_context(_progress_bar(run, progress and run.ranks.is_main))
+        # How many frames a video has is not known.
+        total = len(run.share) if all(source.kind == "image" for source in run.share) else None
+        is_shown = progress and run.ranks.is_main
+        bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
         last_video = run.sources[-1]
         begin = time.perf_counter()
         writing = 0.0
@@ -387,11 +391,9 @@ def _find_people(
 ) -> Generator[Result, None, None]:
     """The results of this process that its journal does not have, and those of the video in which it ends."""
     options = run.options
-    blocks = run.ranks.share(run.blocks)
-    remaining = [block for block in blocks if not journal or block[0].block >= journal.next_block]
-    sources = [source for block in remaining for source in block]
-    if len(remaining) < len(blocks):
-        _log.info("already done: %s", pluralize(sum(map(len, blocks)) - len(sources), "input"))
+    sources = [source for source in run.share if not journal or source.block >= journal.next_block]
+    if len(sources) < len(run.share):
+        _log.info("already done: %s", pluralize(len(run.share) - len(sources), "input"))
     frames = read_frames(
         sources,
         start=options.start,
@@ -411,13 +413,6 @@ def _find_people(
                 # Not before the outputs of earlier sources are complete: a later run would not write them again.
                 if journal:
                     journal.write(result)
-
-
-def _progress_bar(run: _Run, is_shown: bool) -> Any:
-    sources = list(itertools.chain(*run.ranks.share(run.blocks)))
-    # How many frames a video has is not known.
-    total = len(sources) if all(source.kind == "image" for source in sources) else None
-    return progress_bar(title="predict", total=total, disable=not is_shown)
 
 
 def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:

@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from PIL import Image
@@ -38,6 +38,8 @@ READ_AHEAD_BYTES = 64 * 2**20
 READ_THREADS = 4
 """Number of threads that read image files."""
 
+Item = TypeVar("Item")
+Read = TypeVar("Read")
 FrameInput: TypeAlias = Source | ImageInput | int
 """What frames are read from: the name of something, as ``posenet predict`` takes it, the number of a camera, a source
 that ``find_sources`` has found, or an image in memory."""
@@ -131,13 +133,10 @@ def _read_images(
     sources: Iterable[Source], selection: FrameSelection, reduction_of: Callable[[tuple[int, int]], int] | None
 ) -> Iterator[Frame]:
     """The frames of image files and animations, which are read on several threads."""
-    images = map_in_threads(
+    images = read_in_threads(
         lambda source: _read_image(source, reduction_of),
         sources,
-        workers=READ_THREADS,
-        ahead=READ_AHEAD,
-        size_of=lambda item: item.image.nbytes if isinstance(item, Frame) else 0,
-        max_size=READ_AHEAD_BYTES,
+        lambda item: item.image.nbytes if isinstance(item, Frame) else 0,
     )
     with contextlib.closing(images):
         for item in images:
@@ -145,6 +144,15 @@ def _read_images(
                 yield item
             else:
                 yield from _read_video(item, selection, lambda: False)
+
+
+def read_in_threads(
+    read: Callable[[Item], Read], items: Iterable[Item], size_of: Callable[[Read], int]
+) -> Generator[Read, None, None]:
+    """``map(read, items)`` on several threads, ahead of the caller; ``size_of`` is the bytes of what was read."""
+    return map_in_threads(
+        read, items, workers=READ_THREADS, ahead=READ_AHEAD, size_of=size_of, max_size=READ_AHEAD_BYTES
+    )
 
 
 def require_pyav() -> None:
