@@ -117,12 +117,13 @@ def _average_on_host(
             _write_mirrored_maps(network, images, skeleton, sums)
         is_largest = letterboxes is batch.map_letterboxes
         for maps, total, others in zip(_compute_maps(network, images, skeleton), sums, smaller):
+            channels = maps[:num_channels, : total.shape[1], : total.shape[2]]
+            if not flip:
+                np.multiply(channels, weight, out=total)
             # All scales of one channel after another, while it is in the cache.
-            for number, (out, channel) in enumerate(zip(total, maps[:, : total.shape[1], : total.shape[2]])):
+            for number, out in enumerate(total):
                 if flip:
-                    cv2.addWeighted(out, weight, channel, weight, 0, dst=out)
-                else:
-                    np.multiply(channel, weight, out=out)
+                    cv2.addWeighted(out, weight, channels[number], weight, 0, dst=out)
                 for cells, plan in others if is_largest else ():
                     cv2.add(out, resample_map(cells[number], plan), dst=out)
         for total, plan, others in zip(sums, plans, smaller):
