@@ -19,7 +19,7 @@ import os
 import struct
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_args
 
@@ -66,6 +66,8 @@ PILLOW_ERRORS = (
 )  # fmt: skip
 """What Pillow and its plugins raise for damaged files."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
+REDUCTIONS = (8, 4, 2)
+"""Factors by which a JPEG file can be decoded smaller, which takes less time."""
 _COLOUR_FLAGS = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,
@@ -202,6 +204,14 @@ def read_image(path: str | Path) -> np.ndarray:
         return decode_image(read_image_file(path))
 
 
+def read_reduced_image(
+    path: str | Path, reduction_of: Callable[[tuple[int, int]], int]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Read an image file as ``decode_reduced_image`` does; ``DataError`` if it cannot be read or decoded."""
+    with _data_errors(path):
+        return decode_reduced_image(read_image_file(path), reduction_of)
+
+
 def read_annotated_image(
     path: str | Path, height: int, width: int, exif_frame: ExifFrame
 ) -> tuple[np.ndarray, AnnotatedFrame]:
@@ -331,8 +341,26 @@ def decode_image(data: np.ndarray) -> np.ndarray:
 
     The image is rotated by its EXIF orientation. A ``ValueError`` says why bytes cannot be decoded.
     """
+    return decode_reduced_image(data, lambda size: 1)[0]
+
+
+def decode_reduced_image(
+    data: np.ndarray, reduction_of: Callable[[tuple[int, int]], int]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """Decode an image file as ``decode_image`` does, but a JPEG file at a fraction of its size.
+
+    Args:
+        reduction_of: from the (height, width) of the upright image to one of ``REDUCTIONS`` that divides both, or 1.
+
+    Returns:
+        The pixels, and the (height, width) of the whole image.
+    """
     header = parse_header(data)
-    return apply_orientation(_decode(data), header.orientation)
+    reduction = reduction_of(header.displayed_size) if is_jpeg(data) else 1
+    if reduction > 1:
+        return decode_checked_image(data, *header.displayed_size, reduction, header.orientation), header.displayed_size
+    image = apply_orientation(_decode(data), header.orientation)
+    return image, (image.shape[0], image.shape[1])
 
 
 def decode_checked_image(

@@ -94,12 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recursive",
         help="also search the subfolders of folders, and write drawings into subfolders of the same names",
     )
-    group.add_argument(
-        "--shard",
-        metavar="I/N",
-        help="predict only part I of N equal parts of the inputs, where I counts from 0, for example "
-        "$SLURM_ARRAY_TASK_ID/100 (default: all)",
-    )
 
     group = parser.add_argument_group("video")
     group.add_argument(

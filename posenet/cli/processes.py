@@ -1,7 +1,4 @@
-"""Running a tool in several processes: its flags, starting the processes, and how they end.
-
-Which inputs a process gets is decided in ``posenet.inference.shares``.
-"""
+"""Running a tool in several processes: its flags, starting the processes, and how they end."""
 
 from __future__ import annotations
 

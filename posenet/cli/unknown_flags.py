@@ -81,6 +81,7 @@ _REMEDIES = [
     _Remedy(_TRAINING, "choose the devices with CUDA_VISIBLE_DEVICES=0,1", "--devices"),
     _Remedy("--device", "here it is --device cuda, or cuda:1 for the second", "--gpu --gpus --gpu-id --gpu-ids --cuda"),
     _same("--nproc", _PROCESSES),
+    _Remedy("--json", "split -n l/1/100 FILES | posenet predict - takes the first of 100 parts of a list", "--shard"),
     _Remedy(_TRAINING, "posenet train-distributed has --nproc", _PROCESSES),
     _same("--resume", "--continue --resume-from --resume-training --auto-resume"),
     _same("--flip", "--tta --flip-test --augment"),

@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 
 from posenet.annotations.people import decode_columns
+from posenet.images import REDUCTIONS
 from posenet.settings import MAP_STRIDE, AugmentConfig
 from posenet.skeleton import Skeleton
 
@@ -258,10 +259,7 @@ def largest_reduction(matrix: np.ndarray) -> int:
     """The largest of 1, 2, 4 and 8 by which an image may be reduced so that the warp still does not enlarge it."""
     (a, b, _), (c, d, _) = matrix.tolist()
     scale = math.sqrt(abs(a * d - b * c))
-    for reduction in (8, 4, 2):
-        if scale * reduction <= 1:
-            return reduction
-    return 1
+    return next((reduction for reduction in REDUCTIONS if scale * reduction <= 1), 1)
 
 
 def matrix_for_reduced_image(matrix: np.ndarray, reduction: int) -> np.ndarray:

@@ -5,7 +5,7 @@ This module does not import PyTorch: a single process predicts with an exported 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from posenet.errors import OtherRankError, PosenetError
@@ -14,6 +14,7 @@ DEFAULT_TIMEOUT_MINUTES = 10.0
 """Time for which a rank waits for the others in a collective call."""
 
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 class Ranks:
@@ -26,6 +27,11 @@ class Ranks:
     def is_main(self) -> bool:
         """Whether this is rank 0, which alone writes the files of a run."""
         return self.rank == 0
+
+    def share(self, items: Sequence[Item]) -> Sequence[Item]:
+        """The part of this rank: the parts of all ranks, in rank order, are of about equal size, and are the whole."""
+        rank, count = self.rank, self.world_size
+        return items[len(items) * rank // count : len(items) * (rank + 1) // count]
 
     def gather_objects(self, value: Any) -> list[Any]:
         """The values of all ranks, in rank order."""

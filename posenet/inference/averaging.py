@@ -107,65 +107,42 @@ def _average_on_host(
     network: MapFunction, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
 ) -> list[np.ndarray]:
     """The averages for each image, whatever runs the network."""
-    plans = [
-        [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
-        for letterboxes in batch.letterboxes
-    ]
-    sums = [
-        _sum_over_flip(network, images, [plan.cells for plan in plans_of_scale], skeleton, flip, num_channels)
-        for images, plans_of_scale in zip(batch.inputs, plans)
-    ]
     num_maps = sum(batch.counts) * (2 if flip else 1)
-    if num_maps > 1:
-        for sums_of_image, plans_of_image in zip(zip(*sums), zip(*plans)):
+    smaller: list[list[tuple[np.ndarray, Resampling]]] = [[] for _ in batch.image_sizes]
+    for images, letterboxes, count in reversed(list(zip(batch.inputs, batch.letterboxes, batch.counts))):
+        weight = count / num_maps
+        plans = [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
+        sums = [np.empty((num_channels, *plan.cells), np.float32) for plan in plans]
+        if flip:
+            _write_mirrored_maps(network, images, skeleton, sums)
+        is_largest = letterboxes is batch.map_letterboxes
+        for maps, total, others in zip(_compute_maps(network, images, skeleton), sums, smaller):
+            channels = maps[:num_channels, : total.shape[1], : total.shape[2]]
+            if not flip:
+                np.multiply(channels, weight, out=total)
             # All scales of one channel after another, while it is in the cache.
-            for channel in zip(*sums_of_image):
-                _average_scales(channel, plans_of_image, batch.counts, num_maps)
-    return sums[0]
-
-
-def _average_scales(
-    sums: Sequence[np.ndarray], plans: Sequence[Resampling], counts: Sequence[int], num_maps: int
-) -> None:
-    """Average the sums of one map at all scales, of ``num_maps`` maps in all, in place of that of the largest scale."""
-    total = sums[0]
-    if counts[0] > 1:
-        total *= counts[0]
-    for cells, plan, count in zip(sums[1:], plans[1:], counts[1:]):
-        if count > 1:
-            cells *= count
-        total += resample_map(cells, plan)
-    total /= num_maps
-
-
-def _sum_over_flip(
-    network: MapFunction,
-    images: np.ndarray,
-    cells: Sequence[tuple[int, int]],
-    skeleton: Skeleton,
-    flip: bool,
-    num_channels: int,
-) -> list[np.ndarray]:
-    """Maps of (N, H, W, 3) images, plus those of the mirrored images if ``flip``: the first rows and columns of each.
-
-    The arrays, (C, rows, columns) float32, are the caller's.
-    """
-    if not flip:
-        maps = _compute_maps(network, images, skeleton)
-        return [image_maps[:num_channels, :rows, :columns].copy() for image_maps, (rows, columns) in zip(maps, cells)]
-    # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-    mirrored_images = np.empty_like(images)
-    for image, out in zip(images, mirrored_images):
-        cv2.flip(image, 1, dst=out)
-    sums = []
-    for image_maps, (rows, columns) in zip(_compute_maps(network, mirrored_images, skeleton), cells):
-        mirrored = image_maps[:, :rows, image_maps.shape[2] - columns :]
-        sums.append(np.empty((num_channels, rows, columns), np.float32))
-        for out, twin in zip(sums[-1], skeleton.flip_channels):
-            cv2.flip(mirrored[twin], 1, dst=out)
-    for total, image_maps in zip(sums, _compute_maps(network, images, skeleton)):
-        total += image_maps[: total.shape[0], : total.shape[1], : total.shape[2]]
+            for number, out in enumerate(total):
+                if flip:
+                    cv2.addWeighted(out, weight, channels[number], weight, 0, dst=out)
+                for cells, plan in others if is_largest else ():
+                    cv2.add(out, resample_map(cells[number], plan), dst=out)
+        for total, plan, others in zip(sums, plans, smaller):
+            others.insert(0, (total, plan))
     return sums
+
+
+def _write_mirrored_maps(
+    network: MapFunction, images: np.ndarray, skeleton: Skeleton, outputs: Sequence[np.ndarray]
+) -> None:
+    """Compute the maps of the mirrored images, and write them as those of the images: their first rows and columns."""
+    # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
+    mirrored = np.empty_like(images)
+    for image, out in zip(images, mirrored):
+        cv2.flip(image, 1, dst=out)
+    for maps, output in zip(_compute_maps(network, mirrored, skeleton), outputs):
+        _, rows, columns = output.shape
+        for out, twin in zip(output, skeleton.flip_channels):
+            cv2.flip(maps[twin, :rows, maps.shape[2] - columns :], 1, dst=out)
 
 
 def _compute_maps(network: MapFunction, images: np.ndarray, skeleton: Skeleton) -> np.ndarray:

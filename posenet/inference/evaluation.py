@@ -23,19 +23,17 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import AnnotatedFrame, check_proportions, count_frames, read_annotated_image
 from posenet.inference.letterbox import Letterbox
-from posenet.inference.media.frames import READ_AHEAD, READ_AHEAD_BYTES, READ_THREADS
+from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source, split_into_blocks
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.oks import keypoint_similarity
-from posenet.threads import map_in_threads
 
 if TYPE_CHECKING:
     from pycocotools.cocoeval import COCOeval
@@ -142,7 +140,7 @@ def evaluate(
     ranks = ranks or Ranks()
     split = read_split(annotations, image_ids, predictor.skeleton)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
-    mine = list(itertools.chain(*share(blocks, ranks.rank, ranks.world_size)))
+    mine = list(itertools.chain(*ranks.share(blocks)))
     results, readings = ranks.run_on_all(
         lambda: _predict_share(predictor, mine, exif_frame or predictor.exif_frame, split.category, progress)
     )
@@ -220,15 +218,7 @@ def predict_annotated_images(
         return Frame(source, pixels), image, ImageReading(frame, size, annotated_size)
 
     def frames() -> Iterator[Frame]:
-        images_read = map_in_threads(
-            read,
-            sources,
-            workers=READ_THREADS,
-            ahead=READ_AHEAD,
-            size_of=lambda item: item[0].image.nbytes,
-            max_size=READ_AHEAD_BYTES,
-        )
-        with contextlib.closing(images_read):
+        with contextlib.closing(read_in_threads(read, sources, lambda item: item[0].image.nbytes)) as images_read:
             for frame, image, reading in images_read:
                 waiting.append((image, reading))
                 yield frame

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import math
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from posenet.inference.media.sources import Frame
 from posenet.inference.result import Result
 from posenet.inference.tracking.tracker import Tracker
-from posenet.settings import InferenceConfig, TrackingConfig
-from posenet.skeleton import Skeleton
+from posenet.settings import TrackingConfig
 from posenet.threads import until_failure
 
 WINDOW_BATCHES = 16
@@ -35,33 +32,13 @@ THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
 
 
-class StagedPredictor(Protocol):
-    """What the pipeline needs of a predictor."""
-
-    settings: InferenceConfig
-    skeleton: Skeleton
-
-    def input_sizes(self, image_size: tuple[int, int]) -> object:
-        """The same for two (height, width) if such images can run together."""
-
-    def prepare_inputs(self, images: Sequence[np.ndarray]) -> Any:
-        """The network inputs of images that run together."""
-
-    def start_network(self, batch: Any) -> Any:
-        """The maps of what ``prepare_inputs`` has returned, for which ``wait`` of the returned object waits."""
-
-    def decode_batch(self, pending: Any, maps_of_images: Any, frames: Sequence[Frame]) -> list[Result]:
-        """The people of each frame, from what ``start_network`` and its ``wait`` have returned."""
-
-    def predict_frame(self, frame: Frame) -> Result:
-        """All of it for a single frame."""
-
-
 class Batch(NamedTuple):
     """Frames that run together, and their places in the order of all frames."""
 
     places: list[int]
     frames: list[Frame]
+    bytes_before: int = 0
+    """Bytes of all frames that were read before the first one."""
 
     @property
     def size(self) -> int:
@@ -70,7 +47,7 @@ class Batch(NamedTuple):
 
 
 def predict_frames(
-    predictor: StagedPredictor, frames: Iterable[Frame], busy: dict[str, float] | None = None
+    predictor: Any, frames: Iterable[Frame], busy: dict[str, float] | None = None
 ) -> Generator[Result, None, None]:
     """Find the people in frames, in order; nobody in a frame that could not be read.
 
@@ -83,6 +60,7 @@ def predict_frames(
     The frames are read on the caller's thread. An error in reading them is raised after the results of those before.
 
     Args:
+        predictor: a ``Predictor``, which has no type here because its module imports this one.
         busy: receives the seconds in which each stage was at work; those of "reading" are what the others waited.
     """
     stages = _Stages(predictor, {} if busy is None else busy)
@@ -93,97 +71,62 @@ def predict_frames(
         yield from _in_order(results)
 
 
-def _fill_batches(predictor: StagedPredictor, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
+def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, None, None]:
     """Batches of frames with network inputs of the same size. One that could not be read, or is live, is alone."""
-    window = _Window(predictor)
+    batch_size = predictor.settings.batch_size
+    waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
+    bytes_read = 0
+    block = None
+    video_frames = 0  # since nothing waited
     failures: list[Exception] = []
+
+    def longest_waiting() -> Batch:
+        return next(iter(waiting.values()))
+
+    def take(number: int) -> list[Batch]:
+        return [waiting.pop(key) for key in [*waiting][:number]]
+
     for place, frame in enumerate(until_failure(frames, failures)):
+        size = frame.image.nbytes
         if frame.error is not None:
             yield Batch([place], [frame])
-            yield from window.count(place)
-            continue
-        if window.is_other_block(frame) or frame.is_live:
-            yield from window.take_all()
+        else:
+            last_block, block = block, (frame.source.block, None if frame.number is None else frame.source)
+            if block != last_block or frame.is_live:
+                yield from take(len(waiting))
+                video_frames = 0
         if frame.is_live:
             yield Batch([place], [frame])
-        else:
-            yield from window.add(place, frame)
-    yield from window.take_all()
+        elif frame.error is None:
+            while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
+                yield from take(1)
+            key = predictor.input_sizes(frame.image.shape[:2])
+            batch = waiting.setdefault(key, Batch([], [], bytes_read))
+            batch.places.append(place)
+            batch.frames.append(frame)
+            if len(batch.frames) == batch_size:
+                yield waiting.pop(key)
+            video_frames += frame.number is not None
+        bytes_read += size
+        if waiting and place - longest_waiting().places[0] + 1 >= WINDOW_BATCHES * batch_size:
+            yield from take(1)
+        if video_frames == batch_size:
+            # Also if frames of other sizes wait: a video can be resumed after each multiple of the batch size.
+            yield from take(len(waiting))
+            video_frames = 0
+    yield from take(len(waiting))
     for failure in failures:
         raise failure
-
-
-@dataclass
-class _Window:
-    """Frames that wait until their batch is full."""
-
-    predictor: StagedPredictor
-    waiting: dict[object, Batch] = field(default_factory=dict)
-    """By the sizes of their network inputs."""
-    sizes: deque[tuple[int, int]] = field(default_factory=deque)
-    """The place and the bytes of every frame since the first one that waits, also of those that could not be read."""
-    video_frames: int = 0
-    """How many frames of a video were added since nothing waited."""
-    block: object = None
-
-    def is_other_block(self, frame: Frame) -> bool:
-        """Whether a frame must not run together with those that wait."""
-        block = (frame.source.block, None if frame.number is None else frame.source)
-        is_other = block != self.block
-        self.block = block
-        return is_other
-
-    def add(self, place: int, frame: Frame) -> Iterator[Batch]:
-        """Add a frame; yield the batches that are full, or have waited too long."""
-        batch_size = self.predictor.settings.batch_size
-        size = frame.image.nbytes
-        while self._waiting_bytes() + size > WINDOW_BYTES and self.waiting:
-            yield self._take_first()
-        key = self.predictor.input_sizes(frame.image.shape[:2])
-        batch = self.waiting.setdefault(key, Batch([], []))
-        batch.places.append(place)
-        batch.frames.append(frame)
-        if len(batch.frames) == batch_size:
-            yield self.waiting.pop(key)
-        yield from self.count(place, size)
-        if frame.number is not None:
-            self.video_frames += 1
-            # Also if frames of other sizes wait: a video can be resumed after each multiple of the batch size.
-            if self.video_frames == batch_size:
-                yield from self.take_all()
-
-    def count(self, place: int, size: int = 0) -> Iterator[Batch]:
-        """Count a frame, for which others may have to wait; yield the batch that has waited too long."""
-        self.sizes.append((place, size))
-        self._waiting_bytes()
-        if len(self.sizes) >= WINDOW_BATCHES * self.predictor.settings.batch_size:
-            yield self._take_first()
-
-    def _waiting_bytes(self) -> int:
-        """Forget the frames before the first one that waits, and add up the bytes of the others."""
-        first = min((batch.places[0] for batch in self.waiting.values()), default=math.inf)
-        while self.sizes and self.sizes[0][0] < first:
-            self.sizes.popleft()
-        return sum(size for _, size in self.sizes)
-
-    def _take_first(self) -> Batch:
-        """Take the batch that waits longest out of the window."""
-        key = min(self.waiting, key=lambda key: self.waiting[key].places[0])
-        return self.waiting.pop(key)
-
-    def take_all(self) -> Iterator[Batch]:
-        """Take all batches out of the window."""
-        self.video_frames = 0
-        while self.waiting:
-            yield self._take_first()
 
 
 class _Stages:
     """The stages of a predictor, and the seconds in which each was at work."""
 
-    def __init__(self, predictor: StagedPredictor, busy: dict[str, float]) -> None:
+    def __init__(self, predictor: Any, busy: dict[str, float]) -> None:
         self.predictor = predictor
         self.busy = busy
+        self._running: Counter[str] = Counter()
+        self._begins: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def prepare(self, images: Sequence[np.ndarray]) -> Any:
@@ -203,7 +146,8 @@ class _Stages:
         with self._timed("network"):
             maps = pending.wait()
         with self._timed("decoding"):
-            return self.predictor.decode_batch(pending, maps, frames)
+            results: list[Result] = self.predictor.decode_batch(pending, maps, frames)
+        return results
 
     def timed_items(self, name: str, items: Iterable[Frame]) -> Iterator[Frame]:
         """The same items; the time in which they are read counts."""
@@ -217,12 +161,18 @@ class _Stages:
 
     @contextlib.contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
+        """Add the time of this context to that of a stage; while several threads are in one, it counts once."""
+        with self._lock:
+            self._running[name] += 1
+            if self._running[name] == 1:
+                self._begins[name] = time.perf_counter()
         try:
             yield
         finally:
             with self._lock:
-                self.busy[name] = self.busy.get(name, 0.0) + time.perf_counter() - start
+                self._running[name] -= 1
+                if not self._running[name]:
+                    self.busy[name] = self.busy.get(name, 0.0) + time.perf_counter() - self._begins[name]
 
 
 def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
@@ -288,11 +238,14 @@ def _in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
 
 def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterator[Result]:
     """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none."""
-    for _, results_of_source in itertools.groupby(results, lambda result: result.frame.source):
-        tracker = Tracker(settings)
-        seconds = -math.inf
-        for result in results_of_source:
-            if result.seconds is not None:
-                seconds = max(seconds, result.seconds)  # the clock of a damaged stream may jump back
-                result = dataclasses.replace(result, people=tracker.update(result.people, seconds))
-            yield result
+    source = None
+    last_number = -1
+    for result in results:
+        frame = result.frame
+        if frame.number is not None:
+            if frame.source != source or frame.number <= last_number:  # a video may follow itself
+                source, tracker, seconds = frame.source, Tracker(settings), -math.inf
+            last_number = frame.number
+            seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
+            result = dataclasses.replace(result, people=tracker.update(result.people, seconds))
+        yield result

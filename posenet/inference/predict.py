@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -24,7 +23,14 @@ from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames, require_pyav
 from posenet.inference.media.reader import FrameSelection
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
+from posenet.inference.media.sources import (
+    Frame,
+    Source,
+    files_of_source,
+    find_sources,
+    parse_standard_input,
+    split_into_blocks,
+)
 from posenet.inference.outputs.choose import Outputs, PredictionOptions, check_paths, choose_outputs, is_lines_file
 from posenet.inference.outputs.drawings import require_display, sheet_path, show_in_window, write_drawings
 from posenet.inference.outputs.journal import (
@@ -47,7 +53,6 @@ from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
@@ -96,7 +101,6 @@ def predict(
             overwrite: replace files that exist. An input is never replaced.
             resume: continue the files of people after an interruption.
             recursive: search the subfolders of folders too.
-            shard: "3/100" predicts only part 3, counted from 0, of 100 equal parts of the inputs.
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
@@ -144,8 +148,8 @@ class _Run:
     outputs: Outputs
     predictor: Predictor
     tracking: TrackingConfig | None
-    blocks: Sequence[list[Source]]
-    """The sources, or those of a shard, in numbered blocks."""
+    share: list[Source]
+    """The sources of this process."""
     journaled: Path | None
     """The file of people that has journals; None without."""
     description: dict[str, Any]
@@ -172,7 +176,6 @@ def _prepare(
 ) -> _Run:
     """Check the options, find the inputs and load the network."""
     FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
-    shard, num_shards = _parse_shard(options.shard)
     names = _names_of(inputs)
     sources: list[Source] = ranks.broadcast_object(
         ranks.run_on_main(lambda: _find_inputs(names, options, ranks.world_size))
@@ -189,16 +192,16 @@ def _prepare(
     if outputs.sheets:
         loaded = copy.copy(loaded)
         loaded.keep_maps = True
-    all_blocks = split_into_blocks(sources, loaded.settings.batch_size)
-    sources = [source for block in all_blocks for source in block]
-    blocks = share(all_blocks, shard, num_shards)
+    blocks = split_into_blocks(sources, loaded.settings.batch_size)
+    sources = list(itertools.chain(*blocks))
     tracking = None
     if options.is_tracked:
         tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
     journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
     description = {} if journaled is None else _describe(options, sources, loaded, tracking)
     # The paths of outputs are those of the sources without their blocks, which do not count in comparisons.
-    return _Run(options, ranks, sources, outputs, loaded, tracking, blocks, journaled, description)
+    share = list(itertools.chain(*ranks.share(blocks)))
+    return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
 
 
 @contextlib.contextmanager
@@ -246,25 +249,12 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if world_size > 1 and (live or options.show):
         reason = "--show" if options.show else live[0]
         raise ConfigError(f"{reason} needs a single process; leave out --nproc and the launcher")
-    if (options.shard or options.resume) and live:
-        raise ConfigError(f"--shard and --resume need inputs that can be read again, unlike {live[0]}")
+    if options.resume and live:
+        raise ConfigError(f"--resume needs inputs that can be read again, unlike {live[0]}")
     kinds = {source.kind for source in sources}
     if "video" in kinds or (options.output and kinds & {"numbered", "camera"}):
         require_pyav()
     return sources
-
-
-def _parse_shard(text: str | None) -> tuple[int, int]:
-    """The index and the count of ``3/100``; the whole without a text."""
-    if text is None:
-        return 0, 1
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
-    if match is None:
-        raise ConfigError(f"--shard {text}: give the number of the shard and their count, such as 0/100")
-    index, count = int(match[1]), int(match[2])
-    if index >= count:
-        raise ConfigError(f"--shard {text}: shards count from 0, so the first number must be below the second")
-    return index, count
 
 
 def _choose_journaled_file(
@@ -290,16 +280,17 @@ def _describe(
     options: PredictionOptions, sources: Sequence[Source], predictor: Predictor, tracking: TrackingConfig | None
 ) -> dict[str, Any]:
     """See ``_Run.description``."""
-    names = hashlib.sha256()
+    inputs = hashlib.sha256()
     for source in sources:
-        names.update(f"{source.kind}:{source.name}\n".encode(errors="surrogateescape"))
+        # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
+        sizes = [path.stat().st_size for path in files_of_source(source) if path.is_file()]
+        inputs.update(f"{source.kind}:{source.name}:{sizes or len(source.data)}\n".encode(errors="surrogateescape"))
     settings = dataclasses.asdict(predictor.settings)
     return {
         "journal": JOURNAL_VERSION,
-        "inputs": names.hexdigest(),
+        "inputs": inputs.hexdigest(),
         **predictor.origin,
         "inference settings": settings | {"scales": list(predictor.settings.scales)},
-        "--shard": options.shard,
         "--min-score": predictor.min_score,
         "frames of videos (--start, --duration, --stride)": [options.start, str(options.duration), options.stride],
         "tracking settings": dataclasses.asdict(tracking) if tracking else None,
@@ -341,7 +332,7 @@ def _predict_share(
     stop_requested: Callable[[], bool],
     on_result: Callable[[Result], object] | None,
 ) -> None:
-    """Predict the blocks of this process. One process alone writes the files of people, and perhaps a journal.
+    """Predict the sources of this process. One process alone writes the files of people, and perhaps a journal.
 
     Of several processes, each writes a journal, and ``_complete`` the files.
     """
@@ -360,7 +351,10 @@ def _predict_share(
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
         recorded = journal.replay() if journal else iter(())
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
-        bar = stack.enter_context(_progress_bar(run, progress and run.ranks.is_main))
+        # How many frames a video has is not known.
+        total = len(run.share) if all(source.kind == "image" for source in run.share) else None
+        is_shown = progress and run.ranks.is_main
+        bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
         last_video = run.sources[-1]
         begin = time.perf_counter()
         writing = 0.0
@@ -397,26 +391,20 @@ def _find_people(
 ) -> Generator[Result, None, None]:
     """The results of this process that its journal does not have, and those of the video in which it ends."""
     options = run.options
-    blocks = share(run.blocks, run.ranks.rank, run.ranks.world_size)
-    remaining = [block for block in blocks if not journal or block[0].block >= journal.next_block]
-    sources = [source for block in remaining for source in block]
-    if len(remaining) < len(blocks):
-        _log.info("already done: %s", pluralize(sum(map(len, blocks)) - len(sources), "input"))
+    sources = [source for source in run.share if not journal or source.block >= journal.next_block]
+    if len(sources) < len(run.share):
+        _log.info("already done: %s", pluralize(len(run.share) - len(sources), "input"))
     frames = read_frames(
         sources,
         start=options.start,
         duration=options.duration,
         stride=options.stride,
         stop_requested=stop_requested,
+        reduction_of=None if options.show or run.outputs.drawings or run.outputs.sheets else run.predictor.reduction_of,
     )
     with contextlib.closing(frames):
         # The images are read again, for the drawings; the people in them are known.
-        for recorded in journal.begun if journal else []:
-            frame = next(frames, None)
-            if frame is None or not _is_same_frame(frame, recorded.frame):
-                raise DataError(
-                    f"{recorded.frame.source.name} has changed since the prediction began; start again without --resume"
-                )
+        for recorded, frame in zip(journal.begun if journal else [], frames):
             yield dataclasses.replace(recorded, frame=frame)
         with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:
             for result in results:
@@ -425,20 +413,6 @@ def _find_people(
                 # Not before the outputs of earlier sources are complete: a later run would not write them again.
                 if journal:
                     journal.write(result)
-
-
-def _is_same_frame(frame: Frame, other: Frame) -> bool:
-    if frame.error is not None or other.error is not None:
-        return str(frame.error) == str(other.error)
-    return (frame.source, frame.number, frame.image.shape) == (other.source, other.number, other.image.shape)
-
-
-def _progress_bar(run: _Run, is_shown: bool) -> Any:
-    blocks = share(run.blocks, run.ranks.rank, run.ranks.world_size)
-    sources = list(itertools.chain(*blocks))
-    # How many frames a video has is not known.
-    total = len(sources) if all(source.kind == "image" for source in sources) else None
-    return progress_bar(title="predict", total=total, disable=not is_shown)
 
 
 def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import sha256_of
-from posenet.images import ChannelOrder, ImageInput, to_bgr
+from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, to_bgr
 from posenet.inference.averaging import InputBatch, PendingMaps, prepare_inputs, start_network
 from posenet.inference.decoder.decode import decode
 from posenet.inference.letterbox import Letterbox
@@ -48,11 +48,12 @@ class Predictor:
     some devices.
 
     Args:
-        network: what finds people. A checkpoint, ours or a published one; an exported file, which ends in ``.onnx`` and
-            needs no PyTorch; or the name of registered weights such as "simplepose", which are downloaded once. Or a
-            module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4); its input
-            has the channels-last memory format if its attribute ``channels_last`` exists and is true. Or any function
-            that computes the maps of images; see ``posenet.inference.networks.MapFunction``.
+        network: what finds people: by default the published weights. A checkpoint, ours or a published one; an exported
+            file, which ends in ``.onnx`` and needs no PyTorch; or the name of registered weights such as "simplepose",
+            which are downloaded once. Or a module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1
+            to (N, C, H/4, W/4); its input has the channels-last memory format if its attribute ``channels_last`` exists
+            and is true. Or any function that computes the maps of images; see
+            ``posenet.inference.networks.MapFunction``.
         settings: ``inference`` section of the configuration; None is that of ``config``.
         config: replaces the configuration in a checkpoint; an exported file has its own. For a module or a function,
             None is the defaults.
@@ -76,7 +77,7 @@ class Predictor:
 
     def __init__(
         self,
-        network: str | os.PathLike[str] | nn.Module | MapFunction,
+        network: str | os.PathLike[str] | nn.Module | MapFunction = "simplepose",
         settings: InferenceConfig | None = None,
         *,
         config: Config | None = None,
@@ -227,10 +228,9 @@ class Predictor:
                 skeleton=self.skeleton,
             )
             kept = [person for person in people if person.score >= self.min_score]
-            height, width = frame.image.shape[:2]
             rows, columns = letterbox.image_cells
             kept_maps = maps[:, :rows, :columns] if self.keep_maps else None
-            results.append(Result(frame, letterbox.map_back(kept, (height, width)), self.skeleton, kept_maps))
+            results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps))
         return results
 
     def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
@@ -255,6 +255,18 @@ class Predictor:
         )
         resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
         return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
+
+    def reduction_of(self, image_size: tuple[int, int]) -> int:
+        """How much smaller an image of (height, width) may be read, so that it still is not enlarged for the network.
+
+        One of ``REDUCTIONS`` that divides both, so that pixels of the smaller image cover those of the image exactly;
+        else 1.
+        """
+        resized = self.letterbox(image_size, max(self.settings.scales)).resized
+        for reduction in REDUCTIONS:
+            if all(side % reduction == 0 and side // reduction >= least for side, least in zip(image_size, resized)):
+                return reduction
+        return 1
 
     def input_sizes(self, image_size: tuple[int, int]) -> tuple[tuple[int, int], ...]:
         """(height, width) of the network inputs of an image at each scale; images with the same ones run together."""

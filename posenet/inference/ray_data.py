@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images import decode_image, to_bgr
+from posenet.images import decode_reduced_image, to_bgr
 from posenet.inference.media.sources import IN_MEMORY, Frame
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
@@ -38,7 +38,7 @@ class PredictPeople:
             DataError: the batch has neither a column ``image`` nor a column ``bytes``, or an array is no image.
         """
         if "bytes" in batch:
-            frames = [_decode(data) for data in batch["bytes"]]
+            frames = [_decode(data, self._predictor) for data in batch["bytes"]]
         elif "image" in batch:
             frames = [Frame(IN_MEMORY, to_bgr(image, "rgb")) for image in batch["image"]]
         else:
@@ -51,9 +51,10 @@ class PredictPeople:
         }
 
 
-def _decode(data: bytes) -> Frame:
+def _decode(data: bytes, predictor: Predictor) -> Frame:
     """The image in a file, upright; with an error if it cannot be decoded."""
     try:
-        return Frame(IN_MEMORY, decode_image(np.frombuffer(data, np.uint8)))
+        image, size = decode_reduced_image(np.frombuffer(data, np.uint8), predictor.reduction_of)
+        return Frame(IN_MEMORY, image, whole_size=size)
     except ValueError as error:
         return Frame(IN_MEMORY, error=DataError(str(error)))

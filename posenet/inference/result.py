@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, overload
 
 import numpy as np
 
-from posenet.errors import DataError
-from posenet.images import write_image
+from posenet.errors import ConfigError, DataError
+from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame
+from posenet.inference.outputs.drawings import has_display
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Drawing, draw_people
@@ -54,7 +56,7 @@ class Result(Sequence[Person]):
         name = self.frame.source.name
         if self.frame.number is not None:
             name += f", frame {self.frame.number}"
-        height, width = self.image.shape[:2]
+        height, width = self.frame.size
         return f"{name}: {width} x {height}, {self.skeleton.count(len(self))}"
 
     def __repr__(self) -> str:
@@ -83,8 +85,13 @@ class Result(Sequence[Person]):
 
     @property
     def image(self) -> np.ndarray:
-        """(H, W, 3) uint8 BGR, upright; empty if it could not be read."""
-        return self.frame.image
+        """(H, W, 3) uint8 BGR, upright; empty if it could not be read.
+
+        Where ``posenet.predict`` draws nothing, large files are read smaller. Then this reads the file again.
+        """
+        frame = self.frame
+        is_reduced = frame.image.shape[:2] != frame.size
+        return read_image(str(frame.source.location)) if is_reduced else frame.image
 
     @property
     def path(self) -> str | None:
@@ -124,10 +131,16 @@ class Result(Sequence[Person]):
         write_image(Path(path), self.plot(**options))
 
     def show(self, **options: Any) -> None:
-        """Open the drawing of ``plot`` in the system's image viewer."""
-        from PIL import Image
+        """Open the drawing of ``plot`` in the system's image viewer, or in the notebook where there is none.
 
-        Image.fromarray(self.plot(**options)[..., ::-1]).show()
+        ``ConfigError`` if neither can show it.
+        """
+        from PIL import Image, ImageShow
+
+        drawing = Image.fromarray(self.plot(**options)[..., ::-1])
+        can_show = has_display() or "IPython" in sys.modules
+        if not (can_show and ImageShow.show(drawing)):
+            raise ConfigError('nothing can show images here; write them to a file with save("drawn.jpg")')
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The people as ``Person.to_dict`` describes them, in types of JSON; for pandas, a list of rows."""

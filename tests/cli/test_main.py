@@ -32,6 +32,7 @@ from posenet.errors import (
 )
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
+from tests.helpers.source_files import ROOT
 
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
@@ -331,6 +332,7 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
         ("predict a.jpg --kpt-thr 0.3", "unknown flag --kpt-thr; here it is --keypoint-score; see"),
         ("predict a.jpg --pred-out-dir people", "unknown flag --pred-out-dir; here it is --json; see"),
         ("predict a.jpg --project runs", "unknown flag --project; here it is --output; see"),
+        ("predict a --shard 0/9", "unknown flag --shard; split -n l/1/100 FILES | posenet predict - takes"),
         ("evaluate --conf 0.5", "unknown flag --conf; evaluation keeps all people, because AP needs them; see"),
         ("train --data coco.yaml", "unknown flag --data; give the annotations without a flag: posenet train data.yaml"),
         ("train-distributed --data a", "unknown flag --data; here it is --set data.train=FILE.h5, a store that"),
@@ -504,3 +506,18 @@ def test_importing_the_package_imports_neither_torch_nor_opencv() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_during_the_import_of_the_command_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'posenet.cli.main':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-m", "posenet", "predict", "a.jpg"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "posenet: interrupted\n")

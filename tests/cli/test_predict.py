@@ -283,8 +283,6 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
         (["photos/a.png", "--output", "out", "--set", "x=1"], "x=1"),
         (["photos/a.png", "--output", "out", "--set", "model.stacks=2"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--backend", "torch"], "which PyTorch cannot run"),
-        (["photos/a.png", "--output", "out", "--shard", "3/3"], "shards count from 0"),
-        (["photos/a.png", "--output", "out", "--shard", "1"], "such as 0/100"),
         (["photos/a.png", "--output", "out", "--resume"], "--resume needs a file of people"),
         (["photos/a.png", "--output", "out", "--smooth", "--set", "tracking.keep_seconds=-1"], "tracking.keep_seconds"),
         (["0", "--json", "p.jsonl", "--resume"], "unlike camera 0"),

@@ -1,4 +1,4 @@
-"""``evaluate`` and ``predict`` in several processes, in shards, and continued after a kill."""
+"""``evaluate`` and ``predict`` in several processes, and continued after a kill."""
 
 from __future__ import annotations
 
@@ -125,49 +125,22 @@ def test_several_processes_write_the_results_file_of_one(spot_file: Path, tmp_pa
     assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes()
 
 
-def test_shards_in_order_are_the_whole(predict: Predict, inputs: Path, tmp_path: Path) -> None:
-    assert predict(inputs, *all_outputs(tmp_path / "whole")) == 2
-    lines = b""
-    drawings: dict[str, bytes] = {}
-    for index in range(4):
-        folder = tmp_path / str(index)
-        assert predict(inputs, *all_outputs(folder), "--shard", f"{index}/4") in (0, 2)
-        lines += (folder / "p.jsonl").read_bytes()
-        new = contents(folder / "d")
-        assert not drawings.keys() & new.keys()
-        drawings |= new
-    assert lines == (tmp_path / "whole" / "p.jsonl").read_bytes()
-    # The encoder of videos may divide its work among threads in different ways.
-    whole = contents(tmp_path / "whole" / "d")
-    assert drawings.keys() == whole.keys()
-    assert all(drawings[name] == whole[name] for name in whole if name.endswith(".png"))
-
-
-def test_more_shards_than_images_leave_empty_files(predict: Predict, inputs: Path, tmp_path: Path) -> None:
-    sizes = []
-    for index in range(3):
-        path = tmp_path / f"{index}.jsonl"
-        assert predict(inputs / "001.png", "--json", path, "--shard", f"{index}/3") == 0
-        sizes.append(path.stat().st_size)
-    assert sorted(map(bool, sizes)) == [False, False, True]
-
-
 def test_cameras_are_refused_by_several_processes(predict: Predict, inputs: Path, tmp_path: Path) -> None:
     words = [inputs, "0", "--json", tmp_path / "p.jsonl"]
     statuses, messages = on_ranks(2, lambda: predict(*words), tmp_path / "log")
     assert statuses == [2, 2] and messages.count("camera 0 needs a single process") == 1
 
 
-@pytest.mark.parametrize("world_size, shard, suffix", [(1, "0/1", "jsonl"), (1, "1/2", "csv"), (2, "0/1", "jsonl")])
+@pytest.mark.parametrize("world_size, suffix", [(1, "jsonl"), (1, "csv"), (2, "jsonl")])
 def test_a_prediction_that_is_killed_again_and_again_writes_every_person_once(
-    predict: Predict, inputs: Path, tmp_path: Path, world_size: int, shard: str, suffix: str
+    predict: Predict, inputs: Path, tmp_path: Path, world_size: int, suffix: str
 ) -> None:
     """The processes are killed when their journals have grown by some bytes, and may leave a torn line."""
     flag = "--json" if suffix == "jsonl" else "--csv"
     whole, path = tmp_path / f"whole.{suffix}", tmp_path / f"p.{suffix}"
-    expected_status = predict(inputs, flag, whole, "--shard", shard)
+    expected_status = predict(inputs, flag, whole)
     rng = random.Random(world_size)
-    words = [inputs, flag, path, "--shard", shard, "--resume"]
+    words = [inputs, flag, path, "--resume"]
 
     def journaled_bytes() -> int:
         return sum(file.stat().st_size for file in tmp_path.glob(f"p.{suffix}.progress*") if file.suffix != ".lock")

@@ -55,7 +55,7 @@ NOT_RUN = {
     r"make ": "installs packages; the other tests run what its targets call",
     r"source ": "activates the environment that make setup creates",
     r"pip install ": "downloads packages",
-    r"(posenet |python tools/)(predict|evaluate)(\.py)? .*--(nproc|shard) ": "parts; tests/cli/test_predict_shares.py",
+    r"(posenet |python tools/)(predict|evaluate)(\.py)? .*--nproc ": "parts; tests/cli/test_predict_shares.py",
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"posenet predict .*/dev/video0 ": "an hour of a camera; tests/cli/test_predict.py has a stand-in for one",
     r"posenet app ": "a server that does not end; tests/cli/test_app.py starts one",

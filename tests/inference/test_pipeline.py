@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,12 @@ import torch
 
 from posenet.errors import DataError
 from posenet.inference import pipeline
-from posenet.inference.media.sources import IN_MEMORY, Frame
-from posenet.inference.pipeline import RUNNING_BATCHES, WINDOW_BATCHES, predict_frames
+from posenet.inference.media.sources import IN_MEMORY, Frame, Source
+from posenet.inference.pipeline import RUNNING_BATCHES, WINDOW_BATCHES, predict_frames, track_people
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.settings import InferenceConfig
+from posenet.settings import InferenceConfig, TrackingConfig
+from tests.helpers.moving_people import person_at
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 
 BATCH_SIZE = 4
@@ -171,3 +174,28 @@ def test_an_image_does_not_wait_for_the_end_of_many_damaged_ones(num_images: int
     assert len(next(results)) == 1
     assert read < num_damaged
     results.close()
+
+
+def test_a_stage_that_several_threads_are_in_counts_once() -> None:
+    """Four threads decode at the same time, and each waits for the device."""
+
+    class SlowPredictor(Predictor):
+        def decode_batch(self, *arguments: Any) -> list[Result]:
+            threading.Event().wait(0.05)
+            return super().decode_batch(*arguments)
+
+    predictor = SlowPredictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1), min_score=0)
+    busy: dict[str, float] = {}
+    start = time.perf_counter()
+    assert len(list(predict_frames(predictor, (frame_of("square") for _ in range(16)), busy))) == 16
+    assert 0.05 < busy["decoding"] <= time.perf_counter() - start
+    assert max(busy.values()) <= time.perf_counter() - start
+
+
+def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
+    source = Source("video", Path("a.mp4"))
+    frames = [Frame(source, np.zeros((4, 6, 3), np.uint8), number, number / 10) for number in range(3)] * 2
+    people = [person_at(50 + frame.seconds, 50) for frame in frames]
+    results = [Result(frame, [person]) for frame, person in zip(frames, people, strict=True)]
+    tracked = list(track_people(results, TrackingConfig(confirm_frames=3)))
+    assert [result.ids for result in tracked] == [[], [], [1]] * 2

@@ -18,6 +18,7 @@ from posenet.images import write_image
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
+from tests.helpers.image_bytes import with_orientation
 from tests.helpers.spot_networks import SpotNetwork, spot_image
 from tests.helpers.videos import read_video
 
@@ -112,7 +113,7 @@ def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
     with contextlib.closing(VideoWriter(clip, (64, 64), 10)) as writer:
         for number in range(12):
             writer.write(np.zeros((64, 64, 3), np.uint8), number / 10)
-    with pytest.raises(DataError, match="clip.mp4 has changed since the prediction began; start again without"):
+    with pytest.raises(DataError, match="was written with other inputs"):
         predict(clip, spot_predictor(), **options)
 
 
@@ -188,3 +189,50 @@ def test_a_selection_without_frames_is_refused(clip: Path, selection: dict[str, 
     for run in (predict, lambda path, predictor, **options: list(predictor.stream(path, **options))):
         with pytest.raises(ConfigError, match=f"{name} {value} is no number"):
             run(clip, spot_predictor(), **selection)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_large_photographs_are_read_smaller_if_nobody_draws_them(orientation: int) -> None:
+    path = Path("large.jpg")
+    stored = spot_image(1200, 1600, (300.0, 250.0), (1100.0, 760.0), 60)
+    path.write_bytes(with_orientation(cv2.imencode(".jpg", stored)[1].tobytes(), orientation))
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=128), min_score=0)
+    whole = predictor(path)
+    results = []
+    for options in ({"coco": "people.json"}, {"output": "drawn"}):
+        predict(path, predictor, on_result=results.append, **options)
+    reduced, drawn = results
+    assert whole.frame.size == reduced.frame.size == drawn.image.shape[:2]
+    height, width = whole.frame.size
+    assert reduced.frame.image.shape == (height // 8, width // 8, 3)
+    assert drawn == whole
+    np.testing.assert_allclose(reduced.keypoints[..., :2], whole.keypoints[..., :2], atol=1)
+    np.testing.assert_allclose(reduced.keypoints[..., 2], whole.keypoints[..., 2], atol=0.01)
+    np.testing.assert_array_equal(reduced.image, whole.image)  # whoever looks at it gets the whole image
+    [entry] = json.loads(Path("people.json").read_text())["images"]
+    assert (entry["height"], entry["width"]) == whole.frame.size
+
+
+@pytest.mark.parametrize(
+    "size, scales, expected",
+    [
+        ((3000, 4000), [1.0], 4),
+        ((3000, 4000), [2.0, 0.5], 2),
+        ((3000, 4002), [1.0], 2),
+        ((3001, 4000), [1.0], 1),
+        ((480, 640), [1.0], 1),
+        ((8192, 8192), [1.0], 8),
+    ],
+)
+def test_a_photograph_is_only_reduced_to_whole_pixels_and_not_below_the_input_of_the_network(
+    size: tuple[int, int], scales: list[float], expected: int
+) -> None:
+    assert Predictor(SpotNetwork(), scales=scales).reduction_of(size) == expected
+
+
+def test_an_image_that_was_replaced_is_not_taken_for_the_one_in_the_journal(photos: Path) -> None:
+    options = {"json": "p.jsonl", "resume": True}
+    predict(photos, spot_predictor(), **options)
+    write_image(photos / "b.png", spot_image(98, 132, (30, 30), (90, 60), 7))
+    with pytest.raises(DataError, match=r"p.jsonl was written with other inputs"):
+        predict(photos, spot_predictor(), **options)

@@ -10,14 +10,22 @@ import os
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from PIL import Image
 
 from posenet.downloading import fetch_video
 from posenet.errors import ConfigError, DataError
-from posenet.images import ChannelOrder, ImageInput, decode_image, download_image, read_image, to_bgr
+from posenet.images import (
+    ChannelOrder,
+    ImageInput,
+    decode_image,
+    download_image,
+    read_image,
+    read_reduced_image,
+    to_bgr,
+)
 from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
@@ -30,6 +38,8 @@ READ_AHEAD_BYTES = 64 * 2**20
 READ_THREADS = 4
 """Number of threads that read image files."""
 
+Item = TypeVar("Item")
+Read = TypeVar("Read")
 FrameInput: TypeAlias = Source | ImageInput | int
 """What frames are read from: the name of something, as ``posenet predict`` takes it, the number of a camera, a source
 that ``find_sources`` has found, or an image in memory."""
@@ -44,6 +54,7 @@ def read_frames(
     stride: int = 1,
     recursive: bool = False,
     stop_requested: Callable[[], bool] = lambda: False,
+    reduction_of: Callable[[tuple[int, int]], int] | None = None,
 ) -> Generator[Frame, None, None]:
     """Read the frames of images, folders, videos, streams and cameras, one input after the other.
 
@@ -59,6 +70,7 @@ def read_frames(
         stride: every how many frames of a video one is read.
         recursive: search subfolders of folders too.
         stop_requested: checked while a live source delivers no image; true ends its frames.
+        reduction_of: how much smaller JPEG files are read; see ``read_reduced_image``. None reads them whole.
 
     Raises:
         DataError: the only input does not exist, is a folder without images or videos, a pattern without a match, or
@@ -75,7 +87,7 @@ def read_frames(
         if kind == "none":
             yield from cast(Iterator[Frame], group)
         elif kind == "image":
-            yield from _read_images(cast(Iterator[Source], group), selection)
+            yield from _read_images(cast(Iterator[Source], group), selection, reduction_of)
         else:
             for source in cast(Iterator[Source], group):
                 yield from _read_video(source, selection, stop_requested)
@@ -117,23 +129,30 @@ def _way_to_read(found: Source | Frame) -> str:
     return "image" if found.may_be_image else "video"
 
 
-def _read_images(sources: Iterable[Source], selection: FrameSelection) -> Iterator[Frame]:
+def _read_images(
+    sources: Iterable[Source], selection: FrameSelection, reduction_of: Callable[[tuple[int, int]], int] | None
+) -> Iterator[Frame]:
     """The frames of image files and animations, which are read on several threads."""
-    images = map_in_threads(
-        _read_image,
+    images = read_in_threads(
+        lambda source: _read_image(source, reduction_of),
         sources,
-        workers=READ_THREADS,
-        ahead=READ_AHEAD,
-        size_of=lambda item: item.image.nbytes if isinstance(item, Frame) else 0,
-        max_size=READ_AHEAD_BYTES,
+        lambda item: item.image.nbytes if isinstance(item, Frame) else 0,
     )
     with contextlib.closing(images):
         for item in images:
             if isinstance(item, Frame):
                 yield item
             else:
-                with contextlib.closing(item):
-                    yield from item.frames(selection)
+                yield from _read_video(item, selection, lambda: False)
+
+
+def read_in_threads(
+    read: Callable[[Item], Read], items: Iterable[Item], size_of: Callable[[Read], int]
+) -> Generator[Read, None, None]:
+    """``map(read, items)`` on several threads, ahead of the caller; ``size_of`` is the bytes of what was read."""
+    return map_in_threads(
+        read, items, workers=READ_THREADS, ahead=READ_AHEAD, size_of=size_of, max_size=READ_AHEAD_BYTES
+    )
 
 
 def require_pyav() -> None:
@@ -142,16 +161,20 @@ def require_pyav() -> None:
         raise ConfigError("videos need the package PyAV, which brings its own FFmpeg: pip install 'simplepose[video]'")
 
 
-def _read_image(source: Source) -> Frame | Animation:
-    """An image, or the reader of a file with several images."""
+def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame | Source:
+    """An image, or the same source if it has several images."""
     try:
         if source.data:
             return Frame(source, decode_image(np.frombuffer(source.data, np.uint8)))
         if source.url is not None:
             return Frame(source, download_image(source.url))
         assert source.path is not None
-        animation = Animation.open(source, source.path) if source.kind == "animation" else None
-        return animation or Frame(source, read_image(source.path))
+        if source.kind == "image" and reduction_of is not None:
+            image, size = read_reduced_image(source.path, reduction_of)
+            return Frame(source, image, whole_size=size)
+        if source.kind == "animation" and Animation.has_several_images(source):
+            return source
+        return Frame(source, read_image(source.path))
     except DataError as error:
         return Frame(source, error=error)
 
@@ -174,8 +197,8 @@ def _open_video(
     if source.kind == "camera":
         return read_live(Camera(source), selection, stop_requested)
     reader: VideoReader
-    if source.kind == "numbered":
-        reader = NumberedImages(source)
+    if source.kind in ("numbered", "animation"):
+        reader = NumberedImages(source) if source.kind == "numbered" else Animation(source)
     else:
         require_pyav()
         from posenet.inference.media.video import PyAVReader

@@ -25,8 +25,6 @@ STOP_CHECK_SECONDS = 0.2
 """How often a request to stop is looked for while no image arrives."""
 RETRY_SECONDS = 1.0
 """Pause before every attempt."""
-OPENCV_SILENT = 0
-"""OpenCV's level of logging at which it prints nothing."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +34,7 @@ class Camera(VideoReader):
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        with _silent_opencv():
-            self._capture = cv2.VideoCapture(source.location)  # a number or a device file
+        self._capture = cv2.VideoCapture(source.location)  # a number or a device file
         if not self._capture.isOpened():
             raise DataError(f"{source.name} cannot be opened; connect it, and close other programs that use it")
         self.rate = plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
@@ -143,15 +140,3 @@ def _reconnect(source: Source, reopen: Callable[[], VideoReader], closing: threa
         with contextlib.suppress(DataError):
             return reopen()
     return None
-
-
-@contextlib.contextmanager
-def _silent_opencv() -> Iterator[None]:
-    """Keep OpenCV from printing on standard error; our own messages say what is wrong."""
-    opencv_log = getattr(cv2.utils, "logging", cv2)  # OpenCV 5 has a module of its own for it
-    level = opencv_log.getLogLevel()
-    opencv_log.setLogLevel(OPENCV_SILENT)
-    try:
-        yield
-    finally:
-        opencv_log.setLogLevel(level)

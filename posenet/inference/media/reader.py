@@ -168,28 +168,29 @@ class NumberedImages(VideoReader):
 class Animation(VideoReader):
     """An animated GIF or WebP file, or a TIFF file with several pages."""
 
-    def __init__(self, source: Source, image: Image.Image) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self._image = image
-        self._count: int = getattr(image, "n_frames", 1)
+        try:
+            self._image = Image.open(Path(str(source.location)))
+            self._count: int = getattr(self._image, "n_frames", 1)
+        except PILLOW_ERRORS as error:
+            raise DataError(f"{source.name} is damaged: {error}") from error
         self.rate = plausible_rate(1 / self._seconds_shown())
 
-    @classmethod
-    def open(cls, source: Source, path: Path) -> Animation | None:
-        """Open a file; None if it has one image, or none; ``DataError`` if only the list of further ones is damaged."""
+    @staticmethod
+    def has_several_images(source: Source) -> bool:
+        """Whether a file has several images; ``DataError`` if only the list of further ones is damaged."""
+        path = Path(str(source.location))
         try:
             require_regular_file(path)
             image = Image.open(path)
         except PILLOW_ERRORS:
-            return None
-        try:
-            if getattr(image, "is_animated", False):
-                return cls(source, image)
-        except PILLOW_ERRORS as error:
-            image.close()
-            raise DataError(f"{source.name} is damaged: {error}") from error
-        image.close()
-        return None
+            return False
+        with image:
+            try:
+                return bool(getattr(image, "is_animated", False))
+            except PILLOW_ERRORS as error:
+                raise DataError(f"{source.name} is damaged: {error}") from error
 
     def decode(self) -> Iterator[float | None]:
         seconds = 0.0

@@ -123,6 +123,13 @@ class Frame:
     """Why the frame could not be read, or the source could not be opened."""
     is_recorded: bool = False
     """Whether it comes from the record of an earlier run; then only the size of its image is known."""
+    whole_size: tuple[int, int] | None = None
+    """(height, width) of the image file if ``image`` is a reduced copy, of an integer fraction of that size."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the image, in whose pixels people are."""
+        return self.whole_size or (self.image.shape[0], self.image.shape[1])
 
 
 def find_sources(

@@ -125,13 +125,16 @@ class PyAVReader(VideoReader):
 
     def image(self) -> np.ndarray:
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
-        quarter_turns = round(self._frame.rotation / 90)
-        self.aspect = float(1 / aspect if quarter_turns % 2 else aspect)
+        (a, b), (c, d) = _display_matrix(self._frame)
+        is_turned = abs(b) > abs(a)
+        self.aspect = float(1 / aspect if is_turned else aspect)
         try:
             image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
         except (av.FFmpegError, ValueError, MemoryError) as error:
             raise DataError(f"it cannot be converted to colours ({to_single_line(str(error))})") from error
-        return np.ascontiguousarray(np.rot90(image, quarter_turns))
+        if is_turned:
+            return np.ascontiguousarray(image.transpose(1, 0, 2)[:: _sign(b), :: _sign(c)])
+        return np.ascontiguousarray(image[:: _sign(d), :: _sign(a)])
 
     def seek(self, seconds: float) -> int:
         """Skip all before the last keyframe before ``seconds``; its frames are counted, not decoded."""
@@ -317,6 +320,19 @@ class _SoundCopy:
 
     def close(self) -> None:
         self._source.close()
+
+
+def _display_matrix(frame: av.VideoFrame) -> list[list[int]]:
+    """((a, b), (c, d)) so that the pixel (x, y) is shown at (a x + c y, b x + d y), up to a factor and a shift."""
+    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return [[1, 0], [0, 1]]
+    rows: list[list[int]] = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].tolist()
+    return rows
+
+
+def _sign(number: int) -> int:
+    return -1 if number < 0 else 1
 
 
 def _is_cut_off(length: float, stated: float, tolerance: float) -> bool:

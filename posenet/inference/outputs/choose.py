@@ -38,7 +38,6 @@ class PredictionOptions:
     overwrite: bool = False
     resume: bool = False
     recursive: bool = False
-    shard: str | None = None
     start: float = 0.0
     duration: float = math.inf
     stride: int = 1
@@ -157,8 +156,7 @@ def check_paths(
     check_outputs(
         [*outputs.files, *files],
         itertools.chain(other_inputs, *map(files_of_source, sources)),
-        # The shards of a job that can be resumed write their drawings into the same folder.
-        overwrite=options.overwrite or is_continued or (options.resume and options.shard is not None),
+        overwrite=options.overwrite or is_continued,
         folders=folders,
         side_files=beside,
     )

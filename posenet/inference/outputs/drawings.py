@@ -163,15 +163,19 @@ def _why_no_window() -> str:
     """Why OpenCV cannot open a window here; empty if it can."""
     if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
         return "this OpenCV is built without windows (opencv-python-headless)"
+    if not has_display():
+        return "there is none (DISPLAY is not set)"
     if not sys.platform.startswith("linux"):
         return ""
-    display = os.environ.get("DISPLAY", "")
-    if not display and not os.environ.get("WAYLAND_DISPLAY"):
-        return "there is none (DISPLAY is not set)"
     # If the display cannot be reached, the window library ends the whole process. So another process tries it.
     attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
     try:
         subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
     except subprocess.SubprocessError:
-        return f"DISPLAY={display} cannot be used"
+        return f"DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
     return ""
+
+
+def has_display() -> bool:
+    """Whether this system states a display, or always has one."""
+    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -203,8 +203,7 @@ class Journal:
             entry["error"] = str(frame.error)
         else:
             found = [[person.keypoints.tolist(), person.score] for person in result]
-            size = frame.image.shape[:2]
-            entry |= {"number": frame.number, "seconds": frame.seconds, "size": size, "people": found}
+            entry |= {"number": frame.number, "seconds": frame.seconds, "size": frame.size, "people": found}
         self._append(entry)
 
     def finish(self) -> None:

@@ -227,7 +227,7 @@ def write_coco(
                 orientation = 1
                 if exif_frame == "stored" and frame.number is None and frame.source.path is not None:
                     orientation = read_header(frame.source.path).orientation
-                height, width = frame.image.shape[:2]
+                height, width = frame.size
                 stored_height, stored_width = oriented_size(height, width, orientation)
                 image: dict[str, Any] = {
                     "id": ids.next_number(frame),

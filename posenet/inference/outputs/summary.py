@@ -37,7 +37,7 @@ class PredictionSummary:
     seconds: float = 0.0
     """From the first image that was read to the last that was written, without those of an earlier run."""
     busy: dict[str, float] = field(default_factory=dict)
-    """Seconds in which the stages of prediction were at work; several are at the same time."""
+    """Seconds in which each stage of prediction was at work, as a mean of all processes; several are at once."""
     files: list[str] = field(default_factory=list)
     """The files and folders that were written."""
 
@@ -56,6 +56,7 @@ class PredictionSummary:
 
     def merge(self, others: Iterable[PredictionSummary]) -> PredictionSummary:
         """The sum of the summaries of all processes."""
+        others = list(others)
         total = PredictionSummary(self.sources, self.skeleton)
         for other in others:
             total.counts.update(other.counts)
@@ -65,7 +66,7 @@ class PredictionSummary:
             total.is_closed |= other.is_closed
             total.seconds = max(total.seconds, other.seconds)
             for name, seconds in other.busy.items():
-                total.busy[name] = total.busy.get(name, 0.0) + seconds
+                total.busy[name] = total.busy.get(name, 0.0) + seconds / len(others)
         return total
 
     @property

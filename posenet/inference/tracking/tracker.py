@@ -86,13 +86,13 @@ class Tracker:
                 raise ValueError("people of another skeleton than before; use a tracker for each skeleton")
         seconds = time - self._time
         self._time = time
-        if self._motion is not None:
-            self._motion.predict(seconds)
-        elif self._skeleton is None:
+        if self._skeleton is None:
             return []
-        else:
+        if self._motion is None:
             self._motion = Motion(np.array(self._skeleton.sigmas))
         self._forget(self._motion)
+        if self._tracks:
+            self._motion.predict(seconds)
         nobody = np.zeros((0, self._motion.known.shape[1], 3))
         people = [person.within(MAX_COORDINATE) for person in people]
         keypoints = np.stack([person.to_coco() for person in people]) if people else nobody  # (P, F, 3)

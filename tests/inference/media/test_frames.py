@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import itertools
 import sys
 from collections.abc import Iterator
@@ -303,3 +304,12 @@ def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:
     assert len(ids((VIDEO, 0.0), (VIDEO, 5.0), (VIDEO, 1.0), (VIDEO, 1.04))) == 4
     [[person]] = track_people([Result(Frame(VIDEO, GREY), [person_at(100)])], TrackingConfig())
     assert person.id is None
+
+
+def test_a_stream_that_is_closed_early_leaves_no_file_open(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    paths = [write_animation(tmp_path / f"{number}.gif", 3) for number in range(8)]
+    frames = read_frames(paths)
+    next(frames)
+    frames.close()
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn if warning.category is ResourceWarning] == []

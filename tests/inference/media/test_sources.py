@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from posenet.devices.ranks import Ranks
 from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input, split_into_blocks
-from posenet.inference.shares import share
 from tests.helpers.image_bytes import encode
 from tests.helpers.videos import GREY
 
@@ -88,4 +88,10 @@ def test_blocks_are_batches_or_videos_and_shares_join_to_the_whole(world_size: i
     names = [[int(source.name.removeprefix("camera ")) for source in block] for block in blocks]
     assert names == [[0, 1, 2, 3], [4], [5], [6, 7], [8], [9, 10, 11, 12]]
     assert [source.block for block in blocks for source in block] == [0] * 4 + [1, 2, 3, 3, 4] + [5] * 4
-    assert [block for rank in range(world_size) for block in share(blocks, rank, world_size)] == blocks
+    shares = []
+    for rank in range(world_size):
+        ranks = Ranks()
+        ranks.rank, ranks.world_size = rank, world_size
+        shares.append(ranks.share(blocks))
+    assert [block for part in shares for block in part] == blocks
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1

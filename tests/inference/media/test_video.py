@@ -127,29 +127,53 @@ def test_sound_that_is_longer_and_images_that_start_late_are_no_damage(tmp_path:
     assert frames[0].seconds == 0 and frames[-1].seconds == pytest.approx(1.9, abs=0.01)
 
 
-def with_rotation(data: bytes, degrees: int) -> bytes:
-    """The bytes of an MP4 file whose track is to be turned."""
-    matrices = {0: (1, 0, 0, 0, 1), 90: (0, 1, 0, -1, 0), 180: (-1, 0, 0, 0, -1)}
-    old, new = (struct.pack(">5i", *(value << 16 for value in matrices[angle])) for angle in (0, degrees))
+def with_display_matrix(data: bytes, matrix: tuple[int, int, int, int]) -> bytes:
+    """The bytes of an MP4 file that shows the pixel (x, y) at (a x + c y, b x + d y), for the matrix (a, b, c, d)."""
+    a, b, c, d = (value << 16 for value in matrix)
+    old, new = struct.pack(">5i", 1 << 16, 0, 0, 0, 1 << 16), struct.pack(">5i", a, b, 0, c, d)
     track = data.index(b"tkhd")
     assert old in data[track:]
     return data[:track] + data[track:].replace(old, new, 1)
 
 
-def test_rotation_metadata_is_applied(tmp_path: Path) -> None:
+QUARTER_TURN, HALF_TURN = (0, 1, -1, 0), (-1, 0, 0, -1)
+MATRICES = [
+    (sign_x * a, sign_y * b, sign_x * b, sign_y * a)
+    for a, b in ((1, 0), (0, 1))
+    for sign_x in (1, -1)
+    for sign_y in (1, -1)
+]
+"""The eight ways to turn and to mirror an image."""
+
+
+@pytest.mark.parametrize("matrix", MATRICES, ids=str)
+def test_videos_are_turned_and_mirrored_as_their_metadata_say(
+    tmp_path: Path, matrix: tuple[int, int, int, int]
+) -> None:
     path = write_video(tmp_path / "phone.mp4")
-    upright = read_video(path)[3].image
-    path.write_bytes(with_rotation(path.read_bytes(), 90))
-    np.testing.assert_array_equal(read_video(path)[3].image, cv2.rotate(upright, cv2.ROTATE_90_CLOCKWISE))
+    stored = read_video(path)[3].image
+    path.write_bytes(with_display_matrix(path.read_bytes(), matrix))
+    shown = read_video(path)[3].image
+    # Every corner is at the place to which the matrix moves it.
+    height, width = stored.shape[:2]
+    a, b, c, d = matrix
+    for x, y in ((0, 0), (width - 1, 0), (0, height - 1), (width - 1, height - 1)):
+        new_x, new_y = a * x + c * y, b * x + d * y
+        new_x += shown.shape[1] - 1 if min(a, c) < 0 else 0
+        new_y += shown.shape[0] - 1 if min(b, d) < 0 else 0
+        np.testing.assert_array_equal(shown[new_y, new_x], stored[y, x])
+    assert np.array_equal(np.sort(shown.ravel()), np.sort(stored.ravel()))
+    if matrix == QUARTER_TURN:
+        np.testing.assert_array_equal(shown, cv2.rotate(stored, cv2.ROTATE_90_CLOCKWISE))
 
 
 def test_pixels_that_are_not_square_keep_their_aspect(tmp_path: Path) -> None:
     path = write_media(tmp_path / "x.mp4", aspect=Fraction(16, 11))
     frames = read_video(path)
     assert frames[0].aspect == pytest.approx(16 / 11)
-    for degrees, aspect in ((90, 11 / 16), (180, 16 / 11)):
-        turned = tmp_path / f"{degrees}.mp4"
-        turned.write_bytes(with_rotation(path.read_bytes(), degrees))
+    for matrix, aspect in ((QUARTER_TURN, 11 / 16), (HALF_TURN, 16 / 11)):
+        turned = tmp_path / f"{aspect}.mp4"
+        turned.write_bytes(with_display_matrix(path.read_bytes(), matrix))
         assert read_video(turned)[0].aspect == pytest.approx(aspect)
     with contextlib.closing(video.VideoWriter(tmp_path / "y.mp4", (48, 64), 10, aspect=frames[0].aspect)) as writer:
         writer.write(frames[0].image, 0.0)

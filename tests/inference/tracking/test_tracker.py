@@ -224,3 +224,11 @@ def test_keypoints_that_are_too_far_away_count_as_not_found() -> None:
 def test_nothing_is_assigned_without_gains(shape: tuple[int, int]) -> None:
     rows, columns = assign(np.zeros(shape))
     assert len(rows) == len(columns) == 0
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+def test_an_enormous_gap_between_frames_starts_again(smooth: bool) -> None:
+    tracker = Tracker(TrackingConfig(confirm_frames=1, smooth=smooth))
+    times = [-1.7e308, 0, 1, 1e300, 1.7e308]
+    ids = [[person.id for person in tracker.update([person_at(50, 50)], time)] for time in times]
+    assert ids == [[1], [2], [2], [3], [4]]
