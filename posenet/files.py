@@ -29,6 +29,8 @@ STANDARD_OUTPUT = "standard output"
 """Its name in messages."""
 MAX_TOML_BYTES = 2**18
 """Size of the largest TOML file that is read; a skeleton of 133 keypoints has about 20 kB."""
+MAX_TOML_DOTS = 500
+"""The most dots in a line of a TOML file. Parsing a key takes time and memory by the square of its parts."""
 BACKSLASH_REMEDY = r"in double quotes, write every \ as \\, or put the text in single quotes"
 """What to do about a path of Windows in a TOML file, where a backslash begins an escape sequence."""
 MAX_NAME_BYTES = 255
@@ -357,6 +359,8 @@ def read_toml(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML; ``ValueError`` if it is not valid, or nested so deep that it is no file of settings."""
+    if any(line.count(".") > MAX_TOML_DOTS for line in text.split("\n")):
+        raise ValueError(f"a line has more than {MAX_TOML_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError as error:

@@ -180,6 +180,8 @@ def test_reading_an_input_stops_at_the_limit(tmp_path):
     "text, problem",
     [
         ("a = 1\na = 2", "Cannot overwrite a value"),
+        (".".join("a" * 2000) + " = 1", "a line has more than 500 dots"),
+        ('x = "a\u2028"\n' + "\u2028".join([".".join("a" * 400)] * 2) + " = 1", "a line has more than 500 dots"),
         ("a = " + "[" * 50000 + "]" * 50000, "nested too deep"),
         ("a = " + "1" * 5000, "digits"),
     ],

@@ -10,6 +10,9 @@ from posenet.cli import train
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``train-parallel``."""
     train.add_run_arguments(parser)
+    parser.add_argument(
+        "--devices", type=_indices, metavar="I,J", help="numbers of the devices, for example 0,1; by default, all"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,4 +21,11 @@ def run(args: argparse.Namespace) -> int:
     train.check_flags(args)
     from posenet.devices.runtime import DataParallelRuntime
 
-    return train.train_with_flags(args, DataParallelRuntime())
+    return train.train_with_flags(args, DataParallelRuntime(args.devices))
+
+
+def _indices(text: str) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of device numbers such as 0,1") from None

@@ -92,25 +92,30 @@ class DataParallelRuntime(Runtime):
     """One process that splits every batch over several devices; with a single device it is a plain ``Runtime``.
 
     Batches stay in host memory until DataParallel splits them. BatchNorm computes its statistics on each device
-    separately. The devices are all of the type of the configured one, which CUDA_VISIBLE_DEVICES can restrict.
+    separately. ``indices`` are the numbers of the devices; None means all of the type of the configured device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, indices: Sequence[int] | None = None) -> None:
+        self.indices = indices
         self.devices = [self.device]
 
     def select_device(self, name: str) -> None:
         super().select_device(name)
         if self.device.type == "cpu":
             return
-        count = torch.accelerator.device_count()
-        self.devices = [select_device(f"{self.device.type}:{index}") for index in range(count)]
+        type, indices = self.device.type, self.indices
+        if indices is None:
+            indices = range(torch.accelerator.device_count())
+        if len(set(indices)) < len(indices):
+            raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
+        self.devices = [select_device(f"{type}:{index}") for index in indices]
         self.device = self.devices[0]
         try:
-            scatter(torch.zeros(count), self.devices)
+            scatter(torch.zeros(len(indices)), self.devices)
         except (RuntimeError, AttributeError) as error:  # only builds of PyTorch for CUDA and ROCm can do it
             raise ConfigError(
-                f"DataParallel cannot use {count} devices of type {self.device.type}, only CUDA devices; use posenet "
-                f"train-distributed --nproc {count}"
+                f"DataParallel cannot use {len(indices)} devices of type {type}, only CUDA devices; use posenet "
+                f"train-distributed --nproc {len(indices)}, or one device with --devices {indices[0]}"
             ) from error
         make_current(self.device)
 

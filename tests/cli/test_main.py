@@ -319,7 +319,6 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("train-parallel --devices 0", "unknown flag --devices; choose the devices with CUDA_VISIBLE_DEVICES=0,1"),
         ("evaluate --plots charts", "unknown flag --plots; the report of --report DIR has these charts; see"),
         ("predict a.jpg --conf 0.5", "unknown flag --conf; here it is --min-score; see"),
         ("predict --source a.jpg", "unknown flag --source; give the input without a flag; see"),

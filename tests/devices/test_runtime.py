@@ -120,6 +120,8 @@ def test_data_parallel_refuses_devices_that_it_cannot_use(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch, "zeros", lambda *size, device=None: torch.ones(size))
     with pytest.raises(ConfigError, match=r"2 devices of type xpu.*use posenet train-distributed --nproc 2"):
         DataParallelRuntime().select_device("xpu")
+    with pytest.raises(ConfigError, match="twice"):
+        DataParallelRuntime([1, 1]).select_device("xpu")
 
 
 def test_accelerators_use_the_sync_batch_norm_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
