@@ -59,7 +59,7 @@ NOT_RUN = {
     r"posenet predict .*--device (cuda|tensorrt) ": "needs a GPU; tests/inference/test_onnx_export.py has the options",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
-    r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
+    r"posenet export-onnx .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"posenet predict (?!.*--checkpoint)": "downloads the weights; docs/predicting.md has commands with a checkpoint",
     r"posenet train .*--(teacher|weights) simplepose": "downloads them; tests/training has a teacher and weights",
@@ -147,9 +147,9 @@ def reason_not_to_run(command: Command) -> str | None:
 def tool_and_arguments(command: Command) -> tuple[str, list[str]]:
     """The tool that a command runs, directly or through a launcher, and its arguments; other commands have no tool."""
     words = list(command.words)
-    if words[0] == "posenet":
-        return words[1], words[2:]
     for number, word in enumerate(words):
+        if word == "posenet":
+            return words[number + 1], words[number + 2 :]
         script = re.fullmatch(r"tools/(\w+)\.py", word)
         if script:
             return script[1].replace("_", "-"), words[number + 1 :]
