@@ -120,7 +120,7 @@ class ToolParser(argparse.ArgumentParser):
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
         self._refuse_unknown_flag(words)
         args = self.parse_args(words)
-        for word in getattr(args, "inputs", ()):
+        for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
             remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
             if remedy:
                 self.error(f"no such file or folder: {word}; {remedy}")
@@ -142,6 +142,9 @@ class ToolParser(argparse.ArgumentParser):
                 parser.error(describe_unknown_flag(flag, known))
 
     def error(self, message: str) -> NoReturn:
+        _, _, rest = message.partition("unrecognized arguments: ")
+        if rest and (remedy := describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS])):
+            message += f"; {remedy}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 
