@@ -48,6 +48,7 @@ TOOLS = {
     "plot": "Draw the curves of a training run from its log: losses, scores, learning rate and speed.",
     "annotations": "Annotation files: find their problems, repair them, import other formats, draft a skeleton.",
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
+    "docs": "List the pages of the documentation, or print one.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }
 """Subcommands and their help texts; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""

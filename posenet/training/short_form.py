@@ -392,17 +392,28 @@ def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> 
 
 
 def choose_experiment(
-    overrides: Iterable[str], experiment: Config | str | Path | None, has_accelerator: bool
-) -> Config | str | Path:
-    """The experiment of a new run: the one that is named, or one for the device. A log message names its command."""
+    data: PreparedData, overrides: Sequence[str], experiment: Config | str | Path | None, has_accelerator: bool
+) -> tuple[Config | str | Path, list[str]]:
+    """The experiment and the overrides of a new run; a log message names the command that trains alone.
+
+    If no experiment is named, it is one for the device, with the network of ``train.weights`` if there are some.
+    """
+    from posenet.checkpoints.weights import stored_config  # imports PyTorch, which the caller has done
+
+    pairs = [*data.overrides, *overrides]
     choice = ""
     if experiment is None:
         experiment, device = ("small", "a GPU") if has_accelerator else ("tiny", "a CPU")
-        choice = f", for {device}; --config NAME takes another one (posenet config lists them)"
+        choice = f", for {device}"
+        if weights := data.settings.train.weights:
+            network = stored_config(weights).model
+            pairs = [f"model.{key}={getattr(network, key)}" for key in ("stacks", "width", "growth")] + pairs
+            choice += f", with the network of {weights}"
+        choice += "; --config NAME takes another one (posenet config lists them)"
     name = "FILE.toml" if isinstance(experiment, Config) else experiment
-    pairs = [pair.replace('"', "") for pair in overrides]
-    _log.info("Experiment %s%s: %s", name, choice, _command("train", "--config", name, "--set", *pairs))
-    return experiment
+    words = [pair.replace('"', "") for pair in pairs]
+    _log.info("Experiment %s%s: %s", name, choice, _command("train", "--config", name, "--set", *words))
+    return experiment, pairs
 
 
 def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:

@@ -33,6 +33,7 @@ from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
+from posenet.settings.experiments import EXPERIMENTS_FOLDER
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
 from tests.helpers.fake_wandb import FakeWandb
@@ -221,7 +222,7 @@ def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all files that the pages assume, tiny."""
     folder = tmp_path_factory.mktemp("project")
     with contextlib.chdir(folder):
-        shutil.copytree(ROOT / "config", "config")
+        shutil.copytree(EXPERIMENTS_FOLDER, "config")
         shrink_demo_network()
         write_data()
         write_inputs()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from posenet.cli import main as cli
 from tests.helpers.documentation import PAGES, page_name
 from tests.helpers.source_files import FILES, ROOT, syntax_tree
 
@@ -41,6 +42,30 @@ def test_the_index_lists_every_page() -> None:
     pages = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md") if page.name != "README.md"]
     missing = [name for name in pages if f"]({name})" not in index]
     assert not missing, f"add to docs/README.md: {', '.join(missing)}"
+
+
+def test_the_tool_lists_and_prints_the_pages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["docs"]) == 0
+    *lines, last = capsys.readouterr().out.splitlines()
+    docs = ROOT / "docs"
+    assert {line.split()[0] for line in lines} == {
+        page.relative_to(docs).with_suffix("").as_posix() for page in docs.rglob("*.md")
+    }
+    assert last.endswith(f"they are in {docs}")
+    for name in ("notes/networks", "docs/start.md"):
+        assert cli.main(["docs", name]) == 0
+        assert capsys.readouterr().out.startswith("# ")
+    assert cli.main(["docs", "trainin"]) == 2
+    assert "there is no page trainin; did you mean training? posenet docs lists all" in capsys.readouterr().err
+
+
+def test_messages_name_pages_as_the_tool_prints_them() -> None:
+    docs = ROOT / "docs"
+    texts = strings_of_the_program()
+    assert not [text for text in texts if re.search(r"(?<!simplepose/)docs/\w+\.md", text)]
+    named = {name for text in texts for name in re.findall(r"(?:see |\()posenet docs (\w+)", text)}
+    assert len(named) >= 3
+    assert not [name for name in named if not (docs / f"{name}.md").exists()]
 
 
 def test_the_page_of_settings_is_up_to_date() -> None:

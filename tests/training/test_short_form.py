@@ -304,6 +304,23 @@ def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCapture
     assert f"Annotated people beside those found: {RUN}/pictures/epoch_0001.jpg" in caplog.messages
 
 
+def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture) -> None:
+    pretrained = train("coco/chairs.json").folder / "last.pth"
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"][0] |= {"keypoints": NAMES[:4], "skeleton": [[1, 2], [1, 3], [2, 4]]}
+    for entry in content["annotations"]:
+        entry["keypoints"] = entry["keypoints"][:12]
+        entry["num_keypoints"] = sum(value > 0 for value in entry["keypoints"][2::3])
+    Path("coco/seats.json").write_text(json.dumps(content))
+    caplog.set_level(logging.INFO, "posenet")
+    others = [pair for pair in SETTINGS if not pair.startswith("model.")]
+    result = posenet.train("coco/seats.json", [*others, f"train.weights={pretrained}"], progress=False)
+    assert result.finished and result.folder == Path("checkpoints/seats")
+    text = "\n".join(caplog.messages)
+    assert f"Experiment tiny, for a CPU, with the network of {pretrained}; --config" in text
+    assert re.search(rf"Fine-tuning. {pretrained}: loaded \d+ tensors\n  other shape \d+: .*heads", text)
+
+
 def test_a_run_with_other_data_is_not_continued() -> None:
     RUN.mkdir(parents=True)
     (RUN / "last.pth").touch()
