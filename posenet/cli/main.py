@@ -38,6 +38,7 @@ TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
     "build-hdf5": "Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.",
     "config": "List the experiments by name, such as tiny, or print one as a file to change.",
+    "docs": "List the pages of the documentation, or print one.",
     "train": "Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues.",
     "train-parallel": "Train a PoseNet on several devices of one machine, in one process (DataParallel).",
     "train-distributed": "Train a PoseNet in several processes, on one machine or several (DistributedDataParallel).",
@@ -48,7 +49,6 @@ TOOLS = {
     "plot": "Draw the curves of a training run from its log: losses, scores, learning rate and speed.",
     "annotations": "Annotation files: find their problems, repair them, import other formats, draft a skeleton.",
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
-    "docs": "List the pages of the documentation, or print one.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }
 """Subcommands and their help texts; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 import runpy
 import xml.etree.ElementTree as ElementTree
@@ -34,6 +35,27 @@ def anchors_of(page: Path) -> list[str]:
     """What the headings of a page are called in links."""
     headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def test_the_page_of_the_package_index_links_to_addresses_only() -> None:
+    description = read_configuration()["metadata"]["long_description"]
+    page = ROOT / description.removeprefix("file: ")
+    assert re.findall(r"\]\(", text_of(page))
+    assert not re.findall(r"\]\((?!https://)", text_of(page))
+
+
+def test_every_file_that_a_page_shows_is_installed() -> None:
+    patterns = ", ".join(read_configuration()["options.data_files"].values()).split(", ")
+    installed = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    shown = {page.parent / name for page in PAGES for name in re.findall(r"!\[[^]]*\]\(([^)]+)\)", text_of(page))}
+    assert {path.resolve() for path in shown} <= installed
+    assert set(PAGES) <= installed
+
+
+def read_configuration() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
 
 
 def test_the_index_lists_every_page() -> None:
