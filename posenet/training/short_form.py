@@ -267,7 +267,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
     counts = pluralize(len(document["images"]), "image"), pluralize(len(document["annotations"]), "object")
     _log.info("Imported %s with %s: %s", *counts, _command(*words, "--output", output))
     for note in imported.notes:
-        _log.info("%s", note)
+        _log.warning("%s", note)
     return _Part(output, document, imported.folder)
 
 
@@ -311,6 +311,9 @@ def _draft(train: _Part, output: Path) -> None:
     pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
     _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
+    same = [str(item.get("name")) for item in train.document["categories"] if item.get("keypoints")]
+    if len(same) > 1:
+        _log.warning("%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same))
     if not skeleton.left_right:
         _log.warning(
             "No keypoint has a left or right twin. If the objects have sides, write left_right in %s, and begin "

@@ -281,12 +281,14 @@ def test_a_folder_may_have_a_file_for_each_split_beside_its_images() -> None:
     assert prepare("coco/chairs.json", SETTINGS, val="drawn/valid").annotations == data.annotations
 
 
-def test_a_skeleton_without_sides_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog: pytest.LogCaptureFixture) -> None:
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
+    content["categories"].append(content["categories"][0] | {"id": 63, "name": "stool"})
     Path("coco/chairs.json").write_text(json.dumps(content))
     prepare("coco/chairs.json", SETTINGS)
     assert any(text.startswith("No keypoint has a left or right twin") for text in caplog.messages)
+    assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
 
 
 def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCaptureFixture) -> None:
