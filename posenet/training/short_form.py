@@ -123,13 +123,13 @@ def prepare(
         settings = load_config(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
     exif_frame = settings.data.exif_frame
-    for weights in filter(None, (settings.train.weights, settings.train.teacher)):
-        find_weights(weights)
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / _name_of_run(Path(source)))
     refuse_run_in_use(folder)
     files = folder / "data"
     state = files / "checksum.txt"
     is_started = CheckpointFolder(folder).has_checkpoints()
+    if settings.train.weights and not is_started:
+        find_weights(settings.train.weights)
     origin = files / "source.txt"
     source_text = os.fsencode(Path(source).resolve())
     if is_started and not (origin.exists() and read_input(origin) == source_text):
