@@ -16,9 +16,10 @@ images and videos. A ``Tracker`` recognises people from frame to frame of a vide
 Training: ``train("data.yaml")`` takes annotations and does all that is needed. Step by step, ``build_store`` makes a
 data set ready for training, ``train`` runs an experiment, and ``evaluate`` computes the AP of a checkpoint. A
 ``TrainingCallback`` receives the measurements of a run. For a training loop of your own, ``PoseNet`` is the network as
-a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input and its targets, and ``FocalL2Loss``
-compares its output with the targets. ``load_config`` reads experiment files, ``load_weights`` copies weights into a
-network, and ``load_skeleton`` reads a ``Skeleton`` from a file.
+a ``torch.nn.Module``, ``PoseDataset`` reads its input from a store and takes a function of your own that changes it,
+``TargetRenderer`` makes its targets, and ``FocalL2Loss`` compares its output with them. ``load_config`` reads
+experiment files, ``load_weights`` copies weights into a network, and ``load_skeleton`` reads a ``Skeleton`` from a
+file.
 
 Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy.
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from posenet.checkpoints.weights import load_weights as load_weights
     from posenet.data.augment import Augmentation as Augmentation
     from posenet.data.build import build_store as build_store
+    from posenet.data.dataset import PoseDataset as PoseDataset
     from posenet.data.targets import TargetRenderer as TargetRenderer
     from posenet.diagnosis.compare import compare as compare
     from posenet.diagnosis.diagnose import diagnose as diagnose
@@ -59,6 +61,7 @@ _MODULES = {
     "Augmentation": "posenet.data.augment",
     "FocalL2Loss": "posenet.training.loss",
     "Person": "posenet.person",
+    "PoseDataset": "posenet.data.dataset",
     "PoseNet": "posenet.model.posenet",
     "PosenetError": "posenet.errors",
     "Predictor": "posenet.inference.predictor",

@@ -21,7 +21,7 @@ import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, Union, get_args
+from typing import BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_args
 
 import cv2
 import numpy as np
@@ -29,7 +29,7 @@ from PIL import ExifTags, Image, ImageOps
 
 from posenet.downloading import download_bytes, is_address, without_credentials
 from posenet.errors import ConfigError, DataError
-from posenet.files import read_input, require_regular_file, write_atomically
+from posenet.files import open_input, read_input, require_regular_file, write_atomically
 from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.settings import ExifFrame
 
@@ -128,9 +128,12 @@ def find_images(
     ones and links, is searched for ``suffixes``; a log message counts the other files in it.
     """
     found: dict[str, Path] = {}
+    resolve_folder = functools.cache(os.path.realpath)  # resolving every path would look at each folder above it again
     for item in inputs:
         for path in _expand(str(item), suffixes, recursive):
-            found.setdefault(os.path.realpath(path), path)
+            folder, name = os.path.split(path)
+            is_link = os.path.islink(path)
+            found.setdefault(os.path.realpath(path) if is_link else os.path.join(resolve_folder(folder), name), path)
     return list(found.values())
 
 
@@ -162,21 +165,24 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
 
 def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, left_out: Counter[str]) -> Iterator[Path]:
     """The files in a folder that have one of ``suffixes``; counts other files in ``left_out``, by suffix."""
-    for path in sorted(folder.iterdir()):
-        if path.is_dir():
-            if path.is_symlink() or path.name.startswith("."):
+    with os.scandir(folder) as listing:  # tells folders from files without a call of the system for each
+        entries = sorted(listing, key=lambda entry: entry.name)
+    for entry in entries:
+        suffix = os.path.splitext(entry.name)[1].lower()
+        if entry.is_dir():
+            if entry.is_symlink() or entry.name.startswith("."):
                 continue
             if recursive:
-                yield from _search_folder(path, suffixes, recursive, left_out)
+                yield from _search_folder(Path(entry), suffixes, recursive, left_out)
             else:
                 left_out["folder"] += 1
-        elif path.name.startswith("._"):
+        elif entry.name.startswith("._"):
             left_out["._"] += 1  # macOS keeps the attributes of a.png in ._a.png on other file systems
-        elif path.suffix.lower() in suffixes:
-            if path.is_file():
-                yield path
-        elif not path.name.startswith("."):
-            left_out[path.suffix.lower() or "without suffix"] += 1
+        elif suffix in suffixes:
+            if entry.is_file():
+                yield Path(entry)
+        elif not entry.name.startswith("."):
+            left_out[suffix or "without suffix"] += 1
 
 
 def _separator_hint(path: str | Path) -> str:
@@ -211,8 +217,8 @@ def read_annotated_image(
 
 def read_header(path: str | Path) -> ImageHeader:
     """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
-    with _data_errors(path):
-        return parse_header(read_image_file(path))
+    with _data_errors(path), open_input(path) as file:
+        return _parse_opened_header(file) or parse_header(np.frombuffer(file.read(), np.uint8))
 
 
 @contextlib.contextmanager
@@ -228,9 +234,18 @@ def _data_errors(path: str | Path) -> Iterator[None]:
 
 def parse_header(data: np.ndarray) -> ImageHeader:
     """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
+    header = _parse_opened_header(io.BytesIO(data.data))
+    if header is None:
+        height, width = _decode(data).shape[:2]
+        header = ImageHeader(height, width, 1)
+    return header
+
+
+def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
+    """Read the header of an image from the start of a file; None, and the file at its start, if only decoding tells."""
     mode = ""
     try:
-        with Image.open(io.BytesIO(data.data)) as image:
+        with Image.open(file) as image:
             mode = image.mode
             if image.format in ORIENTED_FORMATS:
                 return ImageHeader(image.height, image.width, _exif_orientation(image))
@@ -240,8 +255,8 @@ def parse_header(data: np.ndarray) -> ImageHeader:
         pass  # Pillow cannot open the file, but OpenCV may decode it
     if mode == "LAB":
         raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
-    height, width = _decode(data).shape[:2]
-    return ImageHeader(height, width, 1)
+    file.seek(0)
+    return None
 
 
 def _exif_orientation(image: Image.Image) -> int:

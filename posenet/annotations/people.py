@@ -202,10 +202,10 @@ def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: in
 def encode_mask(mask: np.ndarray) -> np.ndarray:
     """(runs,) uint16: the stored run lengths of an (H, W) uint8 mask of 0 and 1."""
     flat = mask.ravel(order="F")
-    borders = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    runs = np.diff(borders, prepend=0, append=len(flat))
-    if flat[0]:
-        runs = np.insert(runs, 0, 0)
+    ends = np.append(np.flatnonzero(flat[1:] != flat[:-1]) + 1, len(flat))
+    runs = np.diff(ends, prepend=[0, 0] if flat[0] else [0])
+    if runs.max() <= MAX_STORED_RUN:
+        return runs.astype("<u2")
     full = runs // MAX_STORED_RUN  # the number of times that each run contains 65535
     stored = np.zeros(len(runs) + 2 * full.sum(), "<u2")
     ends = np.arange(len(runs)) + 2 * full.cumsum()

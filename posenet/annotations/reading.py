@@ -28,6 +28,7 @@ class CocoDataset:
 
     images: list[CocoImage]
     people: dict[int, People]
+    background: frozenset[int]  # ids of the images without any annotation, also of other categories
 
 
 def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset:
@@ -53,7 +54,9 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
     images = _list_images(file)
     ends = np.bincount(image_rows, minlength=len(images)).cumsum().tolist()
     slices = map(slice, [0, *ends], ends)
-    return CocoDataset(images, {image.id: people.select(part) for image, part in zip(images, slices)})
+    is_empty = np.bincount(file.image_rows[file.image_rows >= 0], minlength=len(images)) == 0
+    background = frozenset(images[row].id for row in np.flatnonzero(is_empty).tolist())
+    return CocoDataset(images, {image.id: people.select(part) for image, part in zip(images, slices)}, background)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.
 
-Images without a main person are left out. The tool prints counts and names every image that could not be read. With
---unlabelled it stores all images of the folder without annotations, for training with a teacher (docs/training.md).
-Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names, or
-the data sets of data.train in --config or --set.
+Images without a main person are left out, except with --background those without any annotation. The tool prints
+counts and names every image that could not be read. With --unlabelled it stores all images of the folder without
+annotations, for training with a teacher (docs/training.md). Without --images and --annotations, the flags --verify,
+--stats and --preview inspect the store that --output names, or the data sets of data.train in --config or --set.
 """
 
 from __future__ import annotations
@@ -93,6 +93,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
+    add("--background", **SWITCH, help="also store the images without any annotation: they teach what is no person")
+    add(
+        "--max-side",
+        type=positive_int,
+        default=0,
+        metavar="N",
+        help="store images with a longer side than N pixels smaller, with their annotations: training reads large "
+        "photographs slowly (default: all as they are)",
+    )
     add_overwrite_option(parser)
     add_config_options(parser)
 
@@ -133,6 +142,8 @@ def run(args: argparse.Namespace) -> None:
             overwrite=args.overwrite,
             skeleton=load_skeleton(args.skeleton),
             exif_frame=config.data.exif_frame,
+            max_side=args.max_side,
+            background=args.background,
         )
         _print_report(report)
     if is_inspected:
@@ -152,7 +163,7 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
     setting = config.data.train if args.output is None else str(args.output)
     with open_data_sets(setting, config.model.skeleton if args.output is None else None) as stores:
         if args.stats and len(stores.sets) > 1:
-            print_message(f"\n{describe_sets(stores, config.data.framing)}")
+            print_message(f"\n{describe_sets(stores, config.data.framing, config.data.background)}")
         for data_set in stores.sets:
             name = data_set.name if args.output is None else args.output
             if args.verify:
@@ -199,6 +210,8 @@ def _print_summary(summary: StoreSummary) -> None:
     if summary.num_people:
         print_message(f"people        {summary.num_people}")
         print_message(f"main persons  {summary.num_samples}")
+        if summary.num_background:
+            print_message(f"background    {pluralize(summary.num_background, 'image')} without people")
     else:
         print_message("people        none: images without annotations, for train.teacher")
     print_message(f"size          {summary.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
@@ -208,7 +221,8 @@ def _print_report(report: BuildReport) -> None:
     _print_summary(report.summary)
     if report.summary.num_people:
         print_message(f"crowds        {report.num_crowds}")
-        print_message(f"left out      {report.num_without_main_person} images without a main person")
+        empty = f", {report.num_empty} without any annotation (--background stores them)" if report.num_empty else ""
+        print_message(f"left out      {report.num_without_main_person} images without a main person{empty}")
     if report.num_without_outline:
         print_message(
             f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask"
@@ -220,6 +234,10 @@ def _print_report(report: BuildReport) -> None:
             f"resized       {pluralize(report.num_resized, 'image')} of another size than annotated; "
             "the annotations are scaled to it"
         )
+    if report.num_shrunk:
+        print_message(f"made smaller  {pluralize(report.num_shrunk, 'image')}, to --max-side")
+    if report.num_reused:
+        print_message(f"unchanged     {pluralize(report.num_reused, 'image')}, not decoded again")
     print_message(f"skipped       {pluralize(len(report.skipped), 'image')} of other proportions or unreadable")
     for line in report.skipped:
         print_message(f"  {to_single_line(line)}")

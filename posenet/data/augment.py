@@ -9,7 +9,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
@@ -56,6 +56,18 @@ class Augmentation:
     scale: float = 1.0  # factor on top of the scale of the framing
     jitter: tuple[float, float, float] | None = None  # shifts of hue (OpenCV's 0-180), saturation and value (0-255)
     person_height: float = AugmentConfig.person_height  # share of the input height, before ``scale``
+    # A covered square: x and y of its centre as shares of the input's width and height, its side of the shorter one.
+    cutout: tuple[float, float, float] | None = None
+
+    @classmethod
+    def draw(cls, config: AugmentConfig, seed: int, epoch: int, index: int) -> Augmentation:
+        """The augmentation of a sample, which depends on the arguments alone."""
+        augmentation = cls.from_random_numbers(random_numbers(seed, epoch, index), config)
+        if config.cutout_probability:
+            chance, x, y, side = random_generator(seed, epoch, index, "cutout").random(4).tolist()
+            if chance < config.cutout_probability:
+                return replace(augmentation, cutout=(x, y, _interpolate(config.cutout, side)))
+        return augmentation
 
     @classmethod
     def from_random_numbers(cls, numbers: Sequence[float], config: AugmentConfig) -> Augmentation:
@@ -150,6 +162,18 @@ def warp_image(
         bgra, visible_matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=border
     )
     return cv2.cvtColor(warped, cv2.COLOR_BGRA2BGR, dst=out)
+
+
+def cover_square(image: np.ndarray, cutout: tuple[float, float, float]) -> None:
+    """Cover a square of an (H, W, 3) image with the colour of its surroundings; see ``Augmentation.cutout``.
+
+    The keypoints in it stay labelled, so that the network learns to tell where hidden keypoints are.
+    """
+    x, y, side = cutout
+    size = np.array(image.shape[:2])
+    corners = np.outer((-0.5, 0.5), (side, side)) * size.min() + (y, x) * size
+    (top, left), (bottom, right) = np.clip(np.rint(corners), 0, size).astype(int).tolist()
+    image[top:bottom, left:right] = BORDER_COLOUR
 
 
 def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import cv2
 import h5py
 import numpy as np
 
@@ -25,7 +26,21 @@ from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import People, encode_mask, person_masks, scale_people, select_main_persons
 from posenet.annotations.reading import read_annotations
 from posenet.data.inspection import StoreSummary, summarize
-from posenet.data.store import FORMAT, NO_PERSON, PERSON_TYPE, RECORD_TYPE, SCHEMA, Record, Store, compute_fingerprint
+from posenet.data.store import (
+    FORMAT,
+    NO_PERSON,
+    ORIGINAL_TYPE,
+    PERSON_TYPE,
+    RECORD_TYPE,
+    SCHEMA,
+    SCHEMA_WITHOUT_ORIGINAL,
+    OriginalRow,
+    Record,
+    RecordRow,
+    Store,
+    compute_fingerprint,
+    make_image_keys,
+)
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import begins_like, check_outputs, flush_to_disk, is_standard_output, resolve_link
@@ -34,9 +49,11 @@ from posenet.images import (
     check_image,
     check_proportions,
     count_frames,
+    decode_checked_image,
     find_annotated_frame,
     find_images,
     oriented_size,
+    parse_header,
     read_image_file,
     require_image_folder,
 )
@@ -55,6 +72,11 @@ MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""
 MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
+JPEG_QUALITIES = (95, 85, 70, 50)
+"""An image that is made smaller has the first of these with which it has no more bytes than its file."""
+WRITE_BYTES = 2**24
+"""Images are written to the store when they have this size together: a write by h5py takes as long as checking a small
+image."""
 SPARE_BYTES = 8 * 2**20
 """Free disk space required for the structures that HDF5 writes in addition to the arrays."""
 _HDF5 = re.compile(rb"\x89HDF\r\n\x1a\n")
@@ -75,6 +97,9 @@ class BuildReport:
     num_resized: int  # stored images of another size than annotated, to which their annotations are scaled
     # Stored images with an EXIF orientation, by the frame of their annotations and what decided it.
     frames: dict[str, int]
+    num_empty: int  # requested images without any annotation that are not stored
+    num_shrunk: int  # stored images that were made smaller
+    num_reused: int  # of them or of the others, those whose bytes the replaced store has, so that they were not decoded
     seconds: float
 
 
@@ -82,8 +107,43 @@ class _PreparedImage(NamedTuple):
     """An image that is ready to be written."""
 
     record: Record
+    original: OriginalRow
     main_rows: list[int]
     frame: AnnotatedFrame
+    is_resized: bool  # after it was annotated
+    is_shrunk: bool
+    is_reused: bool
+
+
+class _Replaced(NamedTuple):
+    """The store that a build replaces. What it says of an image holds for every file with the same bytes."""
+
+    store: Store
+    row_of: dict[int, int]  # by image key
+
+    @classmethod
+    def open(cls, path: Path) -> _Replaced | None:
+        """None if there is no store, or it cannot be used."""
+        try:
+            store = Store(path)
+        except DataError:
+            return None
+        return cls(store, {key: row for row, key in enumerate(store.image_keys.tolist())})
+
+    def find(self, original: OriginalRow) -> int | None:
+        """The row of an image file; None if its bytes are not those of a file in the store."""
+        return self.row_of.get(int(make_image_keys(*np.array(original[:2])[:, None])[0]))
+
+    def read_shrunk(self, row: int, original: OriginalRow, size: tuple[int, int]) -> np.ndarray | None:
+        """The bytes of an image, if it was made smaller to (height, width) ``size`` in the frame of ``original``."""
+        record = self.store.records[row]
+        is_same = (record["height"], record["width"]) == size and self.store.originals[row].item() == original
+        if not is_same or self.store.jpeg_quality != JPEG_QUALITIES[0]:
+            return None
+        try:
+            return self.store.read_record(row).image_bytes
+        except DataError:  # it is damaged
+            return None
 
 
 def build_store(
@@ -98,6 +158,8 @@ def build_store(
     overwrite: bool = False,
     skeleton: Skeleton = COCO,
     exif_frame: ExifFrame = DataConfig.exif_frame,
+    max_side: int = 0,
+    background: bool = False,
     progress: bool = True,
 ) -> BuildReport:
     """Write every image that has a main person to ``output``, in the order of the annotation file.
@@ -111,8 +173,12 @@ def build_store(
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of other
             proportions than annotated. They are skipped and reported.
-        overwrite: replace an existing store when the new one is complete.
+        overwrite: replace an existing store when the new one is complete. Images that it contains are not checked
+            again, nor made smaller again.
         exif_frame: see ``posenet.images.find_annotated_frame``.
+        max_side: images with a longer side than this many pixels are stored smaller, with their annotations: as JPEG of
+            the quality ``JPEG_QUALITY``, in the frame of the annotations. 0 stores all images as they are.
+        background: also store the images without any annotation, as images that show nobody.
 
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
@@ -125,23 +191,31 @@ def build_store(
     people_of: dict[int, People] = {}
     if annotations is None:
         requested = suitable = _select_images(_list_unlabelled(folder), image_ids, folder)
+        empty: frozenset[int] = frozenset()
     else:
         dataset = read_annotations(annotations, skeleton)
         people_of = dataset.people
         requested = _select_images(dataset.images, image_ids, annotations)
         minimum = skeleton.min_labelled_keypoints
-        suitable = [image for image in requested if select_main_persons(people_of[image.id], minimum)]
+        empty = dataset.background & {image.id for image in requested}
+        stored_empty = empty if background else frozenset()
+        suitable = [
+            image
+            for image in requested
+            if image.id in stored_empty or select_main_persons(people_of[image.id], minimum)
+        ]
     chosen = suitable[:limit]
     skipped: dict[int, str] = {}
     frames = []
     stored: list[People] = []
-    num_resized = 0
+    num_resized = num_shrunk = num_reused = 0
+    replaced = _Replaced.open(output) if overwrite else None
     num_small = 0  # images whose main persons are too small after scaling
 
     def prepare(image: CocoImage) -> _PreparedImage | str:
         """The image, or the reason why it cannot be used."""
         try:
-            return _prepare_image(folder, image, people_of.get(image.id), skeleton, exif_frame)
+            return _prepare_image(folder, image, people_of.get(image.id), skeleton, exif_frame, max_side, replaced)
         except DataError as error:
             return f"{error} (image {image.id})"
         except (OSError, ValueError) as error:
@@ -151,21 +225,24 @@ def build_store(
     sizes = [_file_size(folder / image.file_name) for image in chosen]
     workers = workers or usable_cores()  # threads, because reading and decoding release Python's global lock
     with (
-        open_store_writer(output, sum(sizes), skeleton, annotations or folder, overwrite) as writer,
+        open_store_writer(output, sum(sizes), skeleton, annotations or folder, overwrite, max_side) as writer,
+        contextlib.nullcontext() if replaced is None else replaced.store,
         closing(map_in_threads(prepare, chosen, workers=workers, ahead=4 * workers)) as results,
     ):
         for image, result in zip(chosen, progress_bar(results, "build", len(chosen), disable=not progress)):
             if isinstance(result, str):
                 skipped[image.id] = result
                 _check_number_of_unreadable(skipped, math.ceil(max_unreadable * len(chosen)), len(chosen))
-            elif not result.main_rows:
+            elif not result.main_rows and image.id not in empty:
                 num_small += 1
             else:
-                writer.add(result.record, result.main_rows)
+                writer.add(result.record, result.main_rows, result.original)
                 frames.append(result.frame)
+                num_resized += result.is_resized
+                num_shrunk += result.is_shrunk
+                num_reused += result.is_reused
                 if image.id in people_of:
                     stored.append(people_of[image.id])
-                    num_resized += (result.record.height, result.record.width) != (image.height, image.width)
     with Store(output, skeleton) as store:
         summary = summarize(store)
     return BuildReport(
@@ -173,6 +250,9 @@ def build_store(
         num_crowds=sum(int(people.is_crowd.sum()) for people in stored),
         num_without_outline=sum(outline is None for people in stored for outline in people.outlines),
         num_without_main_person=len(requested) - len(suitable) + num_small,
+        num_empty=0 if background else len(empty),
+        num_shrunk=num_shrunk,
+        num_reused=num_reused,
         skipped=tuple(skipped.values()),
         num_resized=num_resized,
         frames=count_frames(frames),
@@ -223,7 +303,13 @@ def _check_number_of_unreadable(skipped: dict[int, str], allowed: int, num_image
 
 
 def _prepare_image(
-    folder: Path, image: CocoImage, people: People | None, skeleton: Skeleton, exif_frame: ExifFrame
+    folder: Path,
+    image: CocoImage,
+    people: People | None,
+    skeleton: Skeleton,
+    exif_frame: ExifFrame,
+    max_side: int,
+    replaced: _Replaced | None,
 ) -> _PreparedImage:
     """Read and check an image and make the record of it and its labelled people.
 
@@ -233,45 +319,79 @@ def _prepare_image(
         OSError, ValueError: the image cannot be used.
     """
     image_bytes = read_image_file(folder / image.file_name)
-    header = check_image(image_bytes)
+    original = OriginalRow(len(image_bytes), zlib.crc32(image_bytes.data), orientation=1)
+    known_row = None if replaced is None else replaced.find(original)
+    header = check_image(image_bytes) if known_row is None else parse_header(image_bytes)
+    annotated_size = header.displayed_size if people is None else (image.height, image.width)
+    frame = find_annotated_frame(header, *annotated_size, "displayed" if people is None else exif_frame)
+    original = original._replace(orientation=frame.orientation)
+    file_size = oriented_size(*header.stored_size, frame.orientation)
+    check_proportions(folder / image.file_name, file_size, annotated_size)
+    size = _limit_size(file_size, max_side)
+    orientation = frame.orientation
+    if size != file_size:
+        shrunk = None
+        if replaced is not None and known_row is not None:
+            shrunk = replaced.read_shrunk(known_row, original, size)
+        if shrunk is None:
+            known_row = None
+            shrunk = _shrink(image_bytes, file_size, size, frame.orientation)
+        size = file_size if shrunk is None else size
+        image_bytes, orientation = (image_bytes, orientation) if shrunk is None else (shrunk, 1)
     if people is None:
-        height, width = header.displayed_size
-        frame = find_annotated_frame(header, height, width, "displayed")
         joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)
         table = np.zeros(0, PERSON_TYPE)
-        mask_all = mask_miss = np.zeros((height, width), np.uint8)
+        mask_all = mask_miss = np.zeros(size, np.uint8)
         main_rows = [NO_PERSON]
     else:
-        frame = find_annotated_frame(header, image.height, image.width, exif_frame)
-        height, width = oriented_size(*header.stored_size, frame.orientation)
-        check_proportions(folder / image.file_name, (height, width), (image.height, image.width))
-        people = scale_people(people, (image.height, image.width), (height, width))
         points = people.keypoints[people.keypoints[..., 2] > 0, :2]
-        is_inside_stored, is_inside_turned = ((points <= size).all() for size in ((width, height), (height, width)))
-        if frame == AnnotatedFrame(1, "size") and is_inside_turned and not is_inside_stored:
+        is_inside, is_inside_turned = ((points <= limits).all() for limits in (file_size[::-1], file_size))
+        if frame == AnnotatedFrame(1, "size") and is_inside_turned and not is_inside:
             raise ValueError("has keypoints that only fit it as displayed; run posenet annotations fix with --images")
+        people = scale_people(people, annotated_size, size)
         rows = np.flatnonzero(people.is_labelled)
         joints = people.keypoints[rows]
         table = np.zeros(len(rows), PERSON_TYPE)
         table["annotation_id"] = people.ids[rows]
         table["box"] = people.boxes[rows]
         table["area"] = people.areas[rows]
-        mask_all, mask_miss = person_masks(people, height, width)
+        mask_all, mask_miss = person_masks(people, *size)
         main_rows = np.searchsorted(rows, select_main_persons(people, skeleton.min_labelled_keypoints)).tolist()
     record = Record(
         source=folder / image.file_name,
         image_id=image.id,
         file_name=image.file_name,
-        height=height,
-        width=width,
-        orientation=frame.orientation,
+        height=size[0],
+        width=size[1],
+        orientation=orientation,
         image_bytes=image_bytes,
         joints=joints,
         mask_all=encode_mask(mask_all),
         mask_miss=encode_mask(mask_miss),
         people=table,
     )
-    return _PreparedImage(record, main_rows, frame)
+    is_resized = file_size != annotated_size
+    return _PreparedImage(record, original, main_rows, frame, is_resized, size != file_size, known_row is not None)
+
+
+def _limit_size(size: tuple[int, int], max_side: int) -> tuple[int, int]:
+    """A (height, width) reduced so that no side is longer than ``max_side`` pixels; 0 reduces none."""
+    longer = max(size)
+    if not 0 < max_side < longer:
+        return size
+    height, width = (max(1, round(side * max_side / longer)) for side in size)
+    return height, width
+
+
+def _shrink(image: np.ndarray, size: tuple[int, int], new_size: tuple[int, int], orientation: int) -> np.ndarray | None:
+    """The bytes of a JPEG of ``new_size`` from those of an image that has ``size`` when it is turned by an orientation.
+
+    Sizes are (height, width). None if even the lowest quality has more bytes than the file.
+    """
+    pixels = decode_checked_image(image, *size, 1, orientation)
+    pixels = cv2.resize(pixels, new_size[::-1], interpolation=cv2.INTER_AREA)
+    encoded = (cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, quality])[1] for quality in JPEG_QUALITIES)
+    return next((data for data in encoded if len(data) <= len(image)), None)
 
 
 @contextlib.contextmanager
@@ -281,6 +401,7 @@ def open_store_writer(
     skeleton: Skeleton = COCO,
     source: str | Path = "",
     overwrite: bool = False,
+    max_side: int = 0,
 ) -> Iterator[StoreWriter]:
     """Write a store under a temporary name, and rename it at the end of the block.
 
@@ -291,6 +412,7 @@ def open_store_writer(
         num_image_bytes: total size of the image files that will be added, or more.
         source: path of the annotation file. Its name is stored, but not used.
         overwrite: replace an existing store. A file that is not HDF5 is never replaced.
+        max_side: not 0 if images with a longer side were made smaller.
     """
     path = resolve_link(Path(path))
     _check_output(path, overwrite)
@@ -304,7 +426,7 @@ def open_store_writer(
             try:
                 writer = StoreWriter(path, file, num_image_bytes)
                 yield writer
-                writer.write_tables(skeleton, Path(source).name)
+                writer.write_tables(skeleton, Path(source).name, max_side)
                 file.flush()
                 file.close()
                 flush_to_disk(unfinished)
@@ -342,41 +464,64 @@ class StoreWriter:
         self.path = path
         self._file = file
         self._images = file.create_dataset("images", num_image_bytes, np.uint8)
-        self._records: list[tuple[int, ...]] = []
+        self._records: list[RecordRow] = []
+        self._originals: list[OriginalRow] = []
         self._file_names: list[bytes] = []
         self._people: list[np.ndarray] = []
         self._samples: list[tuple[int, int]] = []
         self._labels: list[bytes] = []
+        self._unwritten: list[np.ndarray] = []
+        self._written = 0  # bytes of images
         self._image_end = 0
         self._label_end = 0
         self._num_people = 0
 
-    def add(self, record: Record, main_rows: Sequence[int]) -> None:
-        """Append an image with its people; ``main_rows`` are those of its main persons, or ``NO_PERSON``."""
+    def add(self, record: Record, main_rows: Sequence[int], original: OriginalRow | None = None) -> None:
+        """Append an image with its people; ``main_rows`` are those of its main persons, or ``NO_PERSON``.
+
+        ``original`` is the file of an image that may have been made smaller.
+        """
         size = len(record.image_bytes)
         if self._image_end + size > len(self._images):
             raise DataError(f"{record.source} has grown while the store was built; build it again")
-        _require_disk_space(self.path, size)
-        self._images[self._image_end : self._image_end + size] = record.image_bytes
+        self._unwritten.append(record.image_bytes)
         arrays = (record.joints.astype("<f4"), record.mask_all.astype("<u2"), record.mask_miss.astype("<u2"))
         labels = b"".join(array.tobytes() for array in arrays)
         self._samples += [(len(self._records), row) for row in main_rows]
-        self._records.append(
-            (
-                record.image_id, record.height, record.width, record.orientation, len(record.people),
-                self._num_people, self._image_end, size, zlib.crc32(record.image_bytes.data), zlib.crc32(labels),
-                self._label_end, record.mask_all.nbytes, record.mask_miss.nbytes,
-            )
-        )  # fmt: skip
+        row = RecordRow(
+            image_id=record.image_id,
+            height=record.height,
+            width=record.width,
+            orientation=record.orientation,
+            num_people=len(record.people),
+            first_person=self._num_people,
+            image_start=self._image_end,
+            image_bytes=size,
+            image_crc=zlib.crc32(record.image_bytes.data),
+            label_crc=zlib.crc32(labels),
+            label_start=self._label_end,
+            mask_all_bytes=record.mask_all.nbytes,
+            mask_miss_bytes=record.mask_miss.nbytes,
+        )
+        self._records.append(row)
+        self._originals.append(original or OriginalRow(size, row.image_crc, record.orientation))
         self._file_names.append(record.file_name.encode(errors="surrogateescape"))
         self._people.append(record.people)
         self._labels.append(labels)
         self._image_end += size
         self._label_end += len(labels)
         self._num_people += len(record.people)
+        if self._image_end - self._written > WRITE_BYTES:
+            self._write_images()
 
-    def write_tables(self, skeleton: Skeleton, source: str) -> None:
-        """Write all arrays except the images, and the attributes."""
+    def _write_images(self) -> None:
+        _require_disk_space(self.path, self._image_end - self._written)
+        self._images[self._written : self._image_end] = np.concatenate(self._unwritten)
+        self._unwritten.clear()
+        self._written = self._image_end
+
+    def write_tables(self, skeleton: Skeleton, source: str, max_side: int) -> None:
+        """Write all arrays that are not written yet, and the attributes."""
         if not self._samples:
             raise DataError(
                 f"nothing to write to {self.path}: no readable image with a main person; "
@@ -388,6 +533,9 @@ class StoreWriter:
             "person": np.concatenate(self._people),
             "sample": np.array(self._samples, "<i8"),
         }
+        if max_side:
+            tables["original"] = np.array(self._originals, ORIGINAL_TYPE)
+        self._write_images()
         _require_disk_space(self.path, self._label_end + sum(table.nbytes for table in tables.values()))
         self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
         for name, table in tables.items():
@@ -402,7 +550,10 @@ class StoreWriter:
         for name, text in texts.items():
             # HDF5's checksums protect text of fixed length only.
             self._file.attrs[name] = np.bytes_(text.encode(errors="replace"))
-        self._file.attrs["schema"] = SCHEMA
+        self._file.attrs["schema"] = SCHEMA if max_side else SCHEMA_WITHOUT_ORIGINAL
+        if max_side:
+            self._file.attrs["max_side"] = max_side
+            self._file.attrs["jpeg_quality"] = JPEG_QUALITIES[0]
         self._file.attrs["images"] = len(self._records)
         self._file.attrs["people"] = self._num_people
         self._file.attrs["samples"] = len(self._samples)

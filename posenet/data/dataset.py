@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -11,18 +16,33 @@ from torch.utils.data import Dataset
 
 from posenet.data.augment import (
     Augmentation,
+    cover_square,
     largest_reduction,
     matrix_for_reduced_image,
-    random_numbers,
+    random_generator,
     warp_image,
     warp_joints,
     warp_mask,
 )
-from posenet.data.loader import Batch, BatchMemory
+from posenet.data.loader import Batch, stack_joints
 from posenet.data.sampler import SampleKey
-from posenet.data.store import NO_PERSON, Record, Store, StoreList
-from posenet.errors import DataError
-from posenet.settings import AugmentConfig, DataConfig, TrainConfig
+from posenet.data.store import NO_PERSON, Record, Store, StoreList, sample_rows
+from posenet.errors import ConfigError, DataError
+from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
+
+
+class Sample(NamedTuple):
+    """A training sample as a function of your own receives it: positions are pixels of the network input."""
+
+    image: np.ndarray  # (H, W, 3) BGR uint8
+    joints: np.ndarray  # (P, K, 3) float32: x, y and visibility; 0 is not labelled, 1 hidden, 2 visible
+    person_mask: np.ndarray  # (H/4, W/4) uint8, 255 on people
+    mask_miss: np.ndarray  # (H/4, W/4) uint8, 255 where the loss supervises
+
+
+Transform = Callable[[Sample, np.random.Generator], Sample]
+"""Changes a sample. All that is random in it is drawn from the generator, which depends on the seed, the epoch and the
+index of the sample alone."""
 
 
 class SampleBuffers(NamedTuple):
@@ -36,6 +56,7 @@ class SampleBuffers(NamedTuple):
 class PartialSample(NamedTuple):
     """A sample whose masks are already in its buffers, but not its image."""
 
+    key: SampleKey
     record: Record
     augmentation: Augmentation
     matrix: np.ndarray  # (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels
@@ -54,25 +75,32 @@ class PoseDataset(Dataset[Batch]):
             one sample in any case, which shows the whole image.
         augment: ranges and probabilities of the augmentation; None does not augment.
         seed: the random numbers of a sample depend only on the seed, the epoch and the index.
+        transform: changes every sample after all augmentation. Images and masks keep their shapes and types;
+            ``ConfigError`` if they do not.
+
+    ``store`` may be the path of a store.
     """
 
     def __init__(
         self,
-        store: Store | StoreList,
+        store: Store | StoreList | str | Path,
         size: tuple[int, int],
         framing: str = DataConfig.framing,
         augment: AugmentConfig | None = None,
         seed: int = TrainConfig.seed,
+        transform: Transform | None = None,
     ) -> None:
+        store = Store(store) if isinstance(store, (str, Path)) else store
         self.store = store
+        self.rows = sample_rows(store, framing)
         self.size = size
         self.framing = framing
         self.augment = augment
         self.seed = seed
-        self.memory = BatchMemory()
+        self.transform = transform
 
     def __len__(self) -> int:
-        return self.store.num_images if self.framing == "image" else len(self.store)
+        return len(self.rows)
 
     def __getitem__(self, key: SampleKey) -> Batch:
         """Load one sample, as a batch."""
@@ -85,7 +113,9 @@ class PoseDataset(Dataset[Batch]):
         all smaller code and data from the processor's caches. An unreadable sample is replaced by another one;
         ``DataError`` if no other can be read either.
         """
-        images, person_mask, mask_miss = self.memory.allocate_pixels(len(keys), *self.size)
+        height, width = self.size
+        images = torch.empty(len(keys), height, width, 3, dtype=torch.uint8)
+        person_mask, mask_miss = torch.empty(2, len(keys), height // MAP_STRIDE, width // MAP_STRIDE, dtype=torch.uint8)
         buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
         partial_samples: list[PartialSample | DataError] = []
         for key, sample_buffers in zip(keys, buffers):
@@ -99,11 +129,10 @@ class PoseDataset(Dataset[Batch]):
             try:
                 if isinstance(partial_sample, DataError):
                     raise partial_sample
-                self.decode_and_warp_image(partial_sample, sample_buffers.image)
-                samples.append(partial_sample)
+                samples.append(self.finish(partial_sample, sample_buffers))
             except DataError as error:
                 samples.append(self.substitute_unreadable(key, sample_buffers, error))
-        joints = self.memory.allocate_joints([sample.joints for sample in samples])
+        joints = stack_joints([sample.joints for sample in samples])
         return Batch(images, joints, person_mask, mask_miss, *_describe(samples))
 
     def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> PartialSample:
@@ -119,7 +148,7 @@ class PoseDataset(Dataset[Batch]):
             other_key = (epoch, (index + 2**exponent) % len(self))
             try:
                 sample = self.read_masks_and_joints(other_key, buffers)
-                self.decode_and_warp_image(sample, buffers.image)
+                sample = self.finish(sample, buffers)
             except DataError as other_error:
                 faults.append(str(other_error))
             else:
@@ -133,24 +162,21 @@ class PoseDataset(Dataset[Batch]):
         epoch, index = key
         augmentation = Augmentation()
         if self.augment is not None:
-            augmentation = Augmentation.from_random_numbers(random_numbers(self.seed, epoch, index), self.augment)
+            augmentation = Augmentation.draw(self.augment, self.seed, epoch, index)
         record, person_row = self.read_record(index)
         matrix = self.frame(record, person_row, augmentation)
         shape = (record.height, record.width)
         size = self.size[::-1]
         # Outside the image there are no people, and the loss supervises if the image has annotations.
-        is_labelled = len(record.joints) > 0
         warp_mask(record.mask_all, shape, matrix, size, border=0, out=buffers.person_mask)
-        warp_mask(record.mask_miss, shape, matrix, size, border=int(is_labelled), out=buffers.mask_miss)
+        warp_mask(record.mask_miss, shape, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
         joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
-        return PartialSample(record, augmentation, matrix, joints)
+        return PartialSample(key, record, augmentation, matrix, joints)
 
     def read_record(self, index: int) -> tuple[Record, int]:
         """Read the record of a sample, and return it with the row of the person to frame, or ``NO_PERSON``."""
-        index %= len(self)  # a sample that is repeated in an epoch has several indices
-        if self.framing == "image":
-            return self.store.read_record(index), NO_PERSON
-        return self.store.read_sample(index)
+        image, person = self.rows[index % len(self)].tolist()  # a sample that is repeated has several indices
+        return self.store.read_record(image), person
 
     def frame(self, record: Record, person_row: int, augmentation: Augmentation) -> np.ndarray:
         """The warp that frames a person, or the whole image; see ``Augmentation.matrix``."""
@@ -161,6 +187,27 @@ class PoseDataset(Dataset[Batch]):
         center = (x + box_width / 2, y + box_height / 2)
         return augmentation.matrix(center, box_height / height, (width, height))
 
+    def finish(self, sample: PartialSample, buffers: SampleBuffers) -> PartialSample:
+        """Write the image of a sample into ``buffers``, and call ``transform``; ``DataError`` if it is damaged."""
+        self.decode_and_warp_image(sample, buffers.image)
+        if sample.augmentation.cutout is not None:
+            cover_square(buffers.image, sample.augmentation.cutout)
+        if self.transform is None:
+            return sample
+        before = Sample(buffers.image, sample.joints, buffers.person_mask, buffers.mask_miss)
+        after = self.transform(before, random_generator(self.seed, *sample.key, "transform"))
+        for name, old, new in zip(Sample._fields, before, after):
+            shape, expected = np.shape(new), old.shape
+            if name == "joints":
+                shape, expected = shape[1:], expected[1:]  # people may come and go
+            if shape != expected or np.asarray(new).dtype != old.dtype:
+                raise ConfigError(
+                    f"data.transform returned {name} of shape {np.shape(new)} and type {np.asarray(new).dtype} instead "
+                    f"of {old.shape} and {old.dtype}; correct the function"
+                )
+        buffers.image[:], _, buffers.person_mask[:], buffers.mask_miss[:] = after
+        return sample._replace(joints=after.joints)
+
     def decode_and_warp_image(self, sample: PartialSample, out: np.ndarray) -> None:
         """Decode the image of a sample and warp it into (H, W, 3) ``out``; ``DataError`` if it is damaged."""
         reduction = largest_reduction(sample.matrix)
@@ -169,6 +216,21 @@ class PoseDataset(Dataset[Batch]):
         image = sample.record.decode_image(reduction)
         matrix = matrix_for_reduced_image(sample.matrix, reduction)
         warp_image(image, sample.augmentation, matrix, self.size[::-1], out=out)
+
+
+def load_transform(name: str) -> Transform | None:
+    """The function that ``data.transform`` names as "module:function"; None if it is empty. ``ConfigError`` if there
+    is none. Modules of the current folder are found too."""
+    if not name:
+        return None
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    module, _, function = name.partition(":")
+    try:
+        transform: Transform = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"data.transform={name} cannot be loaded ({error}); give module:function") from error
+    return transform
 
 
 def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None, Tensor | None]:

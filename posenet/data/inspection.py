@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.store import NO_PERSON, Store, StoreList, make_image_keys
+from posenet.data.store import NO_PERSON, Store, StoreList, count_background, make_image_keys
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.images import check_image, oriented_size
 from posenet.progress_bar import progress_bar
+from posenet.settings import DataConfig
 from posenet.threads import map_in_threads
 
 PEOPLE_GROUPS = {"1": 1, "2": 2, "3": 3, "4-5": 4, "6-10": 6, "11-20": 11, "more": 21}
@@ -30,6 +31,7 @@ class StoreSummary:
     num_images: int
     num_people: int
     num_samples: int
+    num_background: int
     num_image_bytes: int
     num_file_bytes: int
 
@@ -58,7 +60,9 @@ def _format_cell(value: str | float) -> str:
 def summarize(store: Store) -> StoreSummary:
     """Count the content of a store."""
     num_file_bytes = store.path.stat().st_size
-    return StoreSummary(store.num_images, store.num_people, len(store), store.num_image_bytes, num_file_bytes)
+    return StoreSummary(
+        store.num_images, store.num_people, len(store), count_background(store), store.num_image_bytes, num_file_bytes
+    )
 
 
 def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
@@ -124,43 +128,45 @@ def describe_content(stores: StoreList) -> str:
     return f"{stores.num_images} images and {len(stores)} samples with the fingerprint {stores.fingerprint[:8]}"
 
 
-def describe_sets(stores: StoreList, framing: str) -> Table:
+def describe_sets(stores: StoreList, framing: str, background: float = DataConfig.background) -> Table:
     """What every data set contributes to an epoch, and which keypoints it does not supervise."""
-    draws = stores.draws(framing)
+    draws = stores.draws(framing, background)
     total = sum(per_epoch for _, per_epoch in draws)
     rows = []
-    for data_set, (size, per_epoch) in zip(stores.sets, draws):
-        missing = data_set.mapping.missing if data_set.mapping else ()
-        rows.append((data_set.name, size, per_epoch, f"{per_epoch / total:.1%}", " ".join(missing)))
+    names = [*stores.names, "images without people"]
+    mappings = [*(data_set.mapping for data_set in stores.sets), None]
+    for name, mapping, (size, per_epoch) in zip(names, mappings, draws):
+        missing = mapping.missing if mapping else ()
+        rows.append((name, size, per_epoch, f"{per_epoch / total:.1%}", " ".join(missing)))
     header = ("name", "samples", "per epoch", "of the epoch", "keypoints not supervised")
     return Table("Data sets", header, rows)
 
 
 def compute_statistics(store: Store) -> list[Table]:
-    """Count people, keypoints, sizes and masks of a store, without decoding images; ``DataError`` if it is damaged."""
+    """Count people, keypoints, sizes and masks of a store, without reading images; ``DataError`` if it is damaged."""
     image_rows, main_rows = store.samples[store.samples[:, 1] != NO_PERSON].T
     num_main = np.bincount(image_rows, minlength=store.num_images)
     visibilities = []
     main_heights = []
-    sizes = []
     mask_shares = []
     main_rows_of_images = np.split(main_rows, np.cumsum(num_main)[:-1])
     for row, image_main_rows in enumerate(progress_bar(main_rows_of_images, "statistics", leave=False)):
-        record = store.read_record(row)
+        record = store.read_record(row, with_image=False)
         visibilities.append(record.joints[..., 2])
         main_heights.append(record.people["box"][image_main_rows, 3])
-        sizes.append((record.width, record.height, len(record.image_bytes) / 1000))
         masks = (record.mask_all, record.mask_miss)
         mask_shares.append([runs[1::2].sum() / (record.width * record.height) for runs in masks])
 
-    widths, heights, kilobytes = np.array(sizes).T
+    widths, heights, kilobytes = (store.records[name] for name in ("width", "height", "image_bytes"))
     people_shares, supervised_shares = np.array(mask_shares).T
-    quantities = {"width, pixels": widths, "height, pixels": heights, "file, kB": kilobytes}
+    quantities = {"width, pixels": widths, "height, pixels": heights, "file, kB": kilobytes / 1000}
     if len(main_rows):
         quantities["main person's height, pixels"] = np.concatenate(main_heights)
     counts = {"images": store.num_images, "people": store.num_people, "main persons (training samples)": len(main_rows)}
     if num_unlabelled := len(store) - len(main_rows):
         counts["images without annotations (training samples)"] = num_unlabelled
+    if num_background := count_background(store):
+        counts["images without people"] = num_background
     quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
     size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
     mask_rows = [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)]

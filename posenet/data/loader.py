@@ -9,6 +9,7 @@ import gc
 import math
 import multiprocessing
 import os
+import pickle
 import signal
 import warnings
 import weakref
@@ -24,7 +25,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from posenet.data.sampler import SampleKey
-from posenet.settings import MAP_STRIDE
 
 PEOPLE_MULTIPLE = 4
 """Batches are padded to a multiple of this number of people, because a compiled step has one graph for two people or
@@ -61,23 +61,66 @@ class Batch(NamedTuple):
             value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a batch of a worker process as two blocks of ``BatchMemory``; see ``_receive_batch``.
 
-        The rest is sent by value, because every tensor in a message costs the main process time. The message stays
-        below the 4096 bytes that Linux writes completely or not at all: of a longer one, a worker that is killed can
-        leave a half, for whose rest the main process would wait forever.
+def stack_joints(joints: Sequence[np.ndarray]) -> Tensor:
+    """The tensor ``joints`` of a ``Batch`` with the (P, K, 3) joints of every sample."""
+    num_people = PEOPLE_MULTIPLE * max(1, math.ceil(max(map(len, joints)) / PEOPLE_MULTIPLE))
+    stacked = torch.zeros(len(joints), num_people, *joints[0].shape[1:])
+    for row, of_sample in zip(stacked.numpy(), joints):
+        row[: len(of_sample)] = of_sample
+    return stacked
+
+
+class _Sender:
+    """Sends the batches of a worker process through blocks of shared memory, which are used again.
+
+    The first byte of a block is 1 while a batch is on its way: the worker sets it, and the main process clears it when
+    it has copied the batch. A worker without a free block makes another one, so that nobody ever waits. With a fresh
+    block for every batch, the system would clear its pages and map them again each time, which can take half as long as
+    decoding the images.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[Tensor] = []
+
+    def __call__(self, batch: Any) -> Any:
+        """Copy what a worker has loaded into a block; in the main process, return it as it is.
+
+        The arrays and the rest of the batch, pickled, follow each other in the block. The message contains the block
+        and the sizes alone, so that it stays below the 4096 bytes that Linux writes completely or not at all: of a
+        longer one, a worker that is killed can leave a half, for whose rest the main process would wait forever.
         """
-        if get_worker_info() is None:
-            return Batch, tuple(self)
-        count, height, width, _ = self.images.shape
-        pixels = self.images.as_strided((_pixel_bytes(count, height, width),), (1,))
-        set_indices = None if self.set_indices is None else self.set_indices.numpy()
-        supervised = None if self.supervised is None else np.packbits(self.supervised.numpy(), axis=1)
-        num_channels = 0 if self.supervised is None else self.supervised.shape[1]
-        sizes = (count, height, width)
-        ids = self.image_ids.numpy()
-        return _receive_batch, (pixels, self.joints, sizes, ids, self.faults, set_indices, supervised, num_channels)
+        if get_worker_info() is None or not isinstance(batch, Batch):
+            return batch
+        arrays: list[pickle.PickleBuffer] = []
+        fields = [value.numpy() if isinstance(value, Tensor) else value for value in batch]
+        pickled = pickle.dumps(fields, protocol=5, buffer_callback=arrays.append)
+        parts = [np.frombuffer(pickled, np.uint8), *(np.frombuffer(array.raw(), np.uint8) for array in arrays)]
+        sizes = list(map(len, parts))
+        block = self._free_block(sum(map(_aligned, (1, *sizes))))
+        for target, part in zip(_split_block(block, sizes), parts):
+            target[:] = part
+        block[0] = 1
+        return _Message(block, sizes)
+
+    def _free_block(self, size: int) -> Tensor:
+        """A block of ``size`` bytes or more that holds no batch on its way."""
+        self._blocks = [block for block in self._blocks if block[0] or len(block) >= size]
+        for block in self._blocks:
+            if not block[0]:
+                return block
+        self._blocks.append(torch.zeros(size, dtype=torch.uint8).share_memory_())  # type: ignore[no-untyped-call]
+        return self._blocks[-1]
+
+
+class _Message(NamedTuple):
+    """A batch in a block of shared memory. Unpickling it, in the main process, gives the batch."""
+
+    block: Tensor
+    sizes: list[int]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive_batch, tuple(self)
 
 
 _received_blocks: deque[Tensor] = deque(maxlen=KEPT_BLOCKS)
@@ -85,74 +128,24 @@ _received_blocks: deque[Tensor] = deque(maxlen=KEPT_BLOCKS)
 releases them all; another loader that is still in use maps its blocks again."""
 
 
-def _receive_batch(
-    pixels: Tensor,
-    joints: Tensor,
-    sizes: tuple[int, int, int],
-    image_ids: np.ndarray,
-    faults: tuple[str, ...],
-    set_indices: np.ndarray | None,
-    supervised: np.ndarray | None,
-    num_channels: int,
-) -> Batch:
-    """Unpickle a batch in the main process: copy it out of the blocks, which the worker will use again."""
-    _received_blocks.extend((pixels, joints))
-    images, person_mask, mask_miss = _split_pixels(pixels.clone(), *sizes)
-    indices = None if set_indices is None else torch.from_numpy(set_indices)
-    channels = None
-    if supervised is not None:
-        channels = torch.from_numpy(np.unpackbits(supervised, axis=1, count=num_channels))
-    ids = torch.from_numpy(image_ids)
-    return Batch(images, joints.clone(), person_mask, mask_miss, ids, faults, indices, channels)
+def _receive_batch(block: Tensor, sizes: list[int]) -> Batch:
+    """Copy a batch out of the block, and give the block back to its worker."""
+    _received_blocks.append(block)
+    pickled, *arrays = _split_block(block.clone(), sizes)
+    block[0] = 0
+    fields = pickle.loads(pickled.tobytes(), buffers=arrays)
+    return Batch._make(torch.from_numpy(value) if isinstance(value, np.ndarray) else value for value in fields)
 
 
-class BatchMemory:
-    """The memory of batches. In a worker process, it is shared with the main process.
-
-    A worker uses a block of shared memory again for the ``PREFETCH_FACTOR``-th batch after it, which the loader
-    requests only after it has received, and so copied, this one. With fresh blocks, the system would clear their pages
-    and map them again for every batch, which can take half as long as decoding the images.
-    """
-
-    def __init__(self) -> None:
-        self._blocks = [torch.empty(0, dtype=torch.uint8)] * 2 * PREFETCH_FACTOR
-        self._num_used = 0
-
-    def allocate_pixels(self, count: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The tensors ``images``, ``person_mask`` and ``mask_miss`` of a ``Batch``, not filled."""
-        return _split_pixels(self._next_block(_pixel_bytes(count, height, width)), count, height, width)
-
-    def allocate_joints(self, joints: Sequence[np.ndarray]) -> Tensor:
-        """The tensor ``joints`` of a ``Batch`` with the (P, K, 3) joints of every sample."""
-        most_people = max(map(len, joints))
-        num_people = PEOPLE_MULTIPLE * max(1, math.ceil(most_people / PEOPLE_MULTIPLE))
-        shape = (len(joints), num_people, *joints[0].shape[1:])
-        padded = self._next_block(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()
-        for row, of_sample in zip(padded.numpy(), joints):
-            row[: len(of_sample)] = of_sample
-        return padded
-
-    def _next_block(self, size: int) -> Tensor:
-        """(size,) uint8."""
-        if get_worker_info() is None:
-            return torch.empty(size, dtype=torch.uint8)
-        number = self._num_used % len(self._blocks)  # blocks for pixels and for joints alternate
-        self._num_used += 1
-        if self._blocks[number].nbytes < size:
-            self._blocks[number] = torch.empty(size, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
-        return self._blocks[number][:size]
+def _split_block(block: Tensor, sizes: Sequence[int]) -> list[np.ndarray]:
+    """The parts of a block, which follow its first byte, each at an aligned address."""
+    starts = np.cumsum([_aligned(size) for size in (1, *sizes)]).tolist()
+    return [block.numpy()[start : start + size] for start, size in zip(starts, sizes)]
 
 
-def _pixel_bytes(count: int, height: int, width: int) -> int:
-    """Bytes of the images and the masks of a batch."""
-    return count * (height * width * 3 + 2 * (height // MAP_STRIDE) * (width // MAP_STRIDE))
-
-
-def _split_pixels(memory: Tensor, count: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Views of (bytes,) uint8 memory: first all images, then all person masks, then all supervision masks."""
-    image_bytes = count * height * width * 3
-    masks = memory[image_bytes:].view(2, count, height // MAP_STRIDE, width // MAP_STRIDE)
-    return memory[:image_bytes].view(count, height, width, 3), masks[0], masks[1]
+def _aligned(size: int) -> int:
+    """The next multiple of the 64 bytes at which PyTorch aligns tensors."""
+    return -(-size // 64) * 64
 
 
 _worker_processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
@@ -195,7 +188,7 @@ def make_loader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
-        collate_fn=_keep_batch,
+        collate_fn=_Sender(),
         pin_memory=pin_memory,
         worker_init_fn=_start_worker,
         persistent_workers=workers > 0,
@@ -216,11 +209,6 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value that glibc accepts
         mallopt(M_TRIM_THRESHOLD, 2**30)
-
-
-def _keep_batch(batch: Any) -> Any:
-    """Collate nothing: the data set already returns a ``Batch``."""
-    return batch
 
 
 def _start_worker(_: int) -> None:

@@ -8,14 +8,17 @@ Layout. No array is compressed or in chunks, so a record is read by two reads at
 - ``record``: one row for every image, of type ``RECORD_TYPE``; ``file_name``: the names of the image files.
 - ``person``: one row for every person, of type ``PERSON_TYPE``, in the order of the images.
 - ``sample``: one row for every main person: the row of the image and that of the person within the image. An image
-  without annotations has no people, a ``mask_miss`` of zeros, and one sample with the person ``NO_PERSON``.
+  without annotations has no people, a ``mask_miss`` of zeros, and one sample with the person ``NO_PERSON``. A
+  *background* image, which shows nobody, has no people, a ``mask_miss`` of ones, and no sample.
+- ``original``, only in stores whose attribute ``max_side`` is not 0: one row for every image, of type
+  ``ORIGINAL_TYPE``. Their images of more than ``max_side`` pixels were made smaller and encoded again.
 
 Sizes and coordinates are pixels in the frame of the annotations. Decoded pixels are turned into this frame by the EXIF
 orientation in ``record``.
 
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies. ``record``
 contains a CRC-32 of the image and one of the labels, verified whenever they are read. The attribute ``fingerprint`` is
-a SHA-256 of the skeleton and of all other arrays, verified when the store is opened.
+a SHA-256 of the skeleton and of all arrays but ``images`` and ``labels``, verified when the store is opened.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import h5py
 import numpy as np
@@ -40,24 +43,55 @@ from posenet.annotations.people import decode_mask
 from posenet.errors import DataError
 from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
-from posenet.settings import DataSets
+from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 FORMAT = "posenet store"
 """Value of the attribute ``format`` of every store."""
-SCHEMA = 6
-"""Value of the attribute ``schema``, the version of the layout."""
+SCHEMA = 7
+"""Value of the attribute ``schema`` of stores with ``original``, the version of the layout."""
+SCHEMA_WITHOUT_ORIGINAL = 6
+"""That of other stores, the oldest that is read."""
 NO_PERSON = -1
 """Person of the sample of an image without annotations."""
-RECORD_TYPE = np.dtype(
-    [
-        ("image_id", "<i8"), ("height", "<i4"), ("width", "<i4"), ("orientation", "<i4"), ("num_people", "<i4"),
-        ("first_person", "<i8"), ("image_start", "<i8"), ("image_bytes", "<i8"), ("image_crc", "<u4"),
-        ("label_crc", "<u4"), ("label_start", "<i8"), ("mask_all_bytes", "<i4"), ("mask_miss_bytes", "<i4"),
-    ]
-)  # fmt: skip
+
+
+class RecordRow(NamedTuple):
+    """A row of ``record``: an image, and where its people, its bytes and its labels are."""
+
+    image_id: Annotated[int, "<i8"]
+    height: Annotated[int, "<i4"]
+    width: Annotated[int, "<i4"]
+    orientation: Annotated[int, "<i4"]
+    num_people: Annotated[int, "<i4"]
+    first_person: Annotated[int, "<i8"]
+    image_start: Annotated[int, "<i8"]
+    image_bytes: Annotated[int, "<i8"]
+    image_crc: Annotated[int, "<u4"]
+    label_crc: Annotated[int, "<u4"]
+    label_start: Annotated[int, "<i8"]
+    mask_all_bytes: Annotated[int, "<i4"]
+    mask_miss_bytes: Annotated[int, "<i4"]
+
+
+class OriginalRow(NamedTuple):
+    """A row of ``original``: the image file before it was made smaller, or as it is stored."""
+
+    image_bytes: Annotated[int, "<i8"]
+    image_crc: Annotated[int, "<u4"]
+    orientation: Annotated[int, "<i4"]
+
+
+def _type_of(row: type) -> np.dtype[np.void]:
+    """The type of an array with such rows."""
+    hints = get_type_hints(row, include_extras=True)
+    return np.dtype([(name, hint.__metadata__[0]) for name, hint in hints.items()])
+
+
+RECORD_TYPE = _type_of(RecordRow)
+ORIGINAL_TYPE = _type_of(OriginalRow)
 PERSON_TYPE = np.dtype([("annotation_id", "<i8"), ("box", "<f4", (4,)), ("area", "<f4")])
 TABLES = ("record", "file_name", "person", "sample")
 """The arrays that are kept in memory while a store is open: about 20 MB for all of COCO."""
@@ -112,6 +146,11 @@ class Record(NamedTuple):
         except ValueError as error:
             raise self.damage_error(str(error)) from error
 
+    @property
+    def is_annotated(self) -> bool:
+        """Whether the loss supervises the image, also one that shows nobody."""
+        return len(self.joints) > 0 or bool(self.mask_miss[1::2].any())
+
     def decode_masks(self) -> tuple[np.ndarray, np.ndarray]:
         """``mask_all`` and ``mask_miss`` as (H, W) uint8 of 0 and 1."""
         return decode_mask(self.mask_all, self.height, self.width), decode_mask(self.mask_miss, self.height, self.width)
@@ -125,9 +164,9 @@ class Record(NamedTuple):
 
 
 def compute_fingerprint(skeleton: str, tables: Mapping[str, np.ndarray]) -> str:
-    """SHA-256, in hexadecimal, of the attribute ``skeleton`` and of all ``TABLES``."""
+    """SHA-256, in hexadecimal, of the attribute ``skeleton``, all ``TABLES``, and ``original`` if there is one."""
     digest = hashlib.sha256(skeleton.encode())
-    for name in TABLES:
+    for name in (*TABLES, *(["original"] if "original" in tables else [])):
         digest.update(np.ascontiguousarray(tables[name]).tobytes())
     return digest.hexdigest()
 
@@ -148,7 +187,11 @@ def _check_tables(
         np.dtype("<i8"),
     ) or names.dtype.kind != "S":
         raise ValueError("its tables have other columns")
-    if records.ndim != 1 or people.ndim != 1 or names.shape != records.shape or samples.shape[1:] != (2,):
+    originals = tables.get("original", np.zeros(records.shape, ORIGINAL_TYPE))
+    if originals.dtype != ORIGINAL_TYPE:
+        raise ValueError("its tables have other columns")
+    shapes = {names.shape, records.shape, originals.shape}
+    if records.ndim != 1 or people.ndim != 1 or len(shapes) > 1 or samples.shape[1:] != (2,):
         raise ValueError("its tables have other shapes")
     column = {name: records[name].astype(np.int64) for name in RECORD_TYPE.names or ()}
     num_people = column["num_people"]
@@ -185,7 +228,11 @@ class Store:
     Attributes:
         path, skeleton, fingerprint: of the store.
         num_images, num_people: their numbers; ``len(store)`` is the number of samples.
-        num_image_bytes: size of all image files together.
+        num_image_bytes: size of all stored images together.
+        max_side, jpeg_quality: images with a longer side than this were made smaller, and encoded as JPEG of this
+            quality; 0 if all are stored as they are.
+        records: (N,) of ``RECORD_TYPE``.
+        originals: (N,) of ``ORIGINAL_TYPE``: the image files that were stored.
         image_ids: (N,) int64.
         image_keys: (N,) uint64, different for images with different bytes: the size and the CRC-32 of the file.
         samples: (S, 2) int64: row of the image, and row of the main person within that image.
@@ -205,11 +252,11 @@ class Store:
             # Stores never change, and not every file system has the locks that HDF5 takes.
             with h5py.File(self.path, "r", locking=False) as file:
                 self._read_tables(file, skeleton)
-        self.num_images = len(self._records)
+        self.num_images = len(self.records)
         self.num_people = len(self._people)
-        self.image_ids = np.ascontiguousarray(self._records["image_id"])
-        self.num_image_bytes = int(self._records["image_bytes"].sum())
-        self.image_keys = make_image_keys(self._records["image_bytes"], self._records["image_crc"])
+        self.image_ids = np.ascontiguousarray(self.records["image_id"])
+        self.num_image_bytes = int(self.records["image_bytes"].sum())
+        self.image_keys = make_image_keys(self.originals["image_bytes"], self.originals["image_crc"])
 
     def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
         if file.attrs.get("format") != FORMAT.encode():
@@ -217,7 +264,7 @@ class Store:
         schema = int(file.attrs["schema"])
         if schema > SCHEMA:
             raise DataError(f"{self.path} has schema {schema}, this program reads {SCHEMA}; update posenet")
-        if schema < SCHEMA:
+        if schema < SCHEMA_WITHOUT_ORIGINAL:
             raise DataError(
                 f"{self.path} has schema {schema} of an earlier version; build it again: posenet build-hdf5 "
                 f"--images DIR --annotations JSON --output {self.path} --overwrite"
@@ -225,15 +272,19 @@ class Store:
         text = file.attrs["skeleton"].decode()
         self.fingerprint = file.attrs["fingerprint"].decode()
         num_file_bytes = self.path.stat().st_size
-        for name in ("images", "labels", *TABLES):
+        names = TABLES if schema == SCHEMA_WITHOUT_ORIGINAL else (*TABLES, "original")
+        for name in ("images", "labels", *names):
             if file[name].nbytes > num_file_bytes:
                 raise ValueError(f"its array {name} is larger than the file")
-        tables = {name: file[name][()] for name in TABLES}
+        tables = {name: file[name][()] for name in names}
         if compute_fingerprint(text, tables) != self.fingerprint:
             raise ValueError("its tables do not match its fingerprint")
         own = skeleton_from_table(json.loads(text))
         _check_tables(tables, own.num_keypoints, len(file["images"]), len(file["labels"]))
-        self._records = tables["record"]
+        self.max_side = int(file.attrs.get("max_side", 0))
+        self.jpeg_quality = int(file.attrs.get("jpeg_quality", 0))
+        self.records = tables["record"]
+        self.originals = tables.get("original", self.records[list(OriginalRow._fields)].astype(ORIGINAL_TYPE))
         self._file_names = tables["file_name"]
         self._people = tables["person"]
         self.samples = tables["sample"]
@@ -254,42 +305,37 @@ class Store:
         """Number of samples: one for every main person, or image without annotations."""
         return len(self.samples)
 
-    def read_sample(self, index: int) -> tuple[Record, int]:
-        """Read the record of a sample, and return it with the row of the main person among its people."""
-        if not 0 <= index < len(self):
-            raise IndexError(f"sample {index} of {len(self)}")
-        image, person = self.samples[index].tolist()
-        return self.read_record(image), person
+    def read_record(self, row: int, *, with_image: bool = True) -> Record:
+        """Read the image in a row with all its people; ``DataError`` if the file is damaged.
 
-    def read_record(self, row: int) -> Record:
-        """Read the image in a row with all its people; ``DataError`` if the file is damaged."""
+        Without ``with_image``, the bytes of the image are neither read nor checked: there are none in the record.
+        """
         if not 0 <= row < self.num_images:
             raise IndexError(f"image {row} of {self.num_images}")
-        (
-            image_id, height, width, orientation, num_people, first_person, image_start, image_bytes, image_crc,
-            label_crc, label_start, mask_all_bytes, mask_miss_bytes,
-        ) = self._records[row].tolist()  # fmt: skip
+        fields = RecordRow(*self.records[row].tolist())
         num_keypoints = self.skeleton.num_keypoints
-        joint_values = num_people * num_keypoints * 3
-        label_bytes = 4 * joint_values + mask_all_bytes + mask_miss_bytes
-        image = self._read(self._images_offset + image_start, image_bytes)
-        labels = self._read(self._labels_offset + label_start, label_bytes)
+        joint_values = fields.num_people * num_keypoints * 3
+        label_bytes = 4 * joint_values + fields.mask_all_bytes + fields.mask_miss_bytes
+        image = self._read(self._images_offset + fields.image_start, fields.image_bytes) if with_image else b""
+        labels = self._read(self._labels_offset + fields.label_start, label_bytes)
+        mask_miss_start = 4 * joint_values + fields.mask_all_bytes
         record = Record(
             source=self.path,
-            image_id=image_id,
+            image_id=fields.image_id,
             file_name=self._file_names[row].decode(errors="surrogateescape"),
-            height=height,
-            width=width,
-            orientation=orientation,
+            height=fields.height,
+            width=fields.width,
+            orientation=fields.orientation,
             image_bytes=np.frombuffer(image, np.uint8),
-            joints=np.frombuffer(labels, "<f4", joint_values).reshape(num_people, num_keypoints, 3),
-            mask_all=np.frombuffer(labels, "<u2", mask_all_bytes // 2, 4 * joint_values),
-            mask_miss=np.frombuffer(labels, "<u2", mask_miss_bytes // 2, 4 * joint_values + mask_all_bytes),
-            people=self._people[first_person : first_person + num_people],
+            joints=np.frombuffer(labels, "<f4", joint_values).reshape(fields.num_people, num_keypoints, 3),
+            mask_all=np.frombuffer(labels, "<u2", fields.mask_all_bytes // 2, 4 * joint_values),
+            mask_miss=np.frombuffer(labels, "<u2", fields.mask_miss_bytes // 2, mask_miss_start),
+            people=self._people[fields.first_person : fields.first_person + fields.num_people],
         )
-        if zlib.crc32(image) != image_crc or zlib.crc32(labels) != label_crc:
+        is_whole = not with_image or zlib.crc32(image) == fields.image_crc
+        if not is_whole or zlib.crc32(labels) != fields.label_crc:
             raise record.damage_error("is damaged: its image, masks or joints do not match the checksum")
-        num_pixels = height * width
+        num_pixels = fields.height * fields.width
         has_whole_masks = int(record.mask_all.sum()) == int(record.mask_miss.sum()) == num_pixels
         if not has_whole_masks or not np.isfinite(record.joints).all():
             raise record.damage_error("has masks of another size, or joints that are not finite")
@@ -413,7 +459,7 @@ class StoreList:
         sets: the data sets.
         skeleton: that of the network.
         fingerprint: that of the only store, or a SHA-256 of those of all, in hexadecimal.
-        image_ids, image_keys: (N,) int64 and uint64; see ``Store``.
+        image_ids, image_keys, samples: of all stores; see ``Store``. The rows of images count through all stores.
         num_images, num_unlabelled: number of all images, and of those without annotations.
     """
 
@@ -427,9 +473,10 @@ class StoreList:
         self.image_ids = np.concatenate([store.image_ids for store in stores])
         self.image_keys = np.concatenate([store.image_keys for store in stores])
         self.num_images = len(self.image_ids)
-        self.num_unlabelled = sum(int((store.samples[:, 1] == NO_PERSON).sum()) for store in stores)
         self._image_ends = list(accumulate(store.num_images for store in stores))
-        self._sample_ends = list(accumulate(map(len, stores)))
+        starts = [0, *self._image_ends]
+        self.samples = np.concatenate([store.samples + (start, 0) for store, start in zip(stores, starts)])
+        self.num_unlabelled = int((self.samples[:, 1] == NO_PERSON).sum())
         masks = self._supervised_channels()
         flipped = masks[:, skeleton.flip_channels]
         self._supervisions: list[Supervision | None] = [None]
@@ -439,36 +486,38 @@ class StoreList:
 
     def __len__(self) -> int:
         """Number of samples."""
-        return self._sample_ends[-1]
+        return len(self.samples)
 
     @property
     def names(self) -> list[str]:
         return [data_set.name for data_set in self.sets]
 
-    def read_sample(self, index: int) -> tuple[Record, int]:
-        """As ``Store.read_sample``, with the joints of the network's skeleton."""
-        number, start = _find_set(self._sample_ends, index)
-        record, person_row = self.sets[number].store.read_sample(index - start)
-        return self._convert(number, record), person_row
-
     def read_record(self, index: int) -> Record:
         """As ``Store.read_record``, with the joints of the network's skeleton."""
-        number, start = _find_set(self._image_ends, index)
-        return self._convert(number, self.sets[number].store.read_record(index - start))
-
-    def _convert(self, number: int, record: Record) -> Record:
+        if not 0 <= index < self.num_images:
+            raise IndexError(f"image {index} of {self.num_images}")
+        number = bisect_right(self._image_ends, index)
+        start = self._image_ends[number - 1] if number else 0
+        record = self.sets[number].store.read_record(index - start)
         mapping = self.sets[number].mapping
         if mapping is not None:
             record = record._replace(joints=mapping.map_joints(record.joints))
         supervision = self._supervisions[number]
         return record if supervision is None else record._replace(supervision=supervision)
 
-    def draws(self, framing: str) -> list[Draws]:
-        """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1."""
+    def draws(self, framing: str, background: float = DataConfig.background) -> list[Draws]:
+        """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
+
+        If there are background images, those of all sets come last, as if they were another set. The epoch draws as
+        many as make the share ``background`` of it.
+        """
         draws = []
         for data_set in self.sets:
-            size = data_set.store.num_images if framing == "image" else len(data_set.store)
+            size = len(sample_rows(data_set.store, framing)) - count_background(data_set.store)
             draws.append(Draws(size, max(1, round(data_set.weight * size))))
+        if num_background := count_background(self):
+            num_others = sum(per_epoch for _, per_epoch in draws)
+            draws.append(Draws(num_background, round(num_others * background / (1 - background))))
         return draws
 
     def never_supervised(self) -> list[str]:
@@ -495,12 +544,22 @@ class StoreList:
         self.close()
 
 
-def _find_set(ends: Sequence[int], index: int) -> tuple[int, int]:
-    """The set that contains an index, and its first index. ``ends[i]`` is the first index after set i."""
-    if not 0 <= index < ends[-1]:
-        raise IndexError(f"index {index} of {ends[-1]}")
-    number = bisect_right(ends, index)
-    return number, ends[number - 1] if number else 0
+def sample_rows(store: Store | StoreList, framing: str) -> np.ndarray:
+    """(N + B, 2) int64: the row of the image, and of the person within it or ``NO_PERSON``, of what can be drawn.
+
+    First the N samples: one for every main person, or with the framing "image" one for every image that has any; then
+    the B background images.
+    """
+    with_sample = np.unique(store.samples[:, 0])
+    background = np.setdiff1d(np.arange(store.num_images), with_sample, assume_unique=True)
+    images = background if framing == "person" else np.concatenate([with_sample, background])
+    whole_images = np.stack([images, np.full_like(images, NO_PERSON)], axis=1)
+    return np.concatenate([store.samples, whole_images]) if framing == "person" else whole_images
+
+
+def count_background(store: Store | StoreList) -> int:
+    """Number of background images."""
+    return store.num_images - len(np.unique(store.samples[:, 0]))
 
 
 def require_store_files(setting: DataSets) -> None:

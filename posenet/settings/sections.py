@@ -7,6 +7,7 @@ Defaults are stated only here. Each value is checked when its section is created
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -121,6 +122,11 @@ class DataConfig:
     """Worker processes of each data loader; 0 loads in the main process."""
     framing: Literal["person", "image"] = "person"
     """What a training sample shows: one main person at a fixed size, or the whole image."""
+    background: float = 0.1
+    """Share of the samples of an epoch that show images without people, if the stores contain any (build-hdf5
+    --background); 0 leaves them out."""
+    transform: str = ""
+    """A function of your own that changes every training sample, as "module:function" (docs/own_data_set.md)."""
     exif_frame: ExifFrame = "displayed"
     """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames: stored
     ignores the orientation, displayed follows it."""
@@ -137,6 +143,9 @@ class DataConfig:
             _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
         _check_integer("data.workers", self.workers, 0, MAX_TASKS)
         _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must be between 0 and 1")
+        _check(0 <= self.background < 1, "data.background must be from 0 to below 1")
+        is_name = re.fullmatch(r"[\w.]+:\w+", self.transform) or not self.transform
+        _check(bool(is_name), f'data.transform must be "module:function", not {self.transform!r}')
 
 
 def _check_data_sets(key: str, value: DataSets) -> None:
@@ -173,16 +182,21 @@ class AugmentConfig:
     """The shift on each axis is uniform between minus and plus this many network-input pixels."""
     flip_probability: float = 0.5
     """Share of the samples that are mirrored."""
+    cutout_probability: float = 0.0
+    """Share of the samples of which a square is covered."""
+    cutout: tuple[float, float] = (0.1, 0.3)
+    """Range of the side of the square, as a share of the shorter side of the input."""
     person_height: float = 0.6
     """Share of the input height that the main person's box fills before the random scale."""
 
     def __post_init__(self) -> None:
-        for name in ("jitter_probability", "scale_probability", "flip_probability"):
+        for name in ("jitter_probability", "scale_probability", "flip_probability", "cutout_probability"):
             _check(0 <= getattr(self, name) <= 1, f"augment.{name} must be between 0 and 1")
-        for name in ("jitter_hue", "jitter_saturation", "jitter_value", "scale"):
+        for name in ("jitter_hue", "jitter_saturation", "jitter_value", "scale", "cutout"):
             low, high = getattr(self, name)
             _check(low <= high, f"augment.{name} must be [low, high]")
         _check(self.scale[0] > 0, "augment.scale must be positive")
+        _check(self.cutout[0] >= 0 and self.cutout[1] <= 1, "augment.cutout must be shares from 0 to 1")
         _check(self.degrees >= 0 and self.shift >= 0, "augment.degrees and augment.shift must not be negative")
         _check(self.person_height > 0, "augment.person_height must be positive")
 

@@ -20,13 +20,13 @@ from multiprocessing.process import BaseProcess
 import torch
 from torch.utils.data import DataLoader
 
-from posenet.data.dataset import PoseDataset
+from posenet.data.dataset import PoseDataset, load_transform
 from posenet.data.loader import PEOPLE_MULTIPLE, Batch, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.runtime import Runtime
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.messages import without_worker_traceback
 from posenet.settings import MAP_STRIDE, Config
 from posenet.training.meters import SpeedMeter
@@ -75,8 +75,8 @@ class RestartingLoader:
                         batches_done += 1
                         deaths = 0
                     return
-                except DataError as error:
-                    raise DataError(without_worker_traceback(str(error))) from error
+                except (ConfigError, DataError) as error:
+                    raise type(error)(without_worker_traceback(str(error))) from error
                 # A dead worker leaves broken pipes, missing files or half a message, which can cause any exception.
                 except Exception as error:
                     status = self._status_of_dead_worker()
@@ -216,7 +216,8 @@ def log_unreadable(batches: list[Batch]) -> int:
 def make_input_stream(config: Config, store: StoreList, runtime: Runtime) -> InputStream:
     """The batches of this rank for the whole run."""
     train = config.train
-    dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed)
+    transform = load_transform(config.data.transform)
+    dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed, transform)
     sampler = TrainSampler(
         len(dataset),
         train.batch_size,
@@ -224,7 +225,7 @@ def make_input_stream(config: Config, store: StoreList, runtime: Runtime) -> Inp
         config.optim.accumulate,
         runtime.rank,
         runtime.world_size,
-        draws=store.draws(config.data.framing),
+        draws=store.draws(config.data.framing, config.data.background),
     )
     loader = _restarting_loader(config, dataset, sampler, runtime)
     return InputStream(loader, sampler, config.optim.accumulate, train.epochs)

@@ -207,8 +207,12 @@ class TestUnlabelled:
             assert len(store) == store.num_images == verify_store(store).num_images == 3 and store.num_people == 0
             assert store.image_ids.tolist() == [1, 2, 3], "COCO's file names are image ids"
             for row in range(3):
-                record, person_row = store.read_sample(row)
-                assert person_row == NO_PERSON and record.joints.shape == (0, 18, 3) and len(record.people) == 0
+                record = store.read_record(row)
+                assert (
+                    store.samples[row].tolist() == [row, NO_PERSON]
+                    and record.joints.shape == (0, 18, 3)
+                    and len(record.people) == 0
+                )
                 assert record.image_bytes.tobytes() == (coco[0] / record.file_name).read_bytes()
                 assert not any(mask.any() for mask in record.decode_masks())
 

@@ -50,7 +50,7 @@ def test_a_path_is_a_store_of_exactly_this_skeleton_and_needs_no_supervision(pat
         with open_data_sets(setting, COCO) as stores, Store(paths["faces"]) as store:
             assert stores.names == ["train"]
             assert stores.fingerprint == store.fingerprint
-            assert stores.read_sample(0)[0].supervision is None
+            assert stores.read_record(0).supervision is None
     with pytest.raises(DataError, match="built for another skeleton"):
         open_data_sets((paths["limbs"],), COCO)
 
@@ -69,10 +69,10 @@ def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Pat
         for keys in orders[0]:
             assert same_batch(listed.__getitems__(keys), whole.__getitems__(keys))
             assert listed.__getitems__(keys).supervised is None
-        for read, length in ((many.read_sample, len(one)), (many.read_record, one.num_images)):
-            for bad in (-1, length):
-                with pytest.raises(IndexError):
-                    read(bad)
+        assert many.samples.tolist() == one.samples.tolist()
+        for bad in (-1, one.num_images):
+            with pytest.raises(IndexError):
+                many.read_record(bad)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
@@ -81,8 +81,8 @@ def test_stores_have_no_open_file_after_their_block(paths: dict[str, str]) -> No
         return {path.resolve() for path in Path("/proc/self/fd").iterdir()} & {Path(path) for path in paths.values()}
 
     with open_data_sets([DataSetConfig(path) for path in paths.values()], COCO) as sets:
-        for index in (0, len(sets) - 1):
-            sets.read_sample(index)
+        for row in (0, sets.num_images - 1):
+            sets.read_record(row)
         assert len(open_files()) == 2
     assert open_files() == set()
 
@@ -99,11 +99,14 @@ def test_an_image_in_two_stores_of_a_list_is_refused(tmp_path: Path) -> None:
 def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: StoreList, paths) -> None:
     with Store(paths["faces"]) as faces, Store(paths["limbs"], FACELESS) as limbs:
         assert len(mixture) == len(faces) + len(limbs)
-        for index in range(len(mixture)):
-            record, row = mixture.read_sample(index)
-            is_limbs = index >= len(faces)
-            expected, expected_row = limbs.read_sample(index - len(faces)) if is_limbs else faces.read_sample(index)
-            assert (record.image_id, row) == (expected.image_id, expected_row)
+        assert mixture.samples[:, 1].tolist() == [*faces.samples[:, 1], *limbs.samples[:, 1]]
+        rows = mixture.samples[:, 0].tolist()
+        assert rows == [*faces.samples[:, 0], *(limbs.samples[:, 0] + faces.num_images)]
+        for row in rows:
+            record = mixture.read_record(row)
+            is_limbs = row >= faces.num_images
+            expected = limbs.read_record(row - faces.num_images) if is_limbs else faces.read_record(row)
+            assert record.image_id == expected.image_id
             assert record.supervision.set_index == is_limbs
             mapping = KeypointMapping(FACELESS if is_limbs else COCO, COCO)
             np.testing.assert_array_equal(record.joints, mapping.map_joints(expected.joints))
@@ -167,8 +170,8 @@ def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, s
 
 def test_a_pickled_mixture_reads_the_same_records(mixture: StoreList) -> None:
     copy = pickle.loads(pickle.dumps(mixture))
-    for index in range(len(mixture)):
-        np.testing.assert_array_equal(copy.read_sample(index)[0].joints, mixture.read_sample(index)[0].joints)
+    for row in range(mixture.num_images):
+        np.testing.assert_array_equal(copy.read_record(row).joints, mixture.read_record(row).joints)
     assert copy.fingerprint == mixture.fingerprint
 
 

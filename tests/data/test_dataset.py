@@ -36,7 +36,7 @@ def test_sample_shapes_and_types(store: Store, framing: str) -> None:
 def test_person_framing_centres_the_main_person_at_the_configured_height(store: Store) -> None:
     dataset = PoseDataset(store, (256, 256), "person")
     for index in range(len(store)):
-        record, row = store.read_sample(index)
+        record, row = dataset.read_record(index)
         joints = dataset[0, index].joints[0, row].numpy()
         box = record.people["box"][row]
         scale = 0.6 * 255 / box[3]

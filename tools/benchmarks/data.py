@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.measuring import Table, measure
 from posenet.cli.options import non_negative_int, positive_int
-from posenet.data.augment import Augmentation, largest_reduction, matrix_for_reduced_image, random_numbers, warp_image
+from posenet.data.augment import Augmentation, largest_reduction, matrix_for_reduced_image, warp_image
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import Batch, keep_freed_memory, make_loader
 from posenet.data.sampler import SampleKey, TrainSampler
@@ -97,8 +97,8 @@ def decode_and_warp(dataset: PoseDataset, batches: list[list[SampleKey]]) -> obj
     samples = []
     for epoch, index in itertools.chain.from_iterable(batches):
         record, person_row = dataset.read_record(index)
-        numbers = random_numbers(dataset.seed, epoch, index)
-        matrix = dataset.frame(record, person_row, Augmentation.from_random_numbers(numbers, dataset.augment))
+        augmentation = Augmentation.draw(dataset.augment, dataset.seed, epoch, index)
+        matrix = dataset.frame(record, person_row, augmentation)
         reduction = largest_reduction(matrix)
         samples.append((record, matrix, reduction if record.allows_reduction(reduction) else 1))
     size = dataset.size[::-1]

@@ -1,0 +1,175 @@
+"""Images without people: which a build stores, their exact share of every epoch, and the loss of a batch of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from posenet.cli.main import main
+from posenet.data.build import build_store
+from posenet.data.dataset import PoseDataset
+from posenet.data.inspection import compute_statistics, describe_sets, find_shared_images, verify_store
+from posenet.data.sampler import SampleKey, TrainSampler
+from posenet.data.store import Store, StoreList, open_data_sets
+from posenet.data.targets import TargetRenderer
+from posenet.errors import ConfigError
+from posenet.settings import AugmentConfig, DataSetConfig, load_config
+from posenet.skeleton import COCO
+from tests.helpers.batches import same_batch
+from tests.helpers.drawn_data import crowd, document, person, write_annotations, write_images
+from tests.helpers.tiny_training import train_tiny, weights
+
+PEOPLE = range(1, 21)
+EMPTY = range(31, 38)
+
+
+def write_photographs(folder: Path) -> tuple[Path, Path]:
+    """20 images of a person, 7 of nobody, one of a crowd, and one of a person who is too small."""
+    annotations = [person(100 + number, number) for number in PEOPLE]
+    annotations += [crowd(200, 40, (0, 0, 50, 50)), person(201, 41, labelled=2)]
+    content = document([*PEOPLE, *EMPTY, 40, 41], annotations)
+    return write_images(folder / "images", content), write_annotations(folder / "a.json", content)
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The stores ``with`` and ``without`` images of nobody."""
+    folder = tmp_path_factory.mktemp("background")
+    coco = write_photographs(folder)
+    for name in ("with", "without"):
+        build_store(*coco, folder / f"{name}.h5", background=name == "with", progress=False)
+    return {name: folder / f"{name}.h5" for name in ("with", "without")}
+
+
+def epoch_keys(stores: StoreList, share: float, epoch: int, batch_size: int = 1, step: int = 0) -> list[SampleKey]:
+    dataset = PoseDataset(stores, (64, 64))
+    sampler = TrainSampler(len(dataset), batch_size, 3, draws=stores.draws("person", share))
+    sampler.start(epoch, step)
+    return list(chain.from_iterable(sampler))
+
+
+def ids_of(stores: StoreList, keys: list[SampleKey]) -> list[int]:
+    dataset = PoseDataset(stores, (64, 64))
+    return [dataset.read_record(index)[0].image_id for _, index in keys]
+
+
+def test_only_images_without_any_annotation_are_stored(tmp_path: Path) -> None:
+    coco = write_photographs(tmp_path)
+    report = build_store(*coco, tmp_path / "a.h5", progress=False)
+    assert (report.summary.num_background, report.num_empty, report.num_without_main_person) == (0, 7, 9)
+    report = build_store(*coco, tmp_path / "b.h5", background=True, progress=False)
+    assert (report.summary.num_background, report.num_empty, report.num_without_main_person) == (7, 0, 2)
+    with Store(tmp_path / "b.h5") as store:
+        assert store.image_ids.tolist() == [*PEOPLE, *EMPTY] and len(store) == 20
+        assert verify_store(store) == report.summary
+        record = store.read_record(22)
+        person_mask, mask_miss = record.decode_masks()
+    assert record.is_annotated and len(record.people) == 0
+    assert not person_mask.any() and mask_miss.all()
+
+
+def test_an_image_of_another_category_is_not_one_of_nobody(tmp_path: Path) -> None:
+    content = document([1, 2], [person(10, 1), person(11, 2, category_id=2)])
+    content["categories"].append({"id": 2, "name": "box", "keypoints": ["a"], "skeleton": []})
+    for annotation in content["annotations"][1:]:
+        annotation.update(keypoints=[30, 30, 2], num_keypoints=1)
+    coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
+    assert build_store(*coco, tmp_path / "a.h5", background=True, progress=False).summary.num_background == 0
+
+
+def test_the_tool_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images, annotations = write_photographs(tmp_path)
+    words = ["build-hdf5", "--images", str(images), "--annotations", str(annotations), "--output"]
+    assert main([*words, str(tmp_path / "a.h5")]) == 0
+    assert "9 images without a main person, 7 without any annotation (--background" in capsys.readouterr().out
+    assert main([*words, str(tmp_path / "b.h5"), "--background", "--stats"]) == 0
+    output = capsys.readouterr().out
+    assert "background    7 images without people" in output and "left out      2 images" in output
+
+
+@pytest.mark.parametrize("share, count", [(0.0, 0), (0.1, 2), (0.5, 20), (0.9, 180)])
+def test_every_epoch_contains_exactly_the_share_and_draws_all_equally_often(
+    paths: dict[str, Path], share: float, count: int
+) -> None:
+    with open_data_sets(str(paths["with"]), None) as stores:
+        totals: Counter[int] = Counter()
+        for epoch in range(7):
+            keys = epoch_keys(stores, share, epoch)
+            assert len(set(keys)) == len(keys) == 20 + count
+            ids = Counter(ids_of(stores, keys))
+            assert all(ids[number] == 1 for number in PEOPLE)
+            totals.update(ids)
+        drawn = [totals[number] for number in EMPTY]
+    assert sum(drawn) == 7 * count and max(drawn) - min(drawn) <= 1
+
+
+def test_an_epoch_that_is_resumed_goes_on_with_the_same_samples(paths: dict[str, Path]) -> None:
+    with open_data_sets(str(paths["with"]), None) as stores:
+        whole = epoch_keys(stores, 0.4, 2, batch_size=4)
+        assert epoch_keys(stores, 0.4, 2, batch_size=4, step=3) == whole[12:]
+        dataset = PoseDataset(stores, (64, 64), augment=AugmentConfig(), seed=3)
+        again = PoseDataset(stores, (64, 64), augment=AugmentConfig(), seed=3)
+        assert same_batch(dataset.__getitems__(whole[12:16]), again.__getitems__(whole[12:16]))
+
+
+def test_a_store_without_such_images_is_drawn_from_as_before(paths: dict[str, Path]) -> None:
+    with open_data_sets(str(paths["without"]), None) as stores:
+        assert stores.draws("person", 0.9) == stores.draws("image", 0.0) == [(20, 20)]
+
+
+@pytest.mark.parametrize("framing", ["person", "image"])
+def test_their_targets_are_empty_and_supervised_everywhere(paths: dict[str, Path], framing: str) -> None:
+    with open_data_sets(str(paths["with"]), None) as stores:
+        dataset = PoseDataset(stores, (64, 128), framing, AugmentConfig())
+        assert len(dataset) == 27
+        batch = dataset.__getitems__([(1, index) for index in range(20, 27)])
+    assert batch.image_ids.tolist() == list(EMPTY)
+    assert not batch.joints.any() and not batch.person_mask.any() and (batch.mask_miss == 255).all()
+    targets = TargetRenderer.from_config(load_config("tiny"))(batch.joints, batch.person_mask.float() / 255)
+    assert not targets.any()
+
+
+def test_a_run_with_batches_of_nobody_has_a_finite_loss_and_can_be_repeated(
+    paths: dict[str, Path], tmp_path: Path
+) -> None:
+    stores = {"train": paths["with"], "val": paths["without"]}
+    settings = ("data.background=0.8", "data.allow_overlap=true")
+    for name in ("one", "two"):
+        result = train_tiny(stores, tmp_path / name, *settings, max_steps=30)
+        assert result.steps == 30
+    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(torch.equal(one[name], two[name]) and one[name].isfinite().all() for name in one)
+    log = (tmp_path / "one" / "log.jsonl").read_text()
+    assert "NaN" not in log and "Infinity" not in log
+
+
+def test_several_sets_share_their_images_of_nobody(paths: dict[str, Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    content = document([51, 52, 53, 54], [person(10, 51), person(11, 52)])
+    coco = write_images(other / "images", content), write_annotations(tmp_path / "b.json", content)
+    build_store(*coco, tmp_path / "b.h5", background=True, progress=False)
+    sets = [DataSetConfig(str(paths["with"]), weight=0.5), DataSetConfig(str(tmp_path / "b.h5"))]
+    with open_data_sets(sets, COCO) as stores:
+        assert stores.draws("person", 0.25) == [(20, 10), (2, 2), (9, 4)]
+        dataset = PoseDataset(stores, (64, 64))
+        assert [dataset.read_record(index)[0].image_id for index in (19, 20, 21, 22, 30)] == [20, 51, 52, 31, 54]
+        name, size, per_epoch, share, _ = describe_sets(stores, "person", 0.25).rows[-1]
+    assert (name, size, per_epoch, share) == ("images without people", 9, 4, "25.0%")
+
+
+def test_they_are_counted_and_compared_as_other_images(paths: dict[str, Path]) -> None:
+    with Store(paths["with"]) as store, Store(paths["without"]) as other:
+        assert len(find_shared_images(store, other)) == 20
+        assert ("images without people", 7) in compute_statistics(store)[0].rows
+        assert np.array_equal(store.image_ids[20:], list(EMPTY))
+
+
+@pytest.mark.parametrize("value", ["-0.1", "1", "1.5"])
+def test_a_share_that_no_epoch_can_have_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="data.background must be from 0 to below 1"):
+        load_config(None, [f"data.background={value}"])

@@ -1,0 +1,234 @@
+"""Photographs that are stored smaller, and builds that take what the replaced store says of unchanged images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+from posenet.data import build as build_module
+from posenet.data.build import JPEG_QUALITIES, BuildReport, build_store
+from posenet.data.inspection import compute_statistics, find_shared_images, find_stored_files, verify_store
+from posenet.data.store import RECORD_TYPE, RecordRow, Store, open_data_sets
+from posenet.errors import DataError
+from tests.helpers.drawn_data import (
+    HEIGHT,
+    WIDTH,
+    crowd,
+    document,
+    flip_bit,
+    person,
+    write_annotations,
+    write_coco,
+    write_images,
+)  # fmt: skip
+from tests.helpers.image_bytes import with_orientation
+
+
+def build(coco: tuple[Path, Path | None], output: Path, **options: Any) -> BuildReport:
+    return build_store(*coco, output, **{"workers": 2, "progress": False, "overwrite": True} | options)
+
+
+def smooth(seed: int, height: int = HEIGHT, width: int = WIDTH) -> np.ndarray:
+    """An image whose content is the same at half its size, within a few values."""
+    small = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+
+
+def write_photographs(folder: Path, count: int = 3) -> tuple[Path, Path]:
+    """Smooth images with a person and a crowd each."""
+    ids = range(1, count + 1)
+    annotations = [person(10 + number, number, (21, 13, 60, 90)) for number in ids]
+    annotations += [crowd(20 + number, number, (100, 20, 30, 40)) for number in ids]
+    content = document(ids, annotations)
+    images = write_images(folder / "images", content)
+    for image in content["images"]:
+        cv2.imwrite(str(images / image["file_name"]), smooth(image["id"]), [cv2.IMWRITE_JPEG_QUALITY, 100])
+    return images, write_annotations(folder / "a.json", content)
+
+
+class TestMaxSide:
+    def test_images_people_and_masks_become_smaller_together(self, tmp_path: Path) -> None:
+        coco = write_photographs(tmp_path)
+        report = build(coco, tmp_path / "small.h5", max_side=80)
+        build(coco, tmp_path / "whole.h5")
+        assert (report.num_shrunk, report.num_resized) == (3, 0)
+        with Store(tmp_path / "small.h5") as small, Store(tmp_path / "whole.h5") as whole:
+            assert (small.max_side, whole.max_side) == (80, 0)
+            assert verify_store(small) == report.summary
+            for row in range(3):
+                record, original = small.read_record(row), whole.read_record(row)
+                assert (record.height, record.width, record.orientation) == (60, 80, 1)
+                difference = record.decode_image().astype(int) - cv2.resize(smooth(row + 1), (80, 60)).astype(int)
+                assert np.abs(difference).mean() < 2
+                is_labelled = original.joints[..., 2] > 0
+                expected = (original.joints[..., :2] + 0.5) * 0.5 - 0.5
+                np.testing.assert_allclose(record.joints[is_labelled][:, :2], expected[is_labelled], atol=1e-5)
+                np.testing.assert_allclose(record.people["box"], original.people["box"] / 2)
+                np.testing.assert_allclose(record.people["area"], original.people["area"] / 4)
+                for mask, of_original in zip(record.decode_masks(), original.decode_masks()):
+                    halved = cv2.resize(of_original, (80, 60), interpolation=cv2.INTER_AREA)
+                    assert (mask != halved).mean() < 0.05
+                assert not record.decode_masks()[1][20, 60], "the crowd"
+
+    def test_images_that_are_not_larger_stay_as_they_are(self, tmp_path: Path) -> None:
+        coco = write_photographs(tmp_path)
+        assert build(coco, tmp_path / "a.h5", max_side=WIDTH).num_shrunk == 0
+        with Store(tmp_path / "a.h5") as store:
+            record = store.read_record(0)
+            assert record.image_bytes.tobytes() == (coco[0] / record.file_name).read_bytes()
+
+    @pytest.mark.parametrize("orientation", range(1, 9))
+    def test_every_orientation_is_followed_once(self, tmp_path: Path, orientation: int) -> None:
+        """The pixels of the smaller image lie in the frame of the annotations, and it has no orientation itself."""
+        coco = write_photographs(tmp_path, 1)
+        path = coco[0] / "000000000001.jpg"
+        path.write_bytes(with_orientation(cv2.imencode(".jpg", cv2.imread(str(path)))[1].tobytes(), orientation))
+        content = json.loads(coco[1].read_text())
+        for annotation in content["annotations"]:
+            annotation.update(bbox=[10, 10, 60, 60], keypoints=[40, 40, 2] * 17, num_keypoints=17, segmentation=[])
+            annotation["iscrowd"] = 0
+        if orientation >= 5:
+            content["images"][0].update(height=WIDTH, width=HEIGHT)
+        coco[1].write_text(json.dumps(content))
+        for name, max_side in (("small", 80), ("whole", 0)):
+            assert not build(coco, tmp_path / f"{name}.h5", max_side=max_side).skipped
+        small, whole = (Store(tmp_path / f"{name}.h5").read_record(0) for name in ("small", "whole"))
+        assert small.orientation == 1 and whole.orientation == orientation
+        assert (small.height, small.width) == (whole.height // 2, whole.width // 2)
+        expected = cv2.resize(whole.decode_image(), (small.width, small.height), interpolation=cv2.INTER_AREA)
+        assert np.abs(small.decode_image().astype(int) - expected).mean() < 3
+
+    def test_images_without_annotations_become_smaller_too(self, tmp_path: Path) -> None:
+        images, _ = write_photographs(tmp_path)
+        build((images, None), tmp_path / "a.h5", max_side=80)
+        with Store(tmp_path / "a.h5") as store:
+            record = store.read_record(0)
+            assert (record.height, record.width) == (60, 80) and not record.is_annotated
+            assert verify_store(store).num_images == 3
+
+    def test_a_file_with_fewer_bytes_lowers_the_quality_or_stays(self, tmp_path: Path) -> None:
+        coco = write_photographs(tmp_path)
+        pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+        coarse = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 30])[1].tobytes()
+        flat = cv2.imencode(".png", np.zeros_like(pixels))[1].tobytes()
+        for number, data in ((1, coarse), (2, flat)):
+            (coco[0] / f"{number:012d}.jpg").write_bytes(data)
+        assert build(coco, tmp_path / "a.h5", max_side=120).num_shrunk == 2
+        with Store(tmp_path / "a.h5") as store:
+            first, second = store.read_record(0), store.read_record(1)
+            assert (first.height, first.width) == (90, 120) and len(first.image_bytes) <= len(coarse)
+            assert (second.height, second.width) == (HEIGHT, WIDTH) and second.image_bytes.tobytes() == flat
+            assert verify_store(store).num_images == 3
+
+    def test_the_files_are_still_recognised(self, tmp_path: Path) -> None:
+        """Validation images must not be trained on, whatever their size in the store."""
+        coco = write_photographs(tmp_path)
+        build(coco, tmp_path / "small.h5", max_side=80)
+        build(coco, tmp_path / "whole.h5")
+        files = sorted(coco[0].iterdir())
+        with open_data_sets(str(tmp_path / "small.h5"), None) as small, Store(tmp_path / "whole.h5") as whole:
+            assert sorted(find_shared_images(small, whole).tolist()) == [[1, 1], [2, 2], [3, 3]]
+            assert find_stored_files(small, files) == files
+
+    def test_damage_to_the_table_of_the_files_is_noticed(self, tmp_path: Path) -> None:
+        build(write_photographs(tmp_path), tmp_path / "a.h5", max_side=80)
+        with h5py.File(tmp_path / "a.h5", "r+") as file:
+            file["original"][0] = (1, 2, 1)
+        with pytest.raises(DataError, match="do not match its fingerprint"):
+            Store(tmp_path / "a.h5")
+
+
+class TestReplacedStore:
+    def test_unchanged_images_are_not_decoded_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        coco = write_coco(tmp_path, range(1, 6))
+        assert build(coco, tmp_path / "a.h5").num_reused == 0
+        (coco[0] / "000000000002.jpg").write_bytes((coco[0] / "000000000002.jpg").read_bytes() + b"changed")
+        content = json.loads(coco[1].read_text())
+        content["annotations"][0]["keypoints"][0] += 1
+        coco[1].write_text(json.dumps(content))
+        build(coco, tmp_path / "fresh.h5")
+        checked = []
+        check = build_module.check_image
+        monkeypatch.setattr(build_module, "check_image", lambda data: checked.append(data) or check(data))
+        assert build(coco, tmp_path / "a.h5").num_reused == 4
+        assert [data.tobytes()[-7:] for data in checked] == [b"changed"]
+        assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
+
+    def test_smaller_images_are_taken_as_they_are(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        coco = write_photographs(tmp_path)
+        build(coco, tmp_path / "a.h5", max_side=80)
+        before = (tmp_path / "a.h5").read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(build_module, "_shrink", None)
+            patch.setattr(build_module, "check_image", None)
+            assert build(coco, tmp_path / "a.h5", max_side=80).num_reused == 3
+        assert (tmp_path / "a.h5").read_bytes() == before
+
+    @pytest.mark.parametrize("change", ["size", "frame", "quality", "damage", "none"])
+    def test_a_smaller_image_that_would_be_another_one_is_made_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+    ) -> None:
+        coco = write_photographs(tmp_path)
+        for path in coco[0].iterdir():  # half a turn leaves the size as it is
+            path.write_bytes(with_orientation(path.read_bytes(), 3))
+        options: dict[str, Any] = {"max_side": 80}
+        build(coco, tmp_path / "a.h5", **options)
+        if change == "size":
+            options["max_side"] = 100
+        elif change == "frame":
+            options["exif_frame"] = "stored"
+        elif change == "quality":
+            monkeypatch.setattr(build_module, "JPEG_QUALITIES", (90, *JPEG_QUALITIES[1:]))
+        elif change == "damage":
+            flip_bit(tmp_path / "a.h5", "images", 1)
+        build(coco, tmp_path / "fresh.h5", **options)
+        expected = {"none": 3, "damage": 2}.get(change, 0)
+        assert build(coco, tmp_path / "a.h5", **options).num_reused == expected
+        assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
+
+    def test_another_max_side_checks_the_files_of_the_store_no_more(self, tmp_path: Path) -> None:
+        coco = write_photographs(tmp_path)
+        build(coco, tmp_path / "a.h5", max_side=80)
+        build(coco, tmp_path / "fresh.h5")
+        assert build(coco, tmp_path / "a.h5").num_reused == 3
+        assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
+
+    def test_a_damaged_store_is_built_anew(self, tmp_path: Path) -> None:
+        coco = write_coco(tmp_path)
+        build(coco, tmp_path / "fresh.h5")
+        with h5py.File(tmp_path / "a.h5", "w", libver="v110") as file:
+            file["record"] = 1
+        assert build(coco, tmp_path / "a.h5").num_reused == 0
+        assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
+
+
+def test_the_columns_of_a_row_and_of_the_file_are_the_same(tmp_path: Path) -> None:
+    """Stores of version 0.5 have these columns in this order."""
+    assert RECORD_TYPE.names == RecordRow._fields
+    build(write_coco(tmp_path), tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["record"].dtype == RECORD_TYPE
+        assert file["record"].dtype.names == (
+            "image_id", "height", "width", "orientation", "num_people", "first_person", "image_start", "image_bytes",
+            "image_crc", "label_crc", "label_start", "mask_all_bytes", "mask_miss_bytes",
+        )  # fmt: skip
+        assert file.attrs["schema"] == 6 and "original" not in file
+
+
+def test_statistics_read_no_image(tmp_path: Path) -> None:
+    build(write_coco(tmp_path), tmp_path / "a.h5")
+    expected = compute_statistics(Store(tmp_path / "a.h5"))
+    flip_bit(tmp_path / "a.h5", "images", 1)
+    with Store(tmp_path / "a.h5") as store:
+        assert list(map(str, compute_statistics(store))) == list(map(str, expected))
+        with pytest.raises(DataError, match="checksum"):
+            store.read_record(1)
+    flip_bit(tmp_path / "a.h5", "labels", 1)
+    with pytest.raises(DataError, match="checksum"):
+        compute_statistics(Store(tmp_path / "a.h5"))

@@ -1,0 +1,167 @@
+"""Samples changed by covered squares and by functions of users: from (seed, epoch, index) alone, and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import posenet
+from posenet.data.augment import BORDER_COLOUR, Augmentation, cover_square, random_numbers
+from posenet.data.dataset import PoseDataset, Sample, load_transform
+from posenet.data.loader import make_loader
+from posenet.data.store import Store
+from posenet.errors import ConfigError
+from posenet.settings import AugmentConfig, load_config
+from tests.helpers.batches import same_batches
+from tests.helpers.drawn_data import flip_bit, make_record, write_store
+from tests.helpers.tiny_training import train_tiny, weights
+
+SIZE = (64, 128)
+COVERED = AugmentConfig(cutout_probability=1.0, cutout=(0.25, 0.5))
+
+
+def add_noise(sample: Sample, generator: np.random.Generator) -> Sample:
+    noise = generator.integers(0, 20, sample.image.shape, np.uint8)
+    return sample._replace(image=sample.image // 2 + noise)
+
+
+def drop_people(sample: Sample, generator: np.random.Generator) -> Sample:
+    return sample._replace(joints=sample.joints[:1], mask_miss=np.zeros_like(sample.mask_miss))
+
+
+def turn_grey(sample: Sample, generator: np.random.Generator) -> Sample:
+    return sample._replace(image=sample.image[..., 0])
+
+
+def to_float(sample: Sample, generator: np.random.Generator) -> Sample:
+    return sample._replace(person_mask=sample.person_mask / 255)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_store(tmp_path / "a.h5", [make_record(number, 3) for number in range(6)])
+
+
+class TestCutout:
+    def test_a_square_of_the_drawn_size_is_covered(self) -> None:
+        image = np.zeros((*SIZE, 3), np.uint8)
+        cover_square(image, (0.5, 0.25, 0.5))
+        is_covered = (image == BORDER_COLOUR).all(axis=2)
+        assert is_covered.sum() == 32 * 32 and is_covered[0:32, 48:80].all()
+
+    def test_a_square_at_the_border_is_cut_off(self) -> None:
+        image = np.zeros((*SIZE, 3), np.uint8)
+        cover_square(image, (0.0, 1.0, 0.5))
+        is_covered = image.any(axis=2)
+        assert is_covered.sum() == 16 * 16 and is_covered[48:, :16].all()
+
+    def test_it_changes_the_image_alone(self, path: Path) -> None:
+        plain = PoseDataset(path, SIZE, augment=AugmentConfig())[1, 2]
+        covered = PoseDataset(path, SIZE, augment=COVERED)[1, 2]
+        differs = (plain.images != covered.images).any(dim=3)[0].numpy()
+        rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
+        assert len(rows) and max(np.ptp(rows), np.ptp(columns)) <= 32
+        for name in ("joints", "person_mask", "mask_miss", "image_ids"):
+            assert torch.equal(getattr(plain, name), getattr(covered, name))
+
+    def test_its_share_and_sizes_are_those_of_the_settings(self) -> None:
+        config = AugmentConfig(cutout_probability=0.3, cutout=(0.1, 0.2))
+        drawn = [Augmentation.draw(config, 5, epoch, index) for epoch in range(20) for index in range(100)]
+        sides = [augmentation.cutout[2] for augmentation in drawn if augmentation.cutout]
+        assert 0.26 < len(sides) / len(drawn) < 0.34
+        assert 0.1 <= min(sides) < 0.11 and 0.19 < max(sides) <= 0.2
+
+    def test_it_changes_no_other_random_number(self) -> None:
+        for index in range(50):
+            plain = Augmentation.from_random_numbers(random_numbers(1, 2, index), AugmentConfig())
+            assert Augmentation.draw(AugmentConfig(), 1, 2, index) == plain
+            covered = Augmentation.draw(COVERED, 1, 2, index)
+            assert (
+                covered.cutout
+                and covered.matrix((3, 4), 0.5, (64, 64)).tolist() == plain.matrix((3, 4), 0.5, (64, 64)).tolist()
+            )
+
+    @pytest.mark.parametrize("value", ["[0.5, 0.2]", "[-0.1, 0.2]", "[0.1, 1.5]"])
+    def test_sizes_that_make_no_sense_are_refused(self, value: str) -> None:
+        with pytest.raises(ConfigError, match="augment.cutout must be"):
+            load_config(None, [f"augment.cutout={value}"])
+
+
+class TestOwnFunction:
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_it_depends_on_seed_epoch_and_index_alone(self, path: Path, workers: int) -> None:
+        keys = [[(0, 1), (0, 3)], [(1, 1), (0, 1)], [(0, 3), (2, 5)]]
+        dataset = PoseDataset(path, SIZE, augment=COVERED, seed=4, transform=add_noise)
+        expected = list(map(dataset.__getitems__, keys))
+        assert same_batches(list(make_loader(dataset, keys, workers)), expected)
+        first, again, other_epoch = expected[0].images[0], expected[1].images[1], expected[1].images[0]
+        assert torch.equal(first, again) and not torch.equal(first, other_epoch)
+        other_seed = PoseDataset(path, SIZE, augment=COVERED, seed=5, transform=add_noise)[0, 1]
+        assert not torch.equal(first, other_seed.images[0])
+
+    def test_it_comes_after_all_augmentation(self, path: Path) -> None:
+        covered = PoseDataset(path, SIZE, augment=COVERED)[0, 1]
+        changed = PoseDataset(path, SIZE, augment=COVERED, transform=add_noise)[0, 1]
+        difference = changed.images.int() - covered.images.int() // 2
+        assert difference.min() >= 0 and difference.max() < 20
+        assert torch.equal(covered.joints, changed.joints)
+
+    def test_it_may_change_joints_and_masks(self, path: Path) -> None:
+        batch = PoseDataset(path, SIZE, "image", transform=drop_people)[0, 1]
+        assert batch.joints[0, 0, :, 2].any() and not batch.joints[0, 1:].any()
+        assert not batch.mask_miss.any() and batch.person_mask.any()
+
+    def test_the_substitute_of_an_unreadable_sample_is_changed_too(self, path: Path) -> None:
+        flip_bit(path, "images", 2)
+        dataset = PoseDataset(path, SIZE, "image", transform=add_noise)
+        batch = dataset[0, 2]
+        assert len(batch.faults) == 1 and torch.equal(batch.images, dataset[0, 3].images)
+
+    @pytest.mark.parametrize(
+        "function, name, found",
+        [
+            (turn_grey, "image", r"\(64, 128\) and type uint8"),
+            (to_float, "person_mask", r"\(16, 32\) and type float64"),
+        ],
+    )
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_another_shape_or_type_is_refused(self, path: Path, workers: int, function, name: str, found: str) -> None:
+        dataset = PoseDataset(path, SIZE, transform=function)
+        with pytest.raises(ConfigError, match=f"data.transform returned {name} of shape {found} instead"):
+            list(make_loader(dataset, [[(0, 0)]], workers))
+
+    def test_a_setting_names_it(self, stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("my_changes.py").write_text(
+            "def darken(sample, generator):\n    sample.image[:] //= 3\n    return sample\n"
+        )
+        results = {}
+        for name, transform in (("plain", ""), ("dark", "my_changes:darken"), ("again", "my_changes:darken")):
+            train_tiny(stores, tmp_path / name, f"data.transform={transform}", max_steps=2)
+            results[name] = weights(tmp_path / name)
+        for name, is_same in (("plain", False), ("again", True)):
+            assert all(torch.equal(results["dark"][key], value) for key, value in results[name].items()) == is_same
+
+    def test_a_shape_that_changes_ends_a_run_in_one_line(self, stores: dict[str, Path], tmp_path: Path) -> None:
+        setting = f"data.transform={__name__}:turn_grey"
+        with pytest.raises(ConfigError) as caught:
+            train_tiny(stores, tmp_path / "run", setting, "data.workers=1", max_steps=1)
+        assert str(caught.value).startswith("data.transform returned image") and "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function"])
+    def test_a_name_of_nothing_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=f"data.transform={name} cannot be loaded .*; give module:function"):
+            load_transform(name)
+
+    @pytest.mark.parametrize("name", ["module", "module:", "a b:c", "/tmp/file.py:change"])
+    def test_a_setting_of_another_form_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match='data.transform must be "module:function"'):
+            load_config(None, [f"data.transform='{name}'"])
+
+    def test_the_class_is_public_and_takes_a_path(self, path: Path) -> None:
+        assert posenet.PoseDataset is PoseDataset
+        with Store(path) as store:
+            assert same_batches([PoseDataset(path, SIZE)[0, 0]], [PoseDataset(store, SIZE)[0, 0]])
