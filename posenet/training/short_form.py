@@ -48,6 +48,8 @@ REPAIRED = "fixed.json"
 """File that the repair of annotations writes, in the commands that messages name."""
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
+MAX_SIDE = 1536
+"""Images with a longer side, in pixels, are stored smaller: three times the largest input of an experiment."""
 SAMPLED_NAMES = 20
 """Number of listed images by which their folder is found."""
 EVALUATE_EVERY = 5
@@ -313,7 +315,9 @@ def _draft(train: _Part, output: Path) -> None:
     _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
     same = [str(item.get("name")) for item in train.document["categories"] if item.get("keypoints")]
     if len(same) > 1:
-        _log.warning("%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same))
+        _log.warning(
+            "%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same)
+        )
     if not skeleton.left_right:
         _log.warning(
             "No keypoint has a left or right twin. If the objects have sides, write left_right in %s, and begin "
@@ -385,11 +389,24 @@ def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
 def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> None:
     """Build the store of a split for a skeleton file."""
     report = build_store(
-        part.images, part.path, output, overwrite=True, skeleton=load_skeleton(skeleton), exif_frame=exif_frame
+        part.images,
+        part.path,
+        output,
+        overwrite=True,
+        skeleton=load_skeleton(skeleton),
+        exif_frame=exif_frame,
+        max_side=MAX_SIDE,
+        background=True,
     )
-    words = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
+    words: list[object] = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
+    words += ["--max-side", MAX_SIDE, "--background"]
     counts = pluralize(report.summary.num_images, "image"), pluralize(report.summary.num_people, "object")
-    _log.info("Built %s of %s with %s: %s", output.name, *counts, _command(*words, "--skeleton", skeleton))
+    text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""
+    if num_background := report.summary.num_background:
+        text += (
+            f", {num_background} without annotations, as images of nobody (if they are not: --set data.background=0)"
+        )
+    _log.info("Built %s of %s with %s%s: %s", output.name, *counts, text, _command(*words, "--skeleton", skeleton))
     for line in report.skipped:
         _log.warning("left out: %s", line)
 

@@ -12,15 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
 import posenet
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.cli.main import run_tool
+from posenet.data.store import Store, count_background
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.skeleton import COCO, load_skeleton
-from posenet.training.short_form import is_data, prepare
+from posenet.training.short_form import MAX_SIDE, is_data, prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
@@ -279,6 +282,21 @@ def test_a_folder_may_have_a_file_for_each_split_beside_its_images() -> None:
     data = prepare("drawn", SETTINGS)
     assert (data.folder, data.images) == (Path("checkpoints/drawn"), Path("drawn/valid"))
     assert prepare("coco/chairs.json", SETTINGS, val="drawn/valid").annotations == data.annotations
+
+
+def test_large_photographs_are_stored_smaller_and_those_of_nobody_too(caplog: pytest.LogCaptureFixture) -> None:
+    content = read_document(Path("coco/chairs.json"))
+    size = {"width": 2 * MAX_SIDE, "height": MAX_SIDE}
+    content["images"].append({"id": 99, "file_name": "large.jpg", **size})
+    cv2.imwrite("coco/photos/large.jpg", np.zeros((size["height"], size["width"], 3), np.uint8))
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    caplog.set_level(logging.INFO, "posenet")
+    data = prepare("coco/chairs.json", SETTINGS)
+    with Store(data.folder / "data" / "train.h5") as store:
+        assert count_background(store) == 1
+    assert any(
+        "train.h5 of 8 images with 14 objects, 1 made smaller, 1 without annotations" in t for t in caplog.messages
+    )
 
 
 def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog: pytest.LogCaptureFixture) -> None:
