@@ -42,8 +42,10 @@ from posenet.training.run_settings import RUNS_FOLDER
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
 """What annotations are called; experiments end in .toml."""
-PLAIN_NAMES = ("data", "dataset", "annotations", "result", "train")
-"""Names of annotation files that do not tell one set from another: a run takes that of the folder."""
+PLAIN_NAME = re.compile(
+    "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
+)
+"""What annotation files are called that are not told from others by their names: a run takes that of the folder."""
 REPAIRED = "fixed.json"
 """File that the repair of annotations writes, in the commands that messages name."""
 VALIDATION_SHARE = 0.1
@@ -228,10 +230,10 @@ def _texts_in(*folders: Path) -> list[Path]:
 def _name_of_run(source: Path) -> str:
     """The name of the folder or file; that of the folder for a file called data.yaml, train.json and so on."""
     path = source.resolve()
-    if path.is_dir() or (path.stem.lower() not in PLAIN_NAMES and not path.stem.startswith("person_keypoints")):
-        return path.stem
-    folder = path.parent.parent if path.parent.name == "annotations" else path.parent
-    return folder.name or "run"
+    if path.is_dir():
+        return path.name
+    names = (path.stem, *(folder.name for folder in path.parents))
+    return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
 def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:

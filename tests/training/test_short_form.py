@@ -199,6 +199,15 @@ def test_cocos_keypoints_have_cocos_skeleton() -> None:
     assert load_skeleton(RUN / "data" / "skeleton.toml") == COCO
 
 
+@pytest.mark.parametrize("copy", ["birds.v2", "birds.v2/train.json", "birds.v2/annotations/person_keypoints_a.json"])
+def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(copy: str) -> None:
+    shutil.copytree("coco", "birds.v2")
+    if copy.endswith(".json"):
+        Path(copy).parent.mkdir(exist_ok=True)
+        shutil.copy("coco/chairs.json", copy)
+    assert prepare(copy, SETTINGS).folder == Path("checkpoints/birds.v2")
+
+
 def test_an_experiment_is_told_from_data() -> None:
     Path("tiny").mkdir()
     assert all(map(is_data, ["data.yaml", "a/train.json", Path("X.YML"), "coco", Path("coco")]))
