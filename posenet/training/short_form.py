@@ -282,7 +282,8 @@ def _find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
     folders = [Path(folder) for folder, _, _ in os.walk(base)]
 
     def folders_with_most(names: Sequence[str]) -> list[Path]:
-        counts = {folder: sum((folder / name).is_file() for name in names) for folder in folders}
+        relative = [name for name in names if not Path(name).is_absolute()]
+        counts = {folder: sum((folder / name).is_file() for name in relative) for folder in folders}
         return [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
 
     found = folders_with_most(names)

@@ -267,11 +267,11 @@ def test_images_are_found_although_one_is_missing_and_lint_names_it(caplog: pyte
     assert any("images without a file in the image folder: 3.jpg" in text for text in caplog.messages)
 
 
-@pytest.mark.parametrize("folder", ["/home/somebody/chairs/", "C:\\chairs\\", "images/train/"])
+@pytest.mark.parametrize("folder", ["", "/home/somebody/chairs/", "C:\\chairs\\", "images/train/"])
 def test_images_with_the_path_of_another_machine_are_repaired_by_the_command_that_is_named(folder: str) -> None:
     content = read_document(Path("coco/chairs.json"))
     for image in content["images"]:
-        image["file_name"] = folder + image["file_name"]
+        image["file_name"] = (folder or f"{Path('coco/photos').absolute()}/") + image["file_name"]
     Path("coco/chairs.json").write_text(json.dumps(content))
     with pytest.raises(
         DataError, match="it names them as .*; posenet annotations fix .* takes those in coco/photos"
