@@ -15,7 +15,7 @@ All settings with their defaults. `python docs/write_settings.py` makes this pag
 
 An experiment file (TOML) has a table for each section and states only what differs from the defaults.
 `--set SECTION.NAME=VALUE` overrides any setting on the command line; some settings also have a flag, such as `--epochs`
-for `train.epochs`. [config/README.md](../config/README.md) has examples. An unknown name or a value out of range is an
+for `train.epochs`. [experiments.md](experiments.md) has examples. An unknown name or a value out of range is an
 error that names the setting.
 """
 

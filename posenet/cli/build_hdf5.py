@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skeleton",
         metavar="FILE",
         default=BUILT_IN,
-        help="skeleton of the annotations: a TOML file (docs/custom_data.md), or coco, the built-in one",
+        help="skeleton of the annotations: a TOML file (posenet docs custom_data), or coco, the built-in one",
     )
     add("--output", type=Path, metavar="FILE.h5", help="the store")
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")

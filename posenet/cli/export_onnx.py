@@ -75,7 +75,9 @@ def run(args: argparse.Namespace) -> None:
 
     messages = message_stream(args.output)
     size = f"{model.ByteSize() / 1e6:.1f} MB"
-    print_message(f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see docs/deployment.md", file=messages)
+    print_message(
+        f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see posenet docs deployment", file=messages
+    )
     if not is_exported_file(args.output):
         print_message("predict and evaluate read it only under a name that ends in .onnx", file=messages)
     if args.int8:

@@ -38,6 +38,7 @@ TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
     "build-hdf5": "Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.",
     "config": "List the experiments by name, such as tiny, or print one as a file to change.",
+    "docs": "List the pages of the documentation, or print one.",
     "train": "Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues.",
     "train-parallel": "Train a PoseNet on several devices of one machine, in one process (DataParallel).",
     "train-distributed": "Train a PoseNet in several processes, on one machine or several (DistributedDataParallel).",
@@ -120,7 +121,7 @@ class ToolParser(argparse.ArgumentParser):
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
         self._refuse_unknown_flag(words)
         args = self.parse_args(words)
-        for word in getattr(args, "inputs", ()):
+        for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
             remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
             if remedy:
                 self.error(f"no such file or folder: {word}; {remedy}")
@@ -142,6 +143,9 @@ class ToolParser(argparse.ArgumentParser):
                 parser.error(describe_unknown_flag(flag, known))
 
     def error(self, message: str) -> NoReturn:
+        _, _, rest = message.partition("unrecognized arguments: ")
+        if rest and (remedy := describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS])):
+            message += f"; {remedy}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 

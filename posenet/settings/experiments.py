@@ -9,7 +9,7 @@ from posenet.errors import ConfigError
 from posenet.files import read_input
 
 EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
-"""Their files; in a checkout, a link to the folder config/."""
+"""Their files. In a checkout, the folder config/ is a link to it."""
 
 
 def experiment_names() -> list[str]:

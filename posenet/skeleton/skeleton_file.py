@@ -34,7 +34,7 @@ def load_skeleton(path: str | Path) -> Skeleton:
     try:
         return skeleton_from_table(table)
     except ValueError as error:
-        raise ConfigError(f"{path}: {error}; see docs/custom_data.md") from error
+        raise ConfigError(f"{path}: {error}; see posenet docs custom_data") from error
 
 
 def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:

@@ -44,7 +44,7 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
     if num_unlabelled and not config.train.teacher:
         raise DataError(
             f"{describe_paths(data.train)} contains {num_unlabelled} images without annotations, which only a teacher "
-            "supervises; set train.teacher to the checkpoint of a trained network (docs/training.md)"
+            "supervises; set train.teacher to the checkpoint of a trained network (posenet docs training)"
         )
     if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))

@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ from typing import Any, NamedTuple, TypeGuard
 from posenet.annotations.coco import read_document, select_sections, write_output
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose
-from posenet.annotations.rules import describe_errors, lint_annotations, repairable
+from posenet.annotations.rules import lint_annotations, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
+from posenet.checkpoints.named import find_weights
 from posenet.data.build import build_store
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
@@ -40,12 +42,22 @@ from posenet.training.run_settings import RUNS_FOLDER
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
 """What annotations are called; experiments end in .toml."""
-PLAIN_NAMES = ("data", "dataset", "annotations", "result", "train")
-"""Names of annotation files that do not tell one set from another: a run takes that of the folder."""
+PLAIN_NAME = re.compile(
+    "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
+)
+"""What annotation files are called that are not told from others by their names: a run takes that of the folder."""
+REPAIRED = "fixed.json"
+"""File that the repair of annotations writes, in the commands that messages name."""
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
+MAX_SIDE = 1536
+"""Images with a longer side, in pixels, are stored smaller: three times the largest input of an experiment."""
 SAMPLED_NAMES = 20
-"""Number of listed images that must be in a folder for it to be that of the images."""
+"""Number of listed images by which their folder is found."""
+EVALUATE_EVERY = 5
+"""Epochs between two APs where the experiment computes none: the best checkpoint and the drawings come from them."""
+SPLIT_FOLDERS = ("train", "valid", "val")
+"""Folders that an export may give each split, with its annotations and images."""
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +117,9 @@ def prepare(
         ConfigError: a setting is not valid.
         DataError: the annotations or the images cannot be used.
     """
+    for folder_of_images in (images, val_images):
+        if folder_of_images is not None and not Path(folder_of_images).is_dir():
+            raise DataError(f"{folder_of_images} is not a folder; --images and --val-images name folders of images")
     train_file, val_file = _find_annotations(Path(source), None if val is None else Path(val))
     if isinstance(experiment, Config):
         settings = load_config(None, overrides, base=experiment)
@@ -117,6 +132,8 @@ def prepare(
     files = folder / "data"
     state = files / "checksum.txt"
     is_started = CheckpointFolder(folder).has_checkpoints()
+    if settings.train.weights and not is_started:
+        find_weights(settings.train.weights)
     origin = files / "source.txt"
     source_text = os.fsencode(Path(source).resolve())
     if is_started and not (origin.exists() and read_input(origin) == source_text):
@@ -151,7 +168,7 @@ def prepare(
             write_atomically(state, digest)
         else:
             _log.info("The data have not changed: using the stores and the skeleton in %s", files)
-    values = {
+    values: dict[str, object] = {
         "checkpoint.path": folder,
         "data.train": files / "train.h5",
         "data.val": files / "val.h5",
@@ -159,8 +176,10 @@ def prepare(
         "data.val_annotations": val_part.path,
         "model.skeleton": skeleton,
     }
+    if not settings.train.evaluate_every and "train.evaluate_every" not in pairs:
+        values["train.evaluate_every"] = EVALUATE_EVERY
     # A text in JSON is one in TOML, too.
-    data = [f"{key}={json.dumps(str(value), ensure_ascii=False)}" for key, value in values.items()]
+    data = [f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()]
     return PreparedData(folder, tuple(data), val_part.images, val_part.path, settings)
 
 
@@ -171,6 +190,8 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
         val = val or found
     else:
         train = source
+    if val is not None and val.is_dir():
+        val, _ = _search_folder(val)
     if train.suffix.lower() not in DATA_SUFFIXES or not train.exists():
         reason = "is not a file of annotations" if train.exists() else "does not exist"
         raise DataError(
@@ -187,10 +208,11 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     tables = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in YAML_SUFFIXES]
     if len(tables) == 1:
         return tables[0], None
-    texts = sorted([*folder.glob("*.json"), *folder.glob("annotations/*.json")])
+    # Roboflow's export has train/_annotations.coco.json and valid/_annotations.coco.json.
+    texts = _texts_in(folder, folder / "annotations") or _texts_in(*(folder / name for name in SPLIT_FOLDERS))
     texts = [path for path in texts if "keypoints" in path.stem] or texts
-    trains = [path for path in texts if "train" in path.stem]
-    vals = [path for path in texts if "val" in path.stem]
+    trains = [path for path in texts if "train" in path.stem or path.parent == folder / "train"]
+    vals = [path for path in texts if "val" in path.stem or path.parent.name in SPLIT_FOLDERS[1:]]
     if len(trains) == 1 and len(vals) <= 1:
         return trains[0], next(iter(vals), None)
     if len(tables) + len(texts) == 1:
@@ -199,19 +221,27 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
 
 
+def _texts_in(*folders: Path) -> list[Path]:
+    """The .json files in folders, of which some may not exist."""
+    files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    return sorted(path for path in files if path.suffix.lower() == ".json")
+
+
 def _name_of_run(source: Path) -> str:
     """The name of the folder or file; that of the folder for a file called data.yaml, train.json and so on."""
     path = source.resolve()
-    if path.is_dir() or (path.stem.lower() not in PLAIN_NAMES and not path.stem.startswith("person_keypoints")):
-        return path.stem
-    folder = path.parent.parent if path.parent.name == "annotations" else path.parent
-    return folder.name or "run"
+    if path.is_dir():
+        return path.name
+    names = (path.stem, *(folder.name for folder in path.parents))
+    return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
 def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
     """Read a COCO file, or import another one into the folder."""
     is_yolo = file.suffix.lower() in YAML_SUFFIXES
     content = None if is_yolo else read_document(file)
+    if is_yolo and images:
+        raise ConfigError(f"{file} names the folders of its images; leave out --images and --val-images")
     if isinstance(content, dict):
         sections = select_sections(content, file)
         return _Part(file, sections, Path(images) if images else _find_images(file, sections["images"]))
@@ -221,8 +251,15 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
         imported = import_yolo_pose(file, split, number_unnamed=True)
         words += ["--split", split]
     else:
-        imported = import_label_studio(file, images or file.parent)
-        words += ["--images", images or file.parent]
+        if not (isinstance(content, list) and all(isinstance(task, dict) and "data" in task for task in content)):
+            raise DataError(
+                f"{file} has no annotations: a file of COCO keypoints has images, annotations and categories, and the "
+                "JSON export of Label Studio (not JSON-MIN) is a list of tasks; results are not annotations"
+            )
+        if not images:
+            images = file.parent / "images" if (file.parent / "images").is_dir() else file.parent
+        imported = import_label_studio(file, images)
+        words += ["--images", images]
     document = imported.document
     names = document["categories"][0]["keypoints"]
     if names[:1] == ["keypoint_1"]:
@@ -234,20 +271,32 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
     counts = pluralize(len(document["images"]), "image"), pluralize(len(document["annotations"]), "object")
     _log.info("Imported %s with %s: %s", *counts, _command(*words, "--output", output))
     for note in imported.notes:
-        _log.info("%s", note)
+        _log.warning("%s", note)
     return _Part(output, document, imported.folder)
 
 
 def _find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
-    """The only folder beside an annotation file that has the images which it lists."""
+    """The folder beside an annotation file that has most of the images which it lists."""
     names = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)][:SAMPLED_NAMES]
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
     folders = [Path(folder) for folder, _, _ in os.walk(base)]
-    found = [folder for folder in folders if names and all((folder / name).is_file() for name in names)]
+
+    def folders_with_most(names: Sequence[str]) -> list[Path]:
+        relative = [name for name in names if not Path(name).is_absolute()]
+        counts = {folder: sum((folder / name).is_file() for name in relative) for folder in folders}
+        return [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
+
+    found = folders_with_most(names)
     if len(found) == 1:
         return found[0]
     reason = f"{' and '.join(map(str, found[:2]))} both have" if found else f"no folder in {base} has"
-    raise DataError(f"{reason} the images of {file}; name the folder with --images, or --val-images for validation")
+    remedy = "name the folder with --images, or --val-images for validation"
+    # Some exports write the path on the server or the machine of the labelling tool.
+    same_files = [] if found else folders_with_most([re.split(r"[/\\]", name)[-1] for name in names])
+    if same_files:
+        fix = _command("annotations", "fix", file, "--images", same_files[0], "--output", REPAIRED)
+        remedy = f"it names them as {names[0]}; {fix} takes those in {same_files[0]}"
+    raise DataError(f"{reason} the images of {file}; {remedy}")
 
 
 def _draft(train: _Part, output: Path) -> None:
@@ -256,8 +305,8 @@ def _draft(train: _Part, output: Path) -> None:
     try:
         draft = draft_skeleton(train.path)
     except DataError as error:
-        remedy = "draft the skeleton with posenet annotations skeleton, and name it with --set model.skeleton=FILE.toml"
-        raise DataError(f"{error}; or {remedy}") from error
+        remedy = _command("annotations", "skeleton", train.path, "--output", "mine.toml")
+        raise DataError(f"{error}: {remedy}; then name it with --set model.skeleton=mine.toml") from error
     skeleton = draft.skeleton
     if skeleton.file_names == COCO.file_names:
         write_output(output, skeleton_to_toml(COCO))
@@ -267,6 +316,17 @@ def _draft(train: _Part, output: Path) -> None:
     pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
     _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
+    same = [str(item.get("name")) for item in train.document["categories"] if item.get("keypoints")]
+    if len(same) > 1:
+        _log.warning(
+            "%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same)
+        )
+    if not skeleton.left_right:
+        _log.warning(
+            "No keypoint has a left or right twin. If the objects have sides, write left_right in %s, and begin "
+            "again with another --checkpoint-path: without it, mirrored images teach wrong sides",
+            output,
+        )
 
 
 def _checksum(parts: Iterable[_Part | None], skeleton: Path, exif_frame: ExifFrame) -> bytes:
@@ -287,13 +347,16 @@ def _check(part: _Part, skeleton: Skeleton | None, exif_frame: ExifFrame) -> Non
     """Lint annotations and images; ``DataError`` if there are errors."""
     findings = lint_annotations(part.path, part.images, skeleton, exif_frame)
     lint = _command("annotations", "lint", part.path, "--images", part.images)
-    fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", "fixed.json")
-    repairs = f"; {fix} repairs {', '.join(codes)}" if (codes := repairable(findings)) else ""
-    if errors := describe_errors(part.path, findings):
-        for finding in findings:
-            if finding.severity == "error":
-                _log.error("%s", finding)
-        raise DataError(f"{errors}: {lint}{repairs}")
+    fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
+    codes = ", ".join(repairable(findings))
+    repairs = f"; {fix} repairs what the files determine of {codes}, and {REPAIRED} takes its place" if codes else ""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        for finding in errors:
+            _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)
+        kinds = pluralize(len(errors), "kind of error", "kinds of errors")
+        listed = ", ".join(finding.code for finding in errors)
+        raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them{repairs}")
     warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
     _log.info("Checked %s (no errors, %s): %s%s", part.path, warnings, lint, repairs)
 
@@ -329,25 +392,58 @@ def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
 def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> None:
     """Build the store of a split for a skeleton file."""
     report = build_store(
-        part.images, part.path, output, overwrite=True, skeleton=load_skeleton(skeleton), exif_frame=exif_frame
+        part.images,
+        part.path,
+        output,
+        overwrite=True,
+        skeleton=load_skeleton(skeleton),
+        exif_frame=exif_frame,
+        max_side=MAX_SIDE,
+        background=True,
     )
-    words = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
+    words: list[object] = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
+    words += ["--max-side", MAX_SIDE, "--background"]
     counts = pluralize(report.summary.num_images, "image"), pluralize(report.summary.num_people, "object")
-    _log.info("Built %s of %s with %s: %s", output.name, *counts, _command(*words, "--skeleton", skeleton))
+    text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""
+    if num_background := report.summary.num_background:
+        text += (
+            f", {num_background} without annotations, as images of nobody (if they are not: --set data.background=0)"
+        )
+    _log.info("Built %s of %s with %s%s: %s", output.name, *counts, text, _command(*words, "--skeleton", skeleton))
     for line in report.skipped:
         _log.warning("left out: %s", line)
 
 
-def choose_experiment(has_accelerator: bool) -> str:
-    """The name of the experiment where none is named; a log message says it."""
-    name, device = ("small", "a GPU") if has_accelerator else ("tiny", "a CPU")
-    _log.info("Experiment %s, for %s; --config NAME takes another one (posenet config lists them)", name, device)
-    return name
+def choose_experiment(
+    data: PreparedData, overrides: Sequence[str], experiment: Config | str | Path | None, has_accelerator: bool
+) -> tuple[Config | str | Path, list[str]]:
+    """The experiment and the overrides of a new run; a log message names the command that trains alone.
+
+    If no experiment is named, it is one for the device, with the network of ``train.weights`` if there are some.
+    """
+    from posenet.checkpoints.weights import stored_config  # imports PyTorch, which the caller has done
+
+    pairs = [*data.overrides, *overrides]
+    choice = ""
+    if experiment is None:
+        experiment, device = ("small", "a GPU") if has_accelerator else ("tiny", "a CPU")
+        choice = f", for {device}"
+        if weights := data.settings.train.weights:
+            network = stored_config(weights).model
+            pairs = [f"model.{key}={getattr(network, key)}" for key in ("stacks", "width", "growth")] + pairs
+            choice += f", with the network of {weights}"
+        choice += "; --config NAME takes another one (posenet config lists them)"
+    name = "FILE.toml" if isinstance(experiment, Config) else experiment
+    words = [pair.replace('"', "") for pair in pairs]
+    _log.info("Experiment %s%s: %s", name, choice, _command("train", "--config", name, "--set", *words))
+    return experiment, pairs
 
 
 def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
     """Evaluate the best checkpoint of a run, and log what the run has made; return COCO's metrics."""
-    from posenet.training.log import DRAWINGS_FOLDER  # imports PyTorch, as the run has done
+    # These import PyTorch, as the run has done.
+    from posenet.checkpoints.file import read_checkpoint
+    from posenet.training.log import DRAWINGS_FOLDER
 
     folder = CheckpointFolder(data.folder)
     best = folder.best if folder.best.exists() else folder.last
@@ -358,9 +454,9 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
         return {}
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
-    sheets = sorted((data.folder / DRAWINGS_FOLDER).glob("epoch_*.jpg"))
-    if sheets:
-        _log.info("Annotated people beside those found: %s", sheets[-1])
+    sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
+    if sheet.exists():  # of the epoch after which the checkpoint was saved
+        _log.info("Annotated people beside those found: %s", sheet)
     _log.info("Next: %s", _command("predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"))
     return evaluation.metrics
 

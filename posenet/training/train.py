@@ -125,10 +125,11 @@ def train_prepared(
     ``options`` are arguments of ``train``. Without an experiment, a run that continues keeps its own.
     """
     device = data.settings.train.device
-    config = experiment
-    if config is None and not data.is_started:
-        config = choose_experiment(has_accelerator=select_device(device).type != "cpu")
-    result = train(config, [*data.overrides, *overrides], resume=data.is_started, **options)
+    config, pairs = experiment, [*data.overrides, *overrides]
+    if not data.is_started:
+        has_accelerator = select_device(device).type != "cpu"
+        config, pairs = choose_experiment(data, overrides, experiment, has_accelerator)
+    result = train(config, pairs, resume=data.is_started, **options)
     if result.finished or not (result.stopped or options.get("max_steps")):
         conclude(data, options.get("progress", True))
     return result

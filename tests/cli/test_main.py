@@ -327,6 +327,8 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
         ("predict a.jpg --save_txt", "unknown flag --save-txt; here it is --json; see"),
         ("predict source=a.jpg conf=0.5", "no such file or folder: source=a.jpg; give the input without a flag; see"),
         ("predict model=x.pth source=a.jpg", "no such file or folder: model=x.pth; here it is --checkpoint; see"),
+        ("train data=a.yaml", "no such file or folder: data=a.yaml; give the annotations without a flag:"),
+        ("train a.yaml epochs=3 imgsz=640", "unrecognized arguments: epochs=3 imgsz=640; write --epochs 3; see"),
         ("predict output=drawn a.jpg", "no such file or folder: output=drawn; write --output drawn; see"),
         ("predict a.jpg --kpt-thr 0.3", "unknown flag --kpt-thr; here it is --keypoint-score; see"),
         ("predict a.jpg --pred-out-dir people", "unknown flag --pred-out-dir; here it is --json; see"),

@@ -34,6 +34,7 @@ from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
+from posenet.settings.experiments import EXPERIMENTS_FOLDER
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
 from tests.helpers.fake_wandb import FakeWandb
@@ -63,7 +64,7 @@ NOT_RUN = {
     r"posenet predict .*--device (cuda|tensorrt) ": "needs a GPU; tests/inference/test_onnx_export.py has the options",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
-    r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
+    r"posenet export-onnx .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"posenet predict (?!.*--checkpoint)": "downloads the weights; docs/predicting.md has commands with a checkpoint",
     r"posenet train .*--(teacher|weights) simplepose": "downloads them; tests/training has a teacher and weights",
@@ -153,9 +154,9 @@ def reason_not_to_run(command: Command) -> str | None:
 def tool_and_arguments(command: Command) -> tuple[str, list[str]]:
     """The tool that a command runs, directly or through a launcher, and its arguments; other commands have no tool."""
     words = list(command.words)
-    if words[0] == "posenet":
-        return words[1], words[2:]
     for number, word in enumerate(words):
+        if word == "posenet":
+            return words[number + 1], words[number + 2 :]
         script = re.fullmatch(r"tools/(\w+)\.py", word)
         if script:
             return script[1].replace("_", "-"), words[number + 1 :]
@@ -227,7 +228,7 @@ def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all files that the pages assume, tiny."""
     folder = tmp_path_factory.mktemp("project")
     with contextlib.chdir(folder):
-        shutil.copytree(ROOT / "config", "config")
+        shutil.copytree(EXPERIMENTS_FOLDER, "config")
         shrink_demo_network()
         write_data()
         write_inputs()

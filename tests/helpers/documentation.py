@@ -14,7 +14,7 @@ PAGES = sorted(
     [
         *ROOT.glob("*.md"),
         *(ROOT / "docs").rglob("*.md"),
-        *(ROOT / folder / "README.md" for folder in ("config", "data", "checkpoints")),
+        *(ROOT / folder / "README.md" for folder in ("data", "checkpoints")),
     ]
 )
 

@@ -12,15 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
 import posenet
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.cli.main import run_tool
+from posenet.data.store import Store, count_background
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.skeleton import COCO, load_skeleton
-from posenet.training.short_form import is_data, prepare
+from posenet.training.short_form import MAX_SIDE, is_data, prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
@@ -64,16 +67,16 @@ def train(source: str, *overrides: str, **options: Any) -> TrainingResult:
 @pytest.mark.parametrize(
     "source, options, commands",
     [
-        ("coco/chairs.json", {"images": "coco/photos"}, "lint skeleton build-hdf5 build-hdf5 evaluate predict"),
-        pytest.param("coco", {}, "lint skeleton build-hdf5 build-hdf5 evaluate predict", marks=pytest.mark.slow),
-        ("chairs/data.yaml", {}, "import lint skeleton build-hdf5 build-hdf5 evaluate predict"),
+        ("coco/chairs.json", {"images": "coco/photos"}, "lint skeleton build-hdf5 build-hdf5 train evaluate predict"),
+        pytest.param("coco", {}, "lint skeleton build-hdf5 build-hdf5 train evaluate predict", marks=pytest.mark.slow),
+        ("chairs/data.yaml", {}, "import lint skeleton build-hdf5 build-hdf5 train evaluate predict"),
         pytest.param(
-            "chairs", {}, "import lint skeleton build-hdf5 build-hdf5 evaluate predict", marks=pytest.mark.slow
+            "chairs", {}, "import lint skeleton build-hdf5 build-hdf5 train evaluate predict", marks=pytest.mark.slow
         ),
         pytest.param(
             "labels/chairs.json",
             {},
-            "import lint skeleton build-hdf5 build-hdf5 evaluate predict",
+            "import lint skeleton build-hdf5 build-hdf5 train evaluate predict",
             marks=pytest.mark.slow,
         ),
     ],
@@ -196,6 +199,15 @@ def test_cocos_keypoints_have_cocos_skeleton() -> None:
     assert load_skeleton(RUN / "data" / "skeleton.toml") == COCO
 
 
+@pytest.mark.parametrize("copy", ["birds.v2", "birds.v2/train.json", "birds.v2/annotations/person_keypoints_a.json"])
+def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(copy: str) -> None:
+    shutil.copytree("coco", "birds.v2")
+    if copy.endswith(".json"):
+        Path(copy).parent.mkdir(exist_ok=True)
+        shutil.copy("coco/chairs.json", copy)
+    assert prepare(copy, SETTINGS).folder == Path("checkpoints/birds.v2")
+
+
 def test_an_experiment_is_told_from_data() -> None:
     Path("tiny").mkdir()
     assert all(map(is_data, ["data.yaml", "a/train.json", Path("X.YML"), "coco", Path("coco")]))
@@ -211,12 +223,16 @@ def refused(call: Callable[[], object], kind: type[Exception], message: str) -> 
 
 def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     Path("other").mkdir()
+    Path("results.json").write_text(json.dumps([{"image_id": 1, "keypoints": [1, 2, 2], "score": 0.5}]))
+    Path("text.json").write_text("3")
     Path("empty.json").write_text(json.dumps({"images": [], "annotations": [], "categories": []}))
     for source, message in {
         "missing.json": "missing.json does not exist; give a data.yaml",
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": r"other does not have one file of annotations \(found: none\); give the file itself",
         "empty.json": "no folder in . has the images of empty.json; name the folder with --images",
+        "results.json": "results.json has no annotations: a file of COCO keypoints has .*; results are not annotations",
+        "text.json": "text.json has no annotations",
     }.items():
         refused(lambda: prepare(source, SETTINGS), DataError, message)
     shutil.copytree("coco/photos", "coco/again")
@@ -225,9 +241,111 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     content["annotations"][0]["area"] = 0
     del content["annotations"][1]["bbox"]
     Path("coco/chairs.json").write_text(json.dumps(content))
-    message = "kinds? of errors? .*: posenet annotations lint .*; posenet annotations fix .* repairs .*no-box"
+    message = r"kinds? of errors \(.*\); posenet annotations lint .*; posenet annotations fix .* repairs .*no-box"
     refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco/photos"), DataError, message)
     assert not list(RUN.rglob("*.h5"))
+
+
+def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
+    for options, kind, message in [
+        ({"images": "fotos"}, DataError, "fotos is not a folder; --images and --val-images name folders"),
+        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "chairs.json is not a folder"),
+        ({"val": "coco/photos"}, DataError, r"photos does not have one file of annotations"),
+    ]:
+        refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), kind, message)
+    refused(
+        lambda: prepare("coco/chairs.json", [*SETTINGS, "train.weights=no.pth"]), CheckpointError, "no.pth is not a"
+    )
+    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), ConfigError, "leave out --images")
+    assert not list(Path("checkpoints").rglob("*.h5"))
+
+
+def test_images_are_found_although_one_is_missing_and_lint_names_it(caplog: pytest.LogCaptureFixture) -> None:
+    Path("coco/photos/3.jpg").unlink()
+    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, "1 kind of error .missing-file.")
+    assert any("images without a file in the image folder: 3.jpg" in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize("folder", ["", "/home/somebody/chairs/", "C:\\chairs\\", "images/train/"])
+def test_images_with_the_path_of_another_machine_are_repaired_by_the_command_that_is_named(folder: str) -> None:
+    content = read_document(Path("coco/chairs.json"))
+    for image in content["images"]:
+        image["file_name"] = (folder or f"{Path('coco/photos').absolute()}/") + image["file_name"]
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    with pytest.raises(
+        DataError, match="it names them as .*; posenet annotations fix .* takes those in coco/photos"
+    ) as error:
+        prepare("coco/chairs.json", SETTINGS)
+    command = re.findall(r"posenet (annotations fix .*) takes", str(error.value))[0]
+    assert run_tool("annotations", command.split()[1:]) == 0
+    assert prepare("fixed.json", SETTINGS, images="coco/photos").images == Path("coco/photos")
+
+
+def test_a_folder_may_have_a_file_for_each_split_beside_its_images() -> None:
+    for split, seed in (("train", 1), ("valid", 2)):
+        images, annotations = write_chairs(Path("drawn").absolute(), split, 3, seed)
+        annotations.rename(images / "_annotations.coco.JSON" if split == "train" else images / "_annotations.coco.json")
+    data = prepare("drawn", SETTINGS)
+    assert (data.folder, data.images) == (Path("checkpoints/drawn"), Path("drawn/valid"))
+    assert prepare("coco/chairs.json", SETTINGS, val="drawn/valid").annotations == data.annotations
+
+
+def test_large_photographs_are_stored_smaller_and_those_of_nobody_too(caplog: pytest.LogCaptureFixture) -> None:
+    content = read_document(Path("coco/chairs.json"))
+    size = {"width": 2 * MAX_SIDE, "height": MAX_SIDE}
+    content["images"].append({"id": 99, "file_name": "large.jpg", **size})
+    cv2.imwrite("coco/photos/large.jpg", np.zeros((size["height"], size["width"], 3), np.uint8))
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    caplog.set_level(logging.INFO, "posenet")
+    data = prepare("coco/chairs.json", SETTINGS)
+    with Store(data.folder / "data" / "train.h5") as store:
+        assert count_background(store) == 1
+    assert any(
+        "train.h5 of 8 images with 14 objects, 1 made smaller, 1 without annotations" in t for t in caplog.messages
+    )
+
+
+def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
+    content["categories"].append(content["categories"][0] | {"id": 63, "name": "stool"})
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    prepare("coco/chairs.json", SETTINGS)
+    assert any(text.startswith("No keypoint has a left or right twin") for text in caplog.messages)
+    assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
+
+
+def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    result = train("coco/chairs.json", experiment="demo")
+    assert list(result.best) == ["AP"]
+    assert f"Annotated people beside those found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
+    assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
+
+
+def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    train("coco/chairs.json", "train.evaluate_every=1")  # the AP stays 0, so that the first epoch is the best
+    assert len(list((RUN / "pictures").iterdir())) == 2
+    assert f"Annotated people beside those found: {RUN}/pictures/epoch_0001.jpg" in caplog.messages
+
+
+def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture) -> None:
+    pretrained = train("coco/chairs.json").folder / "last.pth"
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"][0] |= {"keypoints": NAMES[:4], "skeleton": [[1, 2], [1, 3], [2, 4]]}
+    for entry in content["annotations"]:
+        entry["keypoints"] = entry["keypoints"][:12]
+        entry["num_keypoints"] = sum(value > 0 for value in entry["keypoints"][2::3])
+    Path("coco/seats.json").write_text(json.dumps(content))
+    caplog.set_level(logging.INFO, "posenet")
+    others = [pair for pair in SETTINGS if not pair.startswith("model.")]
+    result = posenet.train("coco/seats.json", [*others, f"train.weights={pretrained}"], progress=False)
+    assert result.finished and result.folder == Path("checkpoints/seats")
+    text = "\n".join(caplog.messages)
+    assert f"Experiment tiny, for a CPU, with the network of {pretrained}; --config" in text
+    assert re.search(rf"Fine-tuning. {pretrained}: loaded \d+ tensors\n  other shape \d+: .*heads", text)
 
 
 def test_a_run_with_other_data_is_not_continued() -> None:

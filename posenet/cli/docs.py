@@ -1,0 +1,54 @@
+"""List the pages of the documentation, which are part of every installation, or print one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from importlib import metadata
+from pathlib import Path
+
+import posenet
+from posenet.cli.logging_setup import print_message
+from posenet.errors import ConfigError
+from posenet.files import read_input, write_atomically
+
+INSTALLED_PAGE = "share/doc/simplepose/docs/start.md"
+"""Where setup.cfg installs the first page."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the name of the page."""
+    parser.add_argument("page", nargs="?", help="page to print, such as start; by default, all pages are listed")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the page as it is, or the names and the titles of all pages and their folder."""
+    folder = _find_pages()
+    pages = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.md"))}
+    if args.page is None:
+        width = max(map(len, pages))
+        for name, path in pages.items():
+            title = read_input(path).decode().partition("\n")[0].lstrip("# ")
+            print_message(f"{name:<{width}}  {title}")
+        print_message(f"posenet docs PAGE prints one; they are in {folder}")
+        return
+    name = args.page.removeprefix("docs/").removesuffix(".md")
+    if name not in pages:
+        similar = difflib.get_close_matches(name, pages, n=1)
+        suggestion = f"did you mean {similar[0]}? " if similar else ""
+        raise ConfigError(f"there is no page {args.page}; {suggestion}posenet docs lists all")
+    write_atomically("-", read_input(pages[name]))
+
+
+def _find_pages() -> Path:
+    """The folder of the pages: that of the checkout, or that of the installation."""
+    pages = [Path(posenet.__file__).parent.parent / "docs" / "start.md"]
+    try:
+        files = metadata.files("simplepose") or []
+    except metadata.PackageNotFoundError:  # a folder on the path of Python
+        files = []
+    pages += [Path(str(file.locate())) for file in files if file.match(INSTALLED_PAGE)]
+    for page in pages:
+        if page.is_file():
+            return page.resolve().parent
+    raise ConfigError("this installation of posenet has no pages; install it from a wheel or a checkout")
