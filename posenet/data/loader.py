@@ -105,10 +105,11 @@ class _Sender:
 
     def _free_block(self, size: int) -> Tensor:
         """A block of ``size`` bytes or more that holds no batch on its way."""
-        self._blocks = [block for block in self._blocks if block[0] or len(block) >= size]
-        for block in self._blocks:
-            if not block[0]:
+        free = [block for block in self._blocks if not block[0]]  # once, since the main process changes it meanwhile
+        for block in free:
+            if len(block) >= size:
                 return block
+        self._blocks = [block for block in self._blocks if not any(block is other for other in free)]
         self._blocks.append(torch.zeros(size, dtype=torch.uint8).share_memory_())  # type: ignore[no-untyped-call]
         return self._blocks[-1]
 
