@@ -136,7 +136,7 @@ def _require_same_keypoints(first: AnnotationFile, other: AnnotationFile) -> Non
     if len(names) > 1:
         raise DataError(
             f"{first.path} and {other.path} have categories with different keypoints; train one network on both "
-            "without merging them: docs/custom_data.md, several data sets"
+            "without merging them (posenet docs custom_data)"
         )
 
 
