@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from posenet.data.loader import Batch
 from posenet.settings import MAP_STRIDE, Config
 
-MATMUL_SIDE = {"cpu": 2048}
+MATMUL_SIDE = {"cpu": 1024}
 """Rows and columns of the matrices whose product is the limit of a device; 8192 for other types of devices."""
 SHORTEST_RUN = 0.02
 """Seconds that one timed run takes at least: a faster task is repeated within it."""
