@@ -73,6 +73,7 @@ def make_combinations(folder: Path, oldest_python: str, python312: str, python31
     }
     for name, (python, constraints) in environments.items():
         combinations[name] = {"VENV": str(folder / name), "PYTHON": python, "CONSTRAINTS": str(constraints)}
+    combinations["oldest"]["POSENET_SIMDEV"] = ""  # the simulated device is written for the C++ of a newer PyTorch
     return combinations
 
 
