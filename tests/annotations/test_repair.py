@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.rules import fix_annotations, lint_annotations
+from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
@@ -117,6 +117,14 @@ def test_ids_that_are_names_become_free_numbers_in_references_too(tmp_path: Path
     numbers = {image["file_name"]: image["id"] for image in fixed["images"]}
     assert list(numbers.values()) == [3, 2, 4]
     assert [entry["image_id"] for entry in fixed["annotations"]] == [3, 3, 2, 2, 4, 4, 4]
+
+
+@pytest.mark.parametrize("number", [None, 10], ids=["missing", "repeated"])
+def test_lint_names_the_repair_of_ids_of_annotations(tmp_path: Path, number: int | None) -> None:
+    content = valid_document()
+    content["annotations"][1]["id"] = number
+    path = write_annotations(tmp_path / "a.json", content)
+    assert "after posenet annotations fix has repaired" in describe_errors(path, lint_annotations(path))
 
 
 def test_repeated_ids_are_renumbered_unless_something_refers_to_them(tmp_path: Path) -> None:
