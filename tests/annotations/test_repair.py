@@ -410,6 +410,16 @@ def test_files_that_cannot_be_used_are_left_out_with_their_people(tmp_path: Path
         fix(tmp_path, content, images=folder, drop=True)
 
 
+def test_an_image_whose_people_are_all_left_out_does_not_count_as_one_of_nobody(tmp_path: Path) -> None:
+    content = valid_document()
+    for entry in content["annotations"][:2]:
+        entry["iscrowd"] = "no"
+    del content["annotations"][2:4]
+    fixed, fixes = fix(tmp_path, content, drop=True)
+    assert fixes == {"crowd-flag": 2}
+    assert [image["id"] for image in fixed["images"]] == [2, 3]  # 2 was without people before
+
+
 def test_a_fault_of_the_whole_file_is_not_left_out_in_part(tmp_path: Path) -> None:
     """In images that were made smaller, the keypoints inside are wrong, too."""
     content = valid_document()
