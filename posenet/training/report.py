@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from posenet.data.store import count_background
 from posenet.devices.device import peak_memory, total_memory
 from posenet.devices.runtime import Runtime
 from posenet.messages import pluralize
@@ -46,7 +47,8 @@ def describe_run(run: Run) -> str:
     """The network, the data, the length and the folder of a run."""
     config, data = run.config, run.data
     model = config.model
-    samples = data.train.num_images if config.data.framing == "image" else len(data.train)
+    num_images = data.train.num_images - count_background(data.train)
+    samples = num_images if config.data.framing == "image" else len(data.train)
     length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
     validation = "; data.val is not set: no validation loss" if data.val is None else ""
     if run.coco_validation is not None:
