@@ -181,8 +181,13 @@ def lint_annotations(
     return sorted(findings.values(), key=lambda finding: finding.severity)
 
 
-def describe_errors(path: str | Path, findings: Sequence[Finding], is_repaired: bool = False) -> str:
-    """The errors among the findings of a file and the remedy, in one line; empty if there are none."""
+def describe_errors(
+    path: str | Path, findings: Sequence[Finding], is_repaired: bool = False, is_dropped: bool = False
+) -> str:
+    """The errors among the findings of a file and the remedy, in one line; empty if there are none.
+
+    ``is_repaired``, ``is_dropped``: the file is what ``fix_annotations`` has left, also with ``drop``.
+    """
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if not errors:
         return ""
@@ -190,7 +195,7 @@ def describe_errors(path: str | Path, findings: Sequence[Finding], is_repaired: 
     remedy = "fix them as the findings describe"
     if not is_repaired and any(code in errors for code in repairable(findings)):
         remedy += ", after posenet annotations fix has repaired what it can"
-    if can_drop(findings):
+    if not is_dropped and can_drop(findings):
         remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
     return f"{path} has {found} ({', '.join(errors)}); {remedy}"
 

@@ -439,6 +439,12 @@ def test_the_tool_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.Captur
     assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--drop"]) == 0
     shown = capsys.readouterr().out
     assert "left out 1: annotations without x, y, visibility for every keypoint of their category: 11\n" in shown
+    content = valid_document()
+    for image in content["images"]:
+        image.update(width=75)  # too many keypoints are outside now
+    path = write_annotations(tmp_path / "b.json", content)
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--drop"]) == 2
+    assert "--drop" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)
