@@ -76,7 +76,12 @@ def pair_by_flip_idx(names: Sequence[str], flip_idx: object) -> tuple[Pair, ...]
 
 def lacks_sides(file: AnnotationFile) -> list[None]:
     """Whether no keypoint of some category has a twin; one item for each list of names."""
-    return [None for names in file.groups_of_names() if not _pairs_of(file, names)]
+    names_with_flip_idx = {
+        category.keypoints
+        for category in file.parsed_categories
+        if file.skeleton is None and pair_by_flip_idx(category.keypoints or (), category.flip_idx)
+    }
+    return [None for names in file.groups_of_names() if not _pairs_of(file, names) and names not in names_with_flip_idx]
 
 
 def contradicting_pairs(file: AnnotationFile) -> list[str]:

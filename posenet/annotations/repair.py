@@ -296,8 +296,12 @@ def _id_text(value: Any) -> str:
 
 
 def drop_annotations(file: AnnotationFile, rows: Iterable[int]) -> None:
+    """Leave out annotations, and their images where no other is left: they would count as images that show nobody."""
     gone = set(rows)
+    emptied = {_id_text(file.annotations[row].get("image_id")) for row in gone}
     file.annotations[:] = [entry for row, entry in enumerate(file.annotations) if row not in gone]
+    emptied -= {_id_text(entry.get("image_id")) for entry in file.annotations}
+    file.images[:] = [entry for entry in file.images if _id_text(entry.get("id")) not in emptied]
 
 
 def drop_keypoints(file: AnnotationFile, rows: Iterable[int]) -> None:

@@ -58,7 +58,10 @@ SHOWN_NAMES = 3
 SHOWN_CHARACTERS = 1000
 """Length of these places, at most."""
 BOX_MARGIN = 1.5
-"""A box that ends beyond this many image widths or heights is probably written as two corners."""
+"""A box that ends beyond this many image widths or heights is wrong."""
+CORNER_MARGIN = 1.1
+"""A box that is written as two corners is recognised if x, y, width, height would end beyond this many image widths or
+heights, as in more than half of COCO's people. Some tools do not cut boxes off at the border, but they end before."""
 FAR = 1.0
 """Distance from the box, relative to its longer side, from which a keypoint is reported."""
 OUTSIDE_BOX = 0.1
@@ -178,8 +181,13 @@ def lint_annotations(
     return sorted(findings.values(), key=lambda finding: finding.severity)
 
 
-def describe_errors(path: str | Path, findings: Sequence[Finding], is_repaired: bool = False) -> str:
-    """The errors among the findings of a file and the remedy, in one line; empty if there are none."""
+def describe_errors(
+    path: str | Path, findings: Sequence[Finding], is_repaired: bool = False, is_dropped: bool = False
+) -> str:
+    """The errors among the findings of a file and the remedy, in one line; empty if there are none.
+
+    ``is_repaired``, ``is_dropped``: the file is what ``fix_annotations`` has left, also with ``drop``.
+    """
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if not errors:
         return ""
@@ -187,7 +195,7 @@ def describe_errors(path: str | Path, findings: Sequence[Finding], is_repaired: 
     remedy = "fix them as the findings describe"
     if not is_repaired and any(code in errors for code in repairable(findings)):
         remedy += ", after posenet annotations fix has repaired what it can"
-    if any(rule.code in errors and rule.drop is not None for rule in RULES):
+    if not is_dropped and can_drop(findings):
         remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
     return f"{path} has {found} ({', '.join(errors)}); {remedy}"
 
@@ -196,6 +204,12 @@ def repairable(findings: Sequence[Finding]) -> list[str]:
     """The codes of the findings that ``fix_annotations`` repairs."""
     codes = {rule.code for rule in RULES if rule.repair is not None}
     return [finding.code for finding in findings if finding.code in codes]
+
+
+def can_drop(findings: Sequence[Finding]) -> bool:
+    """Whether ``fix_annotations`` with ``drop`` may leave out the places of an error among the findings."""
+    errors = {finding.code for finding in findings if finding.severity == "error"}
+    return any(rule.code in errors and rule.drop is not None for rule in RULES)
 
 
 def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) -> None:
@@ -259,7 +273,7 @@ def fix_annotations(
 
     file = parse()
     counts: Counter[str] = Counter()
-    for repair_one in (rule.repair for rule in RULES if rule.repair is not None):
+    for repair_one in dict.fromkeys(rule.repair for rule in RULES if rule.repair is not None):
         num_done = counts.total()
         repair_one(file, counts)
         if counts.total() > num_done:
@@ -352,6 +366,23 @@ def _box_outside(file: AnnotationFile) -> Mask:
     ends = file.boxes.values[:, :2] + file.boxes.values[:, 2:]
     limits = BOX_MARGIN * file.sizes_of_annotations[:, ::-1]
     return file.is_used & file.has_box & file.has_image & (ends > limits).any(axis=1)
+
+
+def _box_of_corners(file: AnnotationFile) -> Mask:
+    """The box is in the image and around the keypoints if it is two corners, and ends outside if it is not; all False
+    unless of many people."""
+    first, second = file.boxes.values[:, :2], file.boxes.values[:, 2:]
+    sizes = file.sizes_of_annotations[:, ::-1]
+    fits_corners = ((first >= -repair.EDGE_MARGIN) & (second > first) & (second <= sizes + repair.EDGE_MARGIN)).all(
+        axis=1
+    )
+    beyond = (
+        file.keypoints.values[..., :2] - second[:, None] > OUTSIDE_BOX * (second - first).max(axis=1)[:, None, None]
+    )
+    fits_corners &= ~(beyond.any(axis=2) & file.is_labelled).any(axis=1)
+    is_person = file.is_used & ~file.is_crowd & file.has_box & file.has_image
+    ends_outside = (first + second > CORNER_MARGIN * sizes).any(axis=1)
+    return _if_many(is_person & fits_corners & ends_outside, is_person)
 
 
 def _wrong_count(file: AnnotationFile) -> Mask:
@@ -485,9 +516,9 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "image-id", "images without a whole number as id", "number the images: 1, 2, 3 ...",
          lambda file: ~file.image_ids.is_whole, "images", repair.number_ids, repair.drop_images),
     Rule("error", "category-id", "categories without a whole number as id", "number the categories: 1, 2, 3 ...",
-         lambda file: ~file.category_ids.is_whole, "categories"),
+         lambda file: ~file.category_ids.is_whole, "categories", repair.number_ids),
     Rule("error", "annotation-id", "annotations without a whole number as id", "number the annotations: 1, 2, 3 ...",
-         lambda file: ~file.annotation_ids.is_whole),
+         lambda file: ~file.annotation_ids.is_whole, repair=repair.number_ids),
     Rule("error", "duplicate-image-id", "image ids that appear more than once",
          "give different images different ids, and delete copies of the same one",
          lambda file: file.image_ids.is_repeated, "images", drop=repair.drop_images),
@@ -496,7 +527,7 @@ RULES: tuple[Rule, ...] = (
          lambda file: file.category_ids.is_repeated, "categories"),
     Rule("error", "duplicate-annotation-id", "annotation ids that appear more than once",
          "give different annotations different ids, and delete copies of the same one",
-         lambda file: file.annotation_ids.is_repeated),
+         lambda file: file.annotation_ids.is_repeated, repair=repair.number_ids),
 
     # Images and their files
     Rule("error", "file-name", "images without a file name in the image folder",
@@ -622,9 +653,13 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "empty-box", "boxes without a width or a height",
          "write bbox as x, y, width, height, not as two corners", _empty_box, drop=repair.drop_annotations,
          tolerance=FEW),
+    Rule("error", "box-corners", "boxes that end outside their image, but are inside if they are two corners",
+         "write bbox as x, y, width, height, not as two corners: subtract x and y from the other corner",
+         _box_of_corners),
     Rule("error", "box-outside", "boxes that reach far beyond their image",
-         "write bbox as x, y, width, height, not as two corners",
-         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
+         "write bbox as x, y, width, height, in pixels of the image",
+         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE,
+         unless=("box-corners",)),
     Rule("error", "box-elsewhere", "annotations with most labelled keypoints outside their own box",
          "write keypoints and bbox in pixels of the same image, keypoints as x, y, visibility, and bbox as x, y of the "
          "upper left corner, width, height",

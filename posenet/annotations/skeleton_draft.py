@@ -90,7 +90,8 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
     A log message names the latter. ``DataError`` if the file or its categories cannot be used.
     """
     file = AnnotationFile.read(annotations, required=[])
-    if any(category.keypoints in (COCO.file_names, ()) for category in file.parsed_categories) or not file.categories:
+    names = {category.keypoints for category in file.parsed_categories if category.keypoints}
+    if COCO.file_names in names or not names:
         return COCO
     skeleton = draft_skeleton(annotations).skeleton
     _log.warning(

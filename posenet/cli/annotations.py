@@ -169,10 +169,10 @@ def _fix(args: argparse.Namespace) -> None:
     if not any(repairs):
         print_message("nothing to repair", file=messages)
     print_message(f"wrote {args.output}", file=messages)
-    _print_findings(args, args.output, is_repaired=True)
+    _print_findings(args, args.output, is_repaired=True, is_dropped=args.drop)
 
 
-def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = False) -> None:
+def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = False, is_dropped: bool = False) -> None:
     """Print the findings of a file; ``DataError`` if there are errors among them."""
     if args.images is not None:
         require_image_folder(args.images)
@@ -185,7 +185,7 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
     else:
         for finding in findings:
             print_message(finding)
-    if errors := describe_errors(path, findings, is_repaired):
+    if errors := describe_errors(path, findings, is_repaired, is_dropped):
         raise DataError(errors)
     if not args.json:
         warnings = pluralize(len(findings), "kind of warning", "kinds of warnings") if findings else "no warnings"

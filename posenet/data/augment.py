@@ -166,7 +166,7 @@ def warp_image(
 
 
 def cover_square(image: np.ndarray, cutout: tuple[float, float, float]) -> None:
-    """Cover a square of an (H, W, 3) image with the colour of its surroundings; see ``Augmentation.cutout``.
+    """Cover a square of an (H, W, 3) network input with the colour outside the image; see ``Augmentation.cutout``.
 
     The keypoints in it stay labelled, so that the network learns to tell where hidden keypoints are.
     """

@@ -185,6 +185,10 @@ def build_store(
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
     """
     start = time.perf_counter()
+    if max_side < 0:
+        raise DataError(
+            f"max_side is {max_side}; give the longest side in pixels, or 0 to store all images as they are"
+        )
     output = Path(output)
     _check_output(resolve_link(output), overwrite)
     folder = Path(images)

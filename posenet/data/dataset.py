@@ -228,8 +228,10 @@ def load_transform(name: str) -> Transform | None:
     module, _, function = name.partition(":")
     try:
         transform: Transform = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"data.transform={name} cannot be loaded ({error}); give module:function") from error
+    if not callable(transform):
+        raise ConfigError(f"data.transform={name} is not a function; give module:function")
     return transform
 
 

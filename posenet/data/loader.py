@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import warnings
 import weakref
 from collections import deque
@@ -168,12 +169,33 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_worker_processes.clear)
 
 
+@contextlib.contextmanager
+def _without_sigchld_handler() -> Iterator[None]:
+    """Remove the signal handler with which PyTorch reports the death of a worker; the loader notices it without that.
+
+    The handler raises an error wherever the main process is, perhaps in the middle of a step or a checkpoint, or while
+    ``_end_workers`` ends the others.
+    """
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    if _is_of_torch(signal.getsignal(signal.SIGCHLD)):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None or _is_of_torch(before) else before)
+
+
+def _is_of_torch(handler: object) -> bool:
+    return str(getattr(handler, "__module__", "")).startswith("torch.")
+
+
 class _Loader(DataLoader[Batch]):
     """A loader whose workers end with this process, also if a loop over it is left early."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # PyTorch's type is a private class
         others = set(multiprocessing.active_children())
-        batches = super().__iter__()
+        with _without_sigchld_handler():
+            batches = super().__iter__()
         started = set(multiprocessing.active_children()) - others
         _worker_processes.update(process for process in started if process.daemon)
         return batches

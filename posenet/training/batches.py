@@ -12,7 +12,6 @@ import logging
 import math
 import multiprocessing
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import wait
@@ -116,7 +115,6 @@ class RestartingLoader:
         others = set(multiprocessing.active_children()) - set(self._workers)
         batches: Iterator[Batch] = iter(self._loader)
         self._workers = [process for process in multiprocessing.active_children() if process not in others]
-        _remove_sigchld_handler()
         return batches
 
     def _status_of_dead_worker(self) -> int | None:
@@ -129,18 +127,6 @@ class RestartingLoader:
             if worker.sentinel in ended:
                 worker.join(timeout=1.0)
         return next((worker.exitcode for worker in self._workers if worker.exitcode is not None), None)
-
-
-def _remove_sigchld_handler() -> None:
-    """Remove the signal handler with which PyTorch reports the death of a worker; the loader notices it without that.
-
-    The handler raises an error wherever the main process is, perhaps in the middle of a step or a checkpoint.
-    """
-    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
-        return
-    handler = signal.getsignal(signal.SIGCHLD)
-    if getattr(handler, "__module__", "").startswith("torch."):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 class StepBatches:

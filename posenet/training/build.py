@@ -133,7 +133,7 @@ def build_run(
     bad_steps = BadStepPolicy(config.guard)
     set_losses = DataSetLosses(data.train.names, runtime) if len(data.train.names) > 1 else None
     step = TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm, set_losses)
-    batches = make_step_batches(config, data.train, runtime)
+    batches = runtime.run_on_all(lambda: make_step_batches(config, data.train, runtime))
     step_size = config.train.batch_size * runtime.world_size * config.optim.accumulate
     if step_size > batches.samples_per_epoch:
         _log.warning(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from posenet.data.store import count_background
 from posenet.devices.device import peak_memory, total_memory
 from posenet.devices.runtime import Runtime
 from posenet.messages import pluralize
@@ -46,7 +47,8 @@ def describe_run(run: Run) -> str:
     """The network, the data, the length and the folder of a run."""
     config, data = run.config, run.data
     model = config.model
-    samples = data.train.num_images if config.data.framing == "image" else len(data.train)
+    num_images = data.train.num_images - count_background(data.train)
+    samples = num_images if config.data.framing == "image" else len(data.train)
     length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
     validation = "; data.val is not set: no validation loss" if data.val is None else ""
     if run.coco_validation is not None:
@@ -77,12 +79,16 @@ def _num_parameters(run: Run) -> int:
 
 
 class Report:
-    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks."""
+    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks.
 
-    def __init__(self, run: Run, callbacks: CallbackList, max_steps: int) -> None:
+    ``says_next``: the last line names the next command.
+    """
+
+    def __init__(self, run: Run, callbacks: CallbackList, max_steps: int, says_next: bool) -> None:
         self.run = run
         self.callbacks = callbacks
         self.max_steps = max_steps
+        self.says_next = says_next
         self._epoch_began = time.monotonic(), run.progress.total_steps
 
     def epoch_bar(self) -> tqdm[Any]:
@@ -165,12 +171,12 @@ class Report:
         return f"{took}, {tqdm.format_interval(seconds / share * left)} left" if left and share else took
 
     def end(self, why: str) -> None:
-        """Report why the run has ended, its best score, the checkpoint to use, and the next command."""
+        """Report why the run has ended, its best score, and the checkpoint to use."""
         folder = self.run.folder
         scores = [f"{name} {score:.4f}" for name, score in self.run.progress.best_score.items()]
         best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
-        checkpoint = folder.best if scores else folder.last
-        _log.info("%s. %s; next: posenet predict IMAGES --checkpoint %s", why, best, checkpoint)
+        command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"
+        _log.info("%s. %s%s", why, best, f"; next: {command}" if self.says_next else "")
 
     def _memory(self) -> dict[str, float]:
         """The most memory of the device that tensors had so far, in GiB, and its share; empty if it does not tell."""

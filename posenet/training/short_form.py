@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeGuard
 from posenet.annotations.coco import read_document, select_sections, write_output
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose
-from posenet.annotations.rules import lint_annotations, repairable
+from posenet.annotations.rules import can_drop, lint_annotations, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
 from posenet.checkpoints.named import find_weights
@@ -126,6 +126,11 @@ def prepare(
     else:
         settings = load_config(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
+    if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
+        raise ConfigError(
+            "with annotations, the skeleton is drafted, not that of the experiment; name a file with --set "
+            "model.skeleton=FILE.toml"
+        )
     exif_frame = settings.data.exif_frame
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / _name_of_run(Path(source)))
     refuse_run_in_use(folder)
@@ -150,9 +155,11 @@ def prepare(
         is_drafted = str(skeleton) == BUILT_IN or skeleton.exists()
         if "model.skeleton" in pairs and not is_drafted:
             raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
-        is_new = not state.exists() or read_input(state) != _checksum([train, val_part], skeleton, exif_frame)
+        stores = files / "train.h5", files / "val.h5"
+        is_same = state.exists() and read_input(state) == _checksum([train, val_part], skeleton, exif_frame)
+        is_new = not (is_same and all(path.exists() for path in stores))
         if is_new:
-            if is_started:
+            if is_started and not is_same:
                 _log.warning("The data have changed since the run in %s began: it goes on with the new ones", folder)
             state.unlink(missing_ok=True)
             for part in filter(None, (train, val_part)):
@@ -163,15 +170,15 @@ def prepare(
         if val_part is None:
             train, val_part = _split(train, files)
         if is_new:
-            _build(train, files / "train.h5", skeleton, exif_frame)
-            _build(val_part, files / "val.h5", skeleton, exif_frame)
+            for part, store in zip((train, val_part), stores):
+                _build(part, store, skeleton, exif_frame)
             write_atomically(state, digest)
         else:
             _log.info("The data have not changed: using the stores and the skeleton in %s", files)
     values: dict[str, object] = {
         "checkpoint.path": folder,
-        "data.train": files / "train.h5",
-        "data.val": files / "val.h5",
+        "data.train": stores[0],
+        "data.val": stores[1],
         "data.val_images": val_part.images,
         "data.val_annotations": val_part.path,
         "model.skeleton": skeleton,
@@ -350,6 +357,9 @@ def _check(part: _Part, skeleton: Skeleton | None, exif_frame: ExifFrame) -> Non
     fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
     codes = ", ".join(repairable(findings))
     repairs = f"; {fix} repairs what the files determine of {codes}, and {REPAIRED} takes its place" if codes else ""
+    if can_drop(findings):
+        command = "--drop" if codes else f"{fix} --drop"
+        repairs += f"; {command} leaves out single entries that cannot be repaired"
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         for finding in errors:

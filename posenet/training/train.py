@@ -111,7 +111,7 @@ def train(
         raise ConfigError(
             "images, val, val_images and experiment belong to annotations; give these as the first argument"
         )
-    return _train(config, pairs, resume, restarted, **options)
+    return _train(config, pairs, resume, restarted=restarted, **options)
 
 
 def train_prepared(
@@ -129,7 +129,7 @@ def train_prepared(
     if not data.is_started:
         has_accelerator = select_device(device).type != "cpu"
         config, pairs = choose_experiment(data, overrides, experiment, has_accelerator)
-    result = train(config, pairs, resume=data.is_started, **options)
+    result = _train(config, pairs, data.is_started, says_next=False, **options)
     if result.finished or not (result.stopped or options.get("max_steps")):
         conclude(data, options.get("progress", True))
     return result
@@ -139,16 +139,18 @@ def _train(
     experiment: Config | str | Path | None,
     overrides: Sequence[str],
     resume: bool | str | Path,
-    restarted: bool,
     *,
-    warmup: bool,
-    max_steps: int,
-    profile: int,
-    callbacks: Sequence[TrainingCallback],
-    progress: bool,
-    runtime: Runtime,
+    restarted: bool = False,
+    warmup: bool = False,
+    max_steps: int = 0,
+    profile: int = 0,
+    callbacks: Sequence[TrainingCallback] = (),
+    progress: bool = True,
+    runtime: Runtime | None = None,
+    says_next: bool = True,
 ) -> TrainingResult:
-    """``train``, with an experiment and checked arguments."""
+    """``train``, with an experiment and checked arguments. ``says_next``: the last line names the next command."""
+    runtime = runtime or Runtime()
     with catch_stop_signals() as stop_requested, contextlib.ExitStack() as at_end:
         text_log = TextLog()
         if runtime.is_main:
@@ -196,7 +198,7 @@ def _train(
         # The loops over epochs and steps.
         num_profiled = profile if runtime.is_main else 0
         after_step = at_end.enter_context(profiled_steps(path, num_profiled, runtime.device))
-        loop = TrainingLoop(run, Report(run, logs, max_steps), stop_requested, max_steps, after_step)
+        loop = TrainingLoop(run, Report(run, logs, max_steps, says_next), stop_requested, max_steps, after_step)
         if checkpoint is not None and not checkpoint.is_last:
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory

@@ -17,6 +17,7 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, write_atomically
+from posenet.messages import truncate_for_message
 from posenet.settings import MAP_STRIDE
 
 if TYPE_CHECKING:
@@ -113,10 +114,17 @@ def read_log(path: Path) -> RunHistory:
 def write_curves(folder: Path, output: Path | None = None) -> Path:
     """Draw the curves of the run in ``folder`` to ``output``, or else to ``CURVES_FILE`` there; return the path.
 
-    ``DataError`` if the folder contains no run, ``ConfigError`` if matplotlib is missing or the format is unknown.
+    ``DataError`` if the folder contains no run, or a log that no run has written; ``ConfigError`` if matplotlib is
+    missing or the format is unknown.
     """
     path = folder / CURVES_FILE if output is None else output
-    figure = training_figure(read_log(folder / LOG_FILE), folder.resolve().name)
+    try:
+        figure = training_figure(read_log(folder / LOG_FILE), folder.resolve().name)
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        reason = truncate_for_message(error)
+        raise DataError(
+            f"{folder / LOG_FILE} has values that no run writes ({reason}); give the log of a run"
+        ) from error
     buffer = io.BytesIO()
     try:
         figure.savefig(buffer, format=path.suffix.lstrip(".").lower() or "none")

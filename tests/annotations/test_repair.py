@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.rules import fix_annotations, lint_annotations
+from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
@@ -117,6 +117,14 @@ def test_ids_that_are_names_become_free_numbers_in_references_too(tmp_path: Path
     numbers = {image["file_name"]: image["id"] for image in fixed["images"]}
     assert list(numbers.values()) == [3, 2, 4]
     assert [entry["image_id"] for entry in fixed["annotations"]] == [3, 3, 2, 2, 4, 4, 4]
+
+
+@pytest.mark.parametrize("number", [None, 10], ids=["missing", "repeated"])
+def test_lint_names_the_repair_of_ids_of_annotations(tmp_path: Path, number: int | None) -> None:
+    content = valid_document()
+    content["annotations"][1]["id"] = number
+    path = write_annotations(tmp_path / "a.json", content)
+    assert "after posenet annotations fix has repaired" in describe_errors(path, lint_annotations(path))
 
 
 def test_repeated_ids_are_renumbered_unless_something_refers_to_them(tmp_path: Path) -> None:
@@ -402,6 +410,16 @@ def test_files_that_cannot_be_used_are_left_out_with_their_people(tmp_path: Path
         fix(tmp_path, content, images=folder, drop=True)
 
 
+def test_an_image_whose_people_are_all_left_out_does_not_count_as_one_of_nobody(tmp_path: Path) -> None:
+    content = valid_document()
+    for entry in content["annotations"][:2]:
+        entry["iscrowd"] = "no"
+    del content["annotations"][2:4]
+    fixed, fixes = fix(tmp_path, content, drop=True)
+    assert fixes == {"crowd-flag": 2}
+    assert [image["id"] for image in fixed["images"]] == [2, 3]  # 2 was without people before
+
+
 def test_a_fault_of_the_whole_file_is_not_left_out_in_part(tmp_path: Path) -> None:
     """In images that were made smaller, the keypoints inside are wrong, too."""
     content = valid_document()
@@ -421,6 +439,12 @@ def test_the_tool_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.Captur
     assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--drop"]) == 0
     shown = capsys.readouterr().out
     assert "left out 1: annotations without x, y, visibility for every keypoint of their category: 11\n" in shown
+    content = valid_document()
+    for image in content["images"]:
+        image.update(width=75)  # too many keypoints are outside now
+    path = write_annotations(tmp_path / "b.json", content)
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--drop"]) == 2
+    assert "--drop" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)

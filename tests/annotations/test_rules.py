@@ -404,7 +404,7 @@ def write_boxes(convert: Callable[[float, float, float, float], list[float]]) ->
         (lambda d: transform(d, boxes=0.75), "keypoints outside their own box"),
         (lambda d: transform(d, keypoints=0.75, boxes=0.75), "outline and box are at different places"),
         (exchange_axes, "outside their image"),
-        (write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), "boxes that reach far beyond their image.*two corners"),
+        (write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), "but are inside if they are two corners.*; write bbox"),
         (write_boxes(lambda x, y, w, h: [x + w / 2, y + h / 2, w, h]), "keypoints outside their own box"),
         (lambda d: [i.update(width=i["height"], height=i["width"]) for i in d["images"]], "outside their image"),
     ],
@@ -420,6 +420,39 @@ def test_real_annotations_in_another_frame_are_refused(
     for reader in (read_annotations, lambda path: read_split(path, skeleton=COCO)):
         with pytest.raises(DataError, match=message):
             reader(path)
+
+
+def test_boxes_of_corners_that_end_near_the_image_are_an_error_and_boxes_that_are_not_cut_off_are_none(
+    coco_sample: Path, tmp_path: Path
+) -> None:
+    content = json.loads((coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text())
+    write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h])(content)
+    found = lint_annotations(write_annotations(tmp_path / "large.json", content))
+    assert not [finding for finding in found if finding.code.startswith("box")]
+
+    content = json.loads((coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text())
+    write_boxes(lambda x, y, w, h: [x, y, x + w, y + h])(content)
+    sizes = {image["id"]: (image["width"], image["height"]) for image in content["images"]}
+    content["annotations"] = [
+        entry
+        for entry in content["annotations"]
+        if all(
+            start + end <= 1.4 * side
+            for start, end, side in zip(entry["bbox"], entry["bbox"][2:], sizes[entry["image_id"]])
+        )
+    ]
+    path = write_annotations(tmp_path / "corners.json", content)
+    assert "box-corners" in {finding.code for finding in lint_annotations(path)}
+    with pytest.raises(DataError, match="are inside if they are two corners"):
+        read_annotations(path)
+
+
+def test_flip_idx_gives_keypoints_without_sides_in_their_names_their_sides(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        names = [f"k{index}" for index in range(len(NAMES))]
+        content["categories"][0].update(keypoints=names, flip_idx=[index ^ 1 for index in range(len(NAMES))])
+
+    assert "no-sides" not in codes(change)
 
 
 def test_people_who_reach_no_border_are_reported(coco_sample: Path, tmp_path: Path) -> None:

@@ -124,7 +124,9 @@ def test_temporary_files_of_a_killed_process_are_deleted_and_never_written_to(tm
         os.link(folder.best, tmp_path / f".{name}.pth.{os.getpid()}.tmp")
     (tmp_path / ".last.pth.1.tmp").write_bytes(b"PK\x03\x04 half")
     (tmp_path / ".best.pth.1.tmp").touch()
-    others = {tmp_path / ".weights.pth.1.tmp", tmp_path / ".best.pth.tmp"}  # of programs that use the folder, too
+    others = {
+        tmp_path / name for name in (".weights.pth.1.tmp", ".best.pth.tmp", ".best.pth.2.tmp")
+    }  # of programs that use the folder, too
     for path in others:
         path.write_bytes(b"half")
     save_steps(folder, 2)

@@ -153,6 +153,8 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
 def test_results_of_other_objects_need_no_skeleton(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images, chairs = write_chairs(tmp_path, "chairs", 3, seed=1)
     content = json.loads(chairs.read_text())
+    content["categories"].insert(0, {"id": 0, "name": "furniture"})  # as Roboflow writes it, without keypoints
+    write(chairs, content)
     results = [
         {"image_id": entry["image_id"], "category_id": 62, "keypoints": entry["keypoints"], "score": 0.9}
         for entry in content["annotations"]

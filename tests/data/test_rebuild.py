@@ -77,6 +77,11 @@ class TestMaxSide:
                     assert (mask != halved).mean() < 0.05
                 assert not record.decode_masks()[1][20, 60], "the crowd"
 
+    def test_a_negative_side_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="max_side is -1; give the longest side"):
+            build(write_photographs(tmp_path), tmp_path / "a.h5", max_side=-1)
+        assert not (tmp_path / "a.h5").exists()
+
     def test_images_that_are_not_larger_stay_as_they_are(self, tmp_path: Path) -> None:
         coco = write_photographs(tmp_path)
         assert build(coco, tmp_path / "a.h5", max_side=WIDTH).num_shrunk == 0

@@ -153,10 +153,14 @@ class TestOwnFunction:
             train_tiny(stores, tmp_path / "run", setting, "data.workers=1", max_steps=1)
         assert str(caught.value).startswith("data.transform returned image") and "\n" not in str(caught.value)
 
-    @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function"])
+    @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function", "..math:pi"])
     def test_a_name_of_nothing_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigError, match=f"data.transform={name} cannot be loaded .*; give module:function"):
             load_transform(name)
+
+    def test_a_name_of_something_else_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"data.transform=math:pi is not a function; give module:function"):
+            load_transform("math:pi")
 
     @pytest.mark.parametrize("name", ["module", "module:", "a b:c", "/tmp/file.py:change"])
     def test_a_setting_of_another_form_is_refused(self, name: str) -> None:

@@ -156,9 +156,11 @@ def test_a_run_whose_worker_is_killed_loses_and_repeats_nothing(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: signal.Signals
 ) -> None:
     """A worker ends itself by SIGALRM when a stop takes long, which is no news."""
+    others = set(multiprocessing.active_children())  # on a busy machine, a worker of an earlier test may still end
 
     def kill() -> None:
-        os.kill(multiprocessing.active_children()[0].pid, number)
+        worker = next(process for process in multiprocessing.active_children() if process not in others)
+        os.kill(worker.pid or 0, number)
 
     train_tiny(stores, tmp_path / "whole", ONE_EPOCH)
     with caplog.at_level(logging.WARNING):
@@ -166,5 +168,5 @@ def test_a_run_whose_worker_is_killed_loses_and_repeats_nothing(
     message = "a data worker was ended by SIGKILL; the workers are restarted and nothing is lost"
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warned == ([message] if number == signal.SIGKILL else [])
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= others
     assert find_differences(weights(tmp_path / "run"), weights(tmp_path / "whole")) == []

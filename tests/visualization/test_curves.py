@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -158,6 +159,21 @@ def test_a_log_of_a_resumed_run_is_read(run: Run) -> None:
     lines += [train_entry(10, loss=7.0), {"kind": "other", "step": 3}]
     history = read_log(run(*lines, name="resumed") / LOG_FILE)
     assert [(line["step"], line["loss"]) for line in history.train] == [(5, 2.0), (10, 7.0)]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"kind": "train"}, train_entry(20) | {"step": "20"}, train_entry(20, lr="x"), train_entry(20, terms=[["x"]])],
+    ids=["no step", "text", "rate", "terms"],
+)
+def test_entries_that_no_run_writes_are_one_line(
+    run: Run, entry: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(train_entry(10), entry, train_entry(30))
+    assert run_tool("plot", [str(folder), "--overwrite"]) == 2
+    assert re.search(
+        r"log.jsonl has values that no run writes \(.*\); give the log of a run\n$", capsys.readouterr().err
+    )
 
 
 def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:

@@ -11,7 +11,7 @@ the body part and t the part threshold, the pair has
     prefilter score  (mean of m at PREFILTER_POSITIONS - t) c               m in the nearest cell
     limb score       ((mean of m + second lowest m) / 2 - t) c              m at SAMPLE_POSITIONS, interpolated
 
-The limb score is computed for pairs with a prefilter score above 0. docs/decoder.md gives the reasons.
+The limb score is computed for pairs with a prefilter score above 0. docs/notes/decoder.md gives the reasons.
 
 Any number of people is found. Maps of noise have so many peaks and pairs that time and memory need a limit, which
 grows with the size of the maps: the strongest candidates of each keypoint are kept, so many that they have at most
