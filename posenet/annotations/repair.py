@@ -300,6 +300,16 @@ def drop_annotations(file: AnnotationFile, rows: Iterable[int]) -> None:
     file.annotations[:] = [entry for row, entry in enumerate(file.annotations) if row not in gone]
 
 
+def drop_emptied_images(file: AnnotationFile, with_annotations: Iterable[int]) -> list[str]:
+    """Leave out those of some images that have no annotation any more; return their names."""
+    present = {file.image_ids.values[row] for row in file.image_rows[file.has_image].tolist()}
+    gone = set(with_annotations) - present
+    rows = [row for row in np.flatnonzero(file.image_is_usable).tolist() if file.image_ids.values[row] in gone]
+    names = [file.file_names[row] for row in rows]
+    drop_images(file, rows)
+    return names
+
+
 def drop_keypoints(file: AnnotationFile, rows: Iterable[int]) -> None:
     """Leave out the keypoints of people, whose places the loss and the evaluation then ignore."""
     for row in rows:
