@@ -102,7 +102,8 @@ def import_label_studio(
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
     files = _index_files(Path(images))
     notes = Notes()
-    tasks_of: dict[Path, dict[str, list[tuple[str, list[_Person]]]]] = {}  # by the addresses of the images
+    # For every file the addresses in tasks that may mean it, each with the tasks that can mean no other file.
+    tasks_of: dict[Path, dict[str, list[tuple[str, list[_Person]]]]] = {}
     for number, task in enumerate(tasks, start=1):
         name = f"task {task.get('id', number)}"
         try:
@@ -112,12 +113,16 @@ def import_label_studio(
                 continue
             if len(found) != 1:
                 notes.add(_SEVERAL_IMAGES if found else _NO_IMAGE, name)
-                continue
-            [(file, address)] = found.items()
-            if not _has_annotated_shape(file, task):
-                notes.add(_OTHER_SHAPE, name)
+                # Several addresses: one of them may be that of the image which another task seems to mean.
+                found = found if len(set(found.values())) > 1 else {}
+                people_found = []
             else:
-                tasks_of.setdefault(file, {}).setdefault(address, []).append((name, people))
+                people_found = [(name, people)]
+            for file, address in found.items():
+                if _has_annotated_shape(file, task):
+                    tasks_of.setdefault(file, {}).setdefault(address, []).extend(people_found)
+                elif people_found:
+                    notes.add(_OTHER_SHAPE, name)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = to_single_line(f"{type(error).__name__}: {error}")
             notes.add(_DAMAGED, f"{name}: {reason}")
@@ -125,14 +130,11 @@ def import_label_studio(
                 raise DataError(f"{path}: {name} cannot be read ({reason}); export the project again") from error
     people_of: dict[Path, list[_Person]] = {}
     for file, by_address in tasks_of.items():
-        [(_, people), *others], *different = by_address.values()
-        if different:
-            for name, _ in chain.from_iterable(by_address.values()):
-                notes.add(_OTHER_IMAGE, name)
-            continue
-        people_of[file] = people
-        for name, _ in others:
-            notes.add(_SAME_IMAGE, name)
+        claims = list(chain.from_iterable(by_address.values()))
+        if len(by_address) == 1 and claims:
+            people_of[file] = claims.pop(0)[1]
+        for name, _ in claims:
+            notes.add(_SAME_IMAGE if len(by_address) == 1 else _OTHER_IMAGE, name)
     if not people_of:
         reasons = "; ".join(notes.lines()) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check --images")

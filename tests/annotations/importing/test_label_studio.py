@@ -271,11 +271,16 @@ def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: 
     found, _, notes = import_label_studio(path, images)
     assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
     assert len(notes) == 1 and "different images" in notes[0] and notes[0].endswith(": 2 (task 1, task 2)")
+    # A task that is left out for another reason may still be the one that means the file.
+    change(path, lambda tasks: tasks[1]["data"].update(other="000000000001.jpg"))
+    found, _, notes = import_label_studio(path, images)
+    assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
+    assert [note[note.rindex("(") :] for note in notes] == ["(task 2)", "(task 1)"]
 
 
 def test_a_task_of_two_images_is_left_out(tmp_path: Path) -> None:
     path, images = export(tmp_path)
-    change(path, lambda tasks: tasks[0]["data"].update(other="/data/upload/1/0123abcd-000000000002.jpg"))
+    change(path, lambda tasks: tasks[0]["data"].update(other=tasks[1]["data"]["image"]))
     found, _, notes = import_label_studio(path, images)
     assert [image["file_name"] for image in found["images"]] == ["000000000002.jpg"]
     assert len(notes) == 1 and "one of several files" in notes[0] and notes[0].endswith(": 1 (task 1)")
