@@ -296,12 +296,18 @@ def _id_text(value: Any) -> str:
 
 
 def drop_annotations(file: AnnotationFile, rows: Iterable[int]) -> None:
-    """Leave out annotations, and their images where no other is left: they would count as images that show nobody."""
     gone = set(rows)
-    emptied = {_id_text(file.annotations[row].get("image_id")) for row in gone}
     file.annotations[:] = [entry for row, entry in enumerate(file.annotations) if row not in gone]
-    emptied -= {_id_text(entry.get("image_id")) for entry in file.annotations}
-    file.images[:] = [entry for entry in file.images if _id_text(entry.get("id")) not in emptied]
+
+
+def drop_emptied_images(file: AnnotationFile, with_annotations: Iterable[int]) -> list[str]:
+    """Leave out those of some images that have no annotation any more; return their names."""
+    present = {file.image_ids.values[row] for row in file.image_rows[file.has_image].tolist()}
+    gone = set(with_annotations) - present
+    rows = [row for row in np.flatnonzero(file.image_is_usable).tolist() if file.image_ids.values[row] in gone]
+    names = [file.file_names[row] for row in rows]
+    drop_images(file, rows)
+    return names
 
 
 def drop_keypoints(file: AnnotationFile, rows: Iterable[int]) -> None:

@@ -278,12 +278,18 @@ def fix_annotations(
         repair_one(file, counts)
         if counts.total() > num_done:
             file = parse()
+    annotated = np.unique(file.image_rows[file.has_image])
+    with_people = [file.image_ids.values[row] for row in annotated.tolist()]
     left_out: list[Finding] = []
     for rule in RULES if drop else ():
         finding = rule.leave_out(file) if rule.severity == "error" else None
         if finding is not None:
             left_out.append(finding)
             file = parse()
+    # Training takes an image without annotations for one of nobody.
+    if emptied := repair.drop_emptied_images(file, with_people):
+        message = "images of which no annotation is left"
+        left_out.append(Finding("error", "emptied-image", message, "correct their annotations", emptied))
     if left_out and not (file.images and file.annotations):
         raise DataError(f"nothing of {path} would be left; the first reason is {left_out[0].summary}")
     write_output(output, json.dumps(document))

@@ -126,7 +126,8 @@ def _plan_axis(available: int, zoom: float, wanted: int) -> tuple[int, int]:
     ahead = 0 if zoom == 1 else 2  # cubic interpolation between cells depends on two more
     cells = min(available, math.ceil(wanted / zoom) + ahead)
     repeated = 0
-    while int((cells + repeated) * zoom) < wanted:
+    # OpenCV copies an image whose size would stay the same, and ignores the factor.
+    while int((cells + repeated) * zoom) < max(wanted, cells + repeated + (zoom > 1)):
         repeated += 1
     return cells, repeated
 

@@ -17,8 +17,8 @@ from posenet.training.compare_ranks import describe_file
 from posenet.training.run_settings import require_data
 
 _SEPARATE_SPLITS = (
-    "validation images are never trained on: build them from separate splits, or set data.allow_overlap=true to "
-    "overfit on purpose"
+    "validation images are never trained on: build them from separate splits (posenet annotations split --images keeps "
+    "copies together), or set data.allow_overlap=true to overfit on purpose"
 )
 
 _log = logging.getLogger(__name__)

@@ -162,3 +162,11 @@ def test_the_tools_say_what_they_have_written(tmp_path: Path, capsys: pytest.Cap
     assert run("split", path, "--output", train, val)[0] == 2
     assert run("subset", path, "--number", 3, "--output", path, "--overwrite")[0] == 2
     assert json.loads(path.read_text()) == many_images()
+
+
+def test_two_entries_of_one_file_are_not_put_in_two_parts(tmp_path: Path) -> None:
+    content = many_images(10)
+    content["images"][4]["file_name"] = "./" + content["images"][2]["file_name"]
+    path = write_annotations(tmp_path / "a.json", content)
+    with pytest.raises(DataError, match="several entries in images, .*: 000000000003.jpg; .*annotations lint"):
+        split_annotations(path, [0.5, 0.5])

@@ -410,14 +410,16 @@ def test_files_that_cannot_be_used_are_left_out_with_their_people(tmp_path: Path
         fix(tmp_path, content, images=folder, drop=True)
 
 
-def test_an_image_whose_people_are_all_left_out_does_not_count_as_one_of_nobody(tmp_path: Path) -> None:
+def test_an_image_whose_people_are_left_out_does_not_become_one_of_nobody(tmp_path: Path) -> None:
     content = valid_document()
+    content["images"].append(content["images"][0] | {"id": 4, "file_name": "nobody.jpg"})
     for entry in content["annotations"][:2]:
-        entry["iscrowd"] = "no"
-    del content["annotations"][2:4]
+        entry["category_id"] = 99
     fixed, fixes = fix(tmp_path, content, drop=True)
-    assert fixes == {"crowd-flag": 2}
-    assert [image["id"] for image in fixed["images"]] == [2, 3]  # 2 was without people before
+    assert fixes == {"no-such-category": 2, "emptied-image": 1}
+    assert [image["id"] for image in fixed["images"]] == [2, 3, 4]
+    assert len(fixed["annotations"]) == 5
+    assert fix(tmp_path, fixed, drop=True) == (fixed, {})
 
 
 def test_a_fault_of_the_whole_file_is_not_left_out_in_part(tmp_path: Path) -> None:

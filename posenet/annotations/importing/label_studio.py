@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -43,6 +44,7 @@ _OTHER_SHAPE = "tasks with another shape than the image of this name in the fold
 _NO_IMAGE = "tasks whose image is not in the folder, left out"
 _SEVERAL_IMAGES = "tasks whose image may be one of several files in the folder, left out: rename these files"
 _SAME_IMAGE = "tasks with the image of an earlier task, left out"
+_OTHER_IMAGE = "tasks with different images of which one file in the folder has the name, left out: rename the files"
 _DAMAGED = "tasks that cannot be read, left out"
 _UNANNOTATED = "tasks without an annotation, left out"
 _SEVERAL_ANNOTATIONS = "tasks with several annotations, of which the first is used"
@@ -100,7 +102,8 @@ def import_label_studio(
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
     files = _index_files(Path(images))
     notes = Notes()
-    people_of: dict[Path, list[_Person]] = {}
+    # For every file the addresses in tasks that may mean it, each with the tasks that can mean no other file.
+    tasks_of: dict[Path, dict[str, list[tuple[str, list[_Person]]]]] = {}
     for number, task in enumerate(tasks, start=1):
         name = f"task {task.get('id', number)}"
         try:
@@ -110,21 +113,32 @@ def import_label_studio(
                 continue
             if len(found) != 1:
                 notes.add(_SEVERAL_IMAGES if found else _NO_IMAGE, name)
-            elif not _has_annotated_shape(found[0], task):
-                notes.add(_OTHER_SHAPE, name)
-            elif found[0] in people_of:
-                notes.add(_SAME_IMAGE, name)
+                # Several addresses: one of them may be that of the image which another task seems to mean.
+                found = found if len(set(found.values())) > 1 else {}
+                people_found = []
             else:
-                people_of[found[0]] = people
+                people_found = [(name, people)]
+            for file, address in found.items():
+                if _has_annotated_shape(file, task):
+                    tasks_of.setdefault(file, {}).setdefault(address, []).extend(people_found)
+                elif people_found:
+                    notes.add(_OTHER_SHAPE, name)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = to_single_line(f"{type(error).__name__}: {error}")
             notes.add(_DAMAGED, f"{name}: {reason}")
             if not are_few(notes.count(_DAMAGED), len(tasks)):
                 raise DataError(f"{path}: {name} cannot be read ({reason}); export the project again") from error
+    people_of: dict[Path, list[_Person]] = {}
+    for file, by_address in tasks_of.items():
+        claims = list(chain.from_iterable(by_address.values()))
+        if len(by_address) == 1 and claims:
+            people_of[file] = claims.pop(0)[1]
+        for name, _ in claims:
+            notes.add(_SAME_IMAGE if len(by_address) == 1 else _OTHER_IMAGE, name)
     if not people_of:
         reasons = "; ".join(notes.lines()) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check --images")
-    num_lost = notes.count(_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE)
+    num_lost = notes.count(_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
     if num_lost > FEW_LOST * len(tasks):
         _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
     everybody = [person for people in people_of.values() for person in people]
@@ -152,19 +166,19 @@ def _uploaded_name(name: str) -> str:
     return re.sub(r"[^-\w.]", "", name.strip().replace(" ", "_"))
 
 
-def _find_files(data: Mapping[str, Any], files: Mapping[str, list[Path]]) -> list[Path]:
-    """The files that may be that of a task, whose data name it by a path or an address.
+def _find_files(data: Mapping[str, Any], files: Mapping[str, list[Path]]) -> dict[Path, str]:
+    """The files that may be that of a task, and the path or the address in its data that names each.
 
     Label Studio puts eight digits and a hyphen before the names of uploaded files.
     """
+    addresses: dict[Path, str] = {}
     for value in data.values():
         name = _file_name(value) if isinstance(value, str) else ""
         found = files.get(_uploaded_name(name), [])
         same = [path for path in found if path.name == name]
         found = same or found or files.get(_uploaded_name(re.sub(r"^[0-9a-f]{8}-", "", name)), [])
-        if found:
-            return found
-    return []
+        addresses |= dict.fromkeys(found, value)
+    return addresses
 
 
 def _file_name(value: str) -> str:

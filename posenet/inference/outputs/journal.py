@@ -21,7 +21,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from posenet.errors import DataError
-from posenet.files import OWN_LOCK, name_file_in_errors, write_atomically
+from posenet.files import OWN_LOCK, name_file_in_errors, remove_leftovers, write_atomically
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -159,6 +159,7 @@ class Journal:
             DataError: another process writes it, or it is of a run with other inputs or flags.
         """
         with _lock(self.path):
+            remove_leftovers(self.path)
             if resume and self.path.exists():
                 _read_header(self.path, run)
             else:

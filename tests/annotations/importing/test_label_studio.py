@@ -256,3 +256,31 @@ def test_a_task_of_an_image_of_another_shape_is_left_out(tmp_path: Path) -> None
     found, _, notes = import_label_studio(path, images)
     assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg"]
     assert len(notes) == 1 and "another shape" in notes[0] and notes[0].endswith(": 1 (task 2)")
+
+
+def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: Path) -> None:
+    """Two cameras name their photographs alike, and the folder has those of one camera."""
+    path, images = export(tmp_path, document([1, 2, 3], [person(number, number) for number in (1, 2, 3)]))
+
+    def edit(tasks: Any) -> None:
+        for task, camera in zip(tasks[:2], "ab"):
+            task["data"]["image"] = f"/data/local-files/?d={camera}/000000000002.jpg"
+        tasks[2]["data"] = {"page": "a.html"} | tasks[2]["data"]
+
+    change(path, edit)
+    found, _, notes = import_label_studio(path, images)
+    assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
+    assert len(notes) == 1 and "different images" in notes[0] and notes[0].endswith(": 2 (task 1, task 2)")
+    # A task that is left out for another reason may still be the one that means the file.
+    change(path, lambda tasks: tasks[1]["data"].update(other="000000000001.jpg"))
+    found, _, notes = import_label_studio(path, images)
+    assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
+    assert [note[note.rindex("(") :] for note in notes] == ["(task 2)", "(task 1)"]
+
+
+def test_a_task_of_two_images_is_left_out(tmp_path: Path) -> None:
+    path, images = export(tmp_path)
+    change(path, lambda tasks: tasks[0]["data"].update(other=tasks[1]["data"]["image"]))
+    found, _, notes = import_label_studio(path, images)
+    assert [image["file_name"] for image in found["images"]] == ["000000000002.jpg"]
+    assert len(notes) == 1 and "one of several files" in notes[0] and notes[0].endswith(": 1 (task 1)")

@@ -50,3 +50,10 @@ def test_a_line_that_the_program_cannot_have_written_ends_the_journal(tmp_path: 
         # A block counts as complete when another one follows.
         assert list(journal.replay()) == [] and journal.next_block == 0
     assert path.read_text() == header + "\n"
+
+
+def test_temporary_files_that_a_killed_run_has_left_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".a.progress.7.tmp").touch()
+    with new_journal(tmp_path / "a.progress").open({}, [], resume=True):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["a.progress"]
