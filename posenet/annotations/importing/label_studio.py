@@ -24,7 +24,7 @@ from posenet.annotations.coco import read_document
 from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
 from posenet.errors import DataError
 from posenet.images import find_images, read_header
-from posenet.messages import to_single_line, truncate_for_message
+from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
 NO_RECTANGLE = "person"
@@ -128,6 +128,11 @@ def import_label_studio(
     if num_lost > FEW_LOST * len(tasks):
         _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
     everybody = [person for people in people_of.values() for person in people]
+    if not any(person.points for person in everybody):
+        raise DataError(
+            f"{path} has no keypoint in any of {pluralize(len(tasks), 'task')}; label keypoints (KeyPointLabels) in "
+            "Label Studio, submit the annotations, and export the project again as JSON"
+        )
     names = _keypoint_names(everybody, keypoints)
     for name in (name for person in everybody for name in person.points if name not in names):
         notes.add(_OTHER_NAMES, name)

@@ -15,6 +15,7 @@ from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
+from posenet.training.short_form import prepare
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.other_formats import write_label_studio_json
@@ -220,6 +221,22 @@ def test_no_image_found_says_why_and_the_tool_needs_a_folder(
         import_label_studio(path, images)
     assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "b.json")]) == 2
     assert "--images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", [0, 1], ids=["nothing", "only a rectangle"])
+def test_an_export_without_keypoints_is_refused_with_the_remedy(tmp_path: Path, kept: int) -> None:
+    path, images = export(tmp_path)
+
+    def empty(tasks: Any) -> None:
+        for task in tasks:
+            del task["annotations"][0]["result"][kept:]
+
+    change(path, empty)
+    message = rf"{path.name} has no keypoint in any of 2 tasks; label keypoints .* and export the project again"
+    with pytest.raises(DataError, match=message):
+        import_label_studio(path, images)
+    with pytest.raises(DataError, match=message):
+        prepare(path, [f"checkpoint.path={tmp_path / 'run'}"], images=images)
 
 
 def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
