@@ -221,8 +221,8 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
         print_message(note, file=messages)
     if document["annotations"]:
         print_message(
-            f"areas are estimated as {SHARE_OF_BOX} of the boxes, {SHARE_OF_KEYPOINT_BOX} of those around the keypoints, "
-            "the medians of COCO's people: whole boxes make the AP too high",
+            f"areas are estimated as {SHARE_OF_BOX} of the boxes, {SHARE_OF_KEYPOINT_BOX} of those around the "
+            "keypoints, the medians of COCO's people: whole boxes make the AP too high",
             file=messages,
         )
     print_message(f"wrote {output}; its images are in {folder}", file=messages)
