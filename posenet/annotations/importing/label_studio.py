@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 
 from posenet.annotations.coco import read_document
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
+from posenet.annotations.importing.imported import FEW, ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
 from posenet.errors import DataError
 from posenet.images import find_images, read_header
 from posenet.messages import pluralize, to_single_line, truncate_for_message
@@ -127,6 +127,13 @@ def import_label_studio(
     num_lost = notes.count(_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE)
     if num_lost > FEW_LOST * len(tasks):
         _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
+    repeated = dict.fromkeys(notes.names(_REPEATED))  # each task once
+    if len(repeated) > max(1, FEW * len(tasks)):
+        raise DataError(
+            f"{path} has objects with the same keypoint twice in {len(repeated)} of {pluralize(len(tasks), 'task')} "
+            f"({next(iter(repeated))}, for example): which keypoints belong together is not known; draw a rectangle "
+            "around each object in Label Studio, and export the project again"
+        )
     everybody = [person for people in people_of.values() for person in people]
     if not any(person.points for person in everybody):
         raise DataError(

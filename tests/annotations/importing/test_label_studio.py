@@ -93,6 +93,29 @@ def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path
     assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
 
 
+@pytest.mark.parametrize("kept", [1, 2])
+def test_several_objects_without_rectangles_are_refused(tmp_path: Path, kept: int) -> None:
+    """Their keypoints cannot be told apart: one of them would be trained as background."""
+    people = [
+        person(2 * number + second, number, (10 + 80 * second, 20, 50, 60)) for number in (1, 2) for second in (0, 1)
+    ]
+    path, images = export(tmp_path, document([1, 2, 3], [*people, person(9, 3)]), parents=False)
+
+    def leave_out_rectangles(tasks: list[dict[str, Any]]) -> None:
+        for task in tasks[:kept]:
+            regions = task["annotations"][0]["result"]
+            regions[:] = [region for region in regions if region["type"] != "rectanglelabels"]
+
+    change(path, leave_out_rectangles)
+    if kept == 1:
+        [note] = import_label_studio(path, images).notes
+        assert "has already" in note and ": 17 (task 1, " in note
+        return
+    message = r"the same keypoint twice in 2 of 3 tasks \(task 1, for example\): .* draw a rectangle around each object"
+    with pytest.raises(DataError, match=message):
+        import_label_studio(path, images)
+
+
 def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path) -> None:
     content = document([1], [person(1, 1)])
     path, images = export(tmp_path, content, parents=False)
