@@ -8,9 +8,10 @@ After a change, the columns of the file are outdated. No keypoint is ever added.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import cv2
@@ -107,15 +108,38 @@ def merge_images_of_a_file(file: AnnotationFile, fixes: Counter[str]) -> None:
 def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Shorten the paths of missing files to their longest end that is a file in the folder, with / between its parts.
 
-    Labelling tools write paths on their server, or relative to another folder. If two images would get the same file,
-    both stay as they are.
+    Labelling tools write paths on their server, or relative to another folder. If no end is a file, one that differs
+    from a single file in upper and lower case only becomes its name. If two images would get the same file, both stay
+    as they are.
     """
     found = [_longest_end(entry.get("file_name"), file.folder) for entry in file.images]
-    uses = Counter(found)
-    for entry, name in zip(file.images, found):
+    other_case = _other_case(file, [row for row, name in enumerate(found) if name is None])
+    uses = Counter([*found, *other_case.values()])
+    for row, (entry, name) in enumerate(zip(file.images, found)):
+        name = name or other_case.get(row)
         if name is not None and uses[name] == 1 and name != entry["file_name"]:
             entry["file_name"] = name
-            fixes["paths shortened to the part that exists in the image folder"] += 1
+            if row in other_case:
+                fixes["file names written in the upper and lower case of the file"] += 1
+            else:
+                fixes["paths shortened to the part that exists in the image folder"] += 1
+
+
+def _other_case(file: AnnotationFile, rows: Sequence[int]) -> dict[int, str]:
+    """The only files whose paths differ from the longest ends of those of images in case only, by rows of images."""
+    names = {row: name for row in rows if isinstance(name := file.images[row].get("file_name"), str)}
+    if file.folder is None or not names:
+        return {}
+    files: dict[str, list[str]] = {}
+    for root, _, own in os.walk(file.folder):
+        for path in (PurePath(root, name).relative_to(file.folder).as_posix() for name in own):
+            files.setdefault(path.casefold(), []).append(path)
+    found = {}
+    for row, name in names.items():
+        same = next((files[end.casefold()] for end in _ends(name) if end.casefold() in files), [])
+        if len(same) == 1:
+            found[row] = same[0]
+    return found
 
 
 def _longest_end(name: object, folder: Path | None) -> str | None:
@@ -125,9 +149,14 @@ def _longest_end(name: object, folder: Path | None) -> str | None:
     path = PureWindowsPath(name)  # which also splits at /
     if is_file(folder, name) and not path.anchor and ".." not in path.parts:
         return name
+    return next((end for end in _ends(name) if is_file(folder, end)), None)
+
+
+def _ends(name: str) -> list[str]:
+    """The ends of a path, the longest first, with / between their parts."""
+    path = PureWindowsPath(name)
     parts = [part for part in path.parts if part not in ("..", path.anchor)]
-    ends = ["/".join(parts[start:]) for start in range(len(parts))]
-    return next((end for end in ends if is_file(folder, end)), None)
+    return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 def complete_sizes(file: AnnotationFile, fixes: Counter[str]) -> None:

@@ -312,7 +312,9 @@ def _draft(train: _Part, output: Path) -> None:
     try:
         draft = draft_skeleton(train.path)
     except DataError as error:
-        remedy = _command("annotations", "skeleton", train.path, "--output", "mine.toml")
+        names = [item["name"] for item in train.document["categories"] if item.get("keypoints") and item.get("name")]
+        choice = ["--category", names[0]] if len(names) > 1 else []
+        remedy = _command("annotations", "skeleton", train.path, *choice, "--output", "mine.toml")
         raise DataError(f"{error}: {remedy}; then name it with --set model.skeleton=mine.toml") from error
     skeleton = draft.skeleton
     if skeleton.file_names == COCO.file_names:

@@ -297,6 +297,33 @@ def test_swapped_sizes_are_corrected_where_the_keypoints_show_it(tmp_path: Path,
     assert fix(tmp_path, content, images=tmp_path) == (content, {})
 
 
+def test_a_file_name_in_another_case_becomes_that_of_the_only_such_file(tmp_path: Path) -> None:
+    content = valid_document()
+    folder = write_images(tmp_path / "images", content)
+    names = [image["file_name"] for image in content["images"]]
+    if (folder / names[0].upper()).exists():
+        pytest.skip("the file system does not distinguish case")
+    content["images"][0]["file_name"] = names[0].upper()
+    content["images"][1]["file_name"] = "D:\\photos\\" + names[1].upper()
+    fixed, fixes = fix(tmp_path, content, images=folder)
+    assert [image["file_name"] for image in fixed["images"]] == names
+    assert fixes == {"file names written in the upper and lower case of the file": 2}
+    (folder / names[0]).rename(folder / names[0].title())
+    (folder / names[1]).rename(folder / names[1].title())
+    (folder / names[0].replace("jpg", "jPg")).write_bytes(b"")  # which of the two is meant?
+    fixed, fixes = fix(tmp_path, content, images=folder)
+    assert [image["file_name"] for image in fixed["images"]] == [names[0].upper(), names[1].title(), names[2]]
+
+
+def test_no_repair_of_confidences_in_the_place_of_visibilities_is_promised(tmp_path: Path) -> None:
+    content = changed(lambda d: map_visibility(d, {0: 0, 2: 0.9}))
+    path = write_annotations(tmp_path / "a.json", content)
+    findings = lint_annotations(path)
+    assert [finding.code for finding in findings] == ["visibility"]
+    message = describe_errors(path, findings)
+    assert "has repaired" not in message and "--drop" not in message
+
+
 def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "images", valid_document())
     names = [image["file_name"] for image in valid_document()["images"]]

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -321,6 +322,18 @@ def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog
     prepare("coco/chairs.json", SETTINGS)
     assert any(text.startswith("No keypoint has a left or right twin") for text in caplog.messages)
     assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
+
+
+def test_the_command_that_chooses_one_of_several_kinds_of_objects_works_as_it_is_named() -> None:
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"].append({"id": 63, "name": "bar stool", "keypoints": ["seat", "foot"], "skeleton": [[1, 2]]})
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="choose one by --category: posenet annotations skeleton .*; then") as error:
+        prepare("coco/chairs.json", SETTINGS)
+    command = re.findall(r"posenet (annotations skeleton .*); then", str(error.value))[0]
+    assert run_tool("annotations", shlex.split(command)[1:]) == 0
+    prepare("coco/chairs.json", [*SETTINGS, "model.skeleton=mine.toml"])
+    assert load_skeleton("mine.toml").num_keypoints == len(NAMES)
 
 
 def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCaptureFixture) -> None:
