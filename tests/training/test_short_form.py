@@ -196,6 +196,19 @@ def test_keypoints_without_names_have_the_sides_of_flip_idx() -> None:
     assert import_yolo_pose(source, number_unnamed=True).document["categories"][0]["flip_idx"] == FLIP_IDX
 
 
+@pytest.mark.parametrize("val", ["images/train", "./images/train/", ["images/train"], ""])
+def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: object, caplog: pytest.LogCaptureFixture) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    file = Path("chairs/data.yaml")
+    content = yaml.safe_load(file.read_text()) | {"train": "images/train", "val": val}
+    file.write_text(yaml.safe_dump(content))
+    data = prepare(file, SETTINGS)
+    names = [{image["file_name"] for image in content_of(data.folder / "data", s)["images"]} for s in ("train", "val")]
+    assert names[1] and not names[0] & names[1]
+    said = [text for text in caplog.messages if "val is ignored" in text]
+    assert said == ([f"{file}: val is ignored, because it names the images of train"] if val else [])
+
+
 def test_cocos_keypoints_have_cocos_skeleton() -> None:
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0] |= {"keypoints": list(COCO.file_names), "skeleton": []}
