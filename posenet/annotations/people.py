@@ -36,8 +36,9 @@ SHARE_OF_KEYPOINT_BOX = 0.84
 """The same relative to the box around four and more labelled keypoints, which is smaller: the median of 454 people."""
 MIN_DISTANCE = 0.3
 """Smallest distance between main persons, relative to the longer box side of the earlier one."""
-BOX_TOLERANCE = 0.01
-"""Difference in pixels at which two boxes are the same: files contain rounded numbers."""
+BOX_TOLERANCE = 1.0
+"""Difference in pixels at which a box is the one around the keypoints: files contain boxes and keypoints that are
+rounded to whole pixels, each on its own."""
 MAX_STORED_RUN = 2**16 - 1
 """The largest 16-bit number."""
 

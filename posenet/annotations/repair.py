@@ -8,9 +8,10 @@ After a change, the columns of the file are outdated. No keypoint is ever added.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import cv2
@@ -18,12 +19,12 @@ import numpy as np
 
 from posenet.annotations.coco import MAX_NUMBER, AnnotationFile, Mask, is_file, is_integer, is_side, whole_number
 from posenet.annotations.people import (
+    BOX_TOLERANCE,
     SHARE_OF_BOX,
+    SHARE_OF_KEYPOINT_BOX,
     Outline,
     box_of_points,
     decode_columns,
-    estimate_area,
-    is_box_of_points,
     polygons_to_mask,
 )
 from posenet.errors import DataError
@@ -31,6 +32,10 @@ from posenet.images import MAX_PIXELS, AnnotatedFrame, read_header
 
 EDGE_MARGIN = 1.0
 """Keypoints at most this far outside the image, in pixels, are at its edge: coordinates are rounded."""
+
+NEARLY_ALL = 0.9
+"""Share of the people whose box is the one around their keypoints, from which it is that of all: a few were cut off at
+the border, or have a keypoint that was deleted."""
 
 _REFERENCES = {"images": "image_id", "categories": "category_id", "annotations": ""}
 """The keys by which annotations refer to the entries of a section."""
@@ -103,15 +108,38 @@ def merge_images_of_a_file(file: AnnotationFile, fixes: Counter[str]) -> None:
 def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Shorten the paths of missing files to their longest end that is a file in the folder, with / between its parts.
 
-    Labelling tools write paths on their server, or relative to another folder. If two images would get the same file,
-    both stay as they are.
+    Labelling tools write paths on their server, or relative to another folder. If no end is a file, one that differs
+    from a single file in upper and lower case only becomes its name. If two images would get the same file, both stay
+    as they are.
     """
     found = [_longest_end(entry.get("file_name"), file.folder) for entry in file.images]
-    uses = Counter(found)
-    for entry, name in zip(file.images, found):
+    other_case = _other_case(file, [row for row, name in enumerate(found) if name is None])
+    uses = Counter([*found, *other_case.values()])
+    for row, (entry, name) in enumerate(zip(file.images, found)):
+        name = name or other_case.get(row)
         if name is not None and uses[name] == 1 and name != entry["file_name"]:
             entry["file_name"] = name
-            fixes["paths shortened to the part that exists in the image folder"] += 1
+            if row in other_case:
+                fixes["file names written in the upper and lower case of the file"] += 1
+            else:
+                fixes["paths shortened to the part that exists in the image folder"] += 1
+
+
+def _other_case(file: AnnotationFile, rows: Sequence[int]) -> dict[int, str]:
+    """The only files whose paths differ from the longest ends of those of images in case only, by rows of images."""
+    names = {row: name for row in rows if isinstance(name := file.images[row].get("file_name"), str)}
+    if file.folder is None or not names:
+        return {}
+    files: dict[str, list[str]] = {}
+    for root, _, own in os.walk(file.folder):
+        for path in (PurePath(root, name).relative_to(file.folder).as_posix() for name in own):
+            files.setdefault(path.casefold(), []).append(path)
+    found = {}
+    for row, name in names.items():
+        same = next((files[end.casefold()] for end in _ends(name) if end.casefold() in files), [])
+        if len(same) == 1:
+            found[row] = same[0]
+    return found
 
 
 def _longest_end(name: object, folder: Path | None) -> str | None:
@@ -121,9 +149,14 @@ def _longest_end(name: object, folder: Path | None) -> str | None:
     path = PureWindowsPath(name)  # which also splits at /
     if is_file(folder, name) and not path.anchor and ".." not in path.parts:
         return name
+    return next((end for end in _ends(name) if is_file(folder, end)), None)
+
+
+def _ends(name: str) -> list[str]:
+    """The ends of a path, the longest first, with / between their parts."""
+    path = PureWindowsPath(name)
     parts = [part for part in path.parts if part not in ("..", path.anchor)]
-    ends = ["/".join(parts[start:]) for start in range(len(parts))]
-    return next((end for end in ends if is_file(folder, end)), None)
+    return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 def complete_sizes(file: AnnotationFile, fixes: Counter[str]) -> None:
@@ -221,12 +254,16 @@ def compute_boxes(file: AnnotationFile, fixes: Counter[str]) -> None:
 def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Compute missing areas, those that are not above 0, and those of whole boxes."""
     has_area = file.areas.is_usable & (file.areas.values > 0) & ~areas_of_boxes(file)
+    is_around_keypoints = _boxes_around_keypoints(file)
     for row in np.flatnonzero(~has_area).tolist():
         area = _area_of_outline(file, row)
         done = "areas computed from outlines"
         if area <= 0 and file.has_box[row]:
-            area = estimate_area(file.boxes.values[row].tolist(), _labelled_points(file, row))
-            done = f"areas of people without an outline estimated, as {SHARE_OF_BOX} of their box (COCO's median)"
+            share, box = SHARE_OF_BOX, "their box"
+            if is_around_keypoints[row]:
+                share, box = SHARE_OF_KEYPOINT_BOX, "the box around their keypoints"
+            area = share * float(file.boxes.values[row, 2:].prod())
+            done = f"areas of people without an outline estimated, as {share} of {box} (COCO's median)"
         if 0 < area < MAX_NUMBER:
             file.annotations[row]["area"] = area
             fixes[done] += 1
@@ -237,12 +274,28 @@ def areas_of_boxes(file: AnnotationFile) -> Mask:
 
     Objects with an outline, crowds, and boxes around the keypoints, which are smaller, are left out.
     """
-    found = np.zeros(len(file.annotations), bool)
     box_areas = file.boxes.values[:, 2:].prod(axis=1)
     is_whole = file.has_box & file.areas.is_usable & (abs(file.areas.values / box_areas.clip(min=1) - 1) < 1e-3)
-    for row in np.flatnonzero(is_whole & file.is_used & ~file.is_crowd & file.has_image).tolist():
-        is_around_keypoints = is_box_of_points(file.boxes.values[row].tolist(), _labelled_points(file, row))
-        found[row] = file.outlines.values[row] is None and not is_around_keypoints
+    found = is_whole & file.is_used & ~file.is_crowd & file.has_image & ~_boxes_around_keypoints(file)
+    for row in np.flatnonzero(found).tolist():
+        found[row] = file.outlines.values[row] is None
+    return found
+
+
+def _boxes_around_keypoints(file: AnnotationFile) -> Mask:
+    """(A,) bool: the box is the one around the labelled keypoints. If nearly all are, all count as such."""
+    is_person = file.has_box & file.is_labelled_person
+    rows = np.flatnonzero(is_person & (file.num_labelled >= 2))
+    is_labelled = file.is_labelled[rows, :, None]
+    points = file.keypoints.values[rows, :, :2]
+    low = points.min(axis=1, where=is_labelled, initial=np.inf)
+    sides = points.max(axis=1, where=is_labelled, initial=-np.inf) - low
+    differences = abs(np.hstack([low, sides]) - file.boxes.values[rows])
+    is_around = (sides > 0).all(axis=1) & (differences <= BOX_TOLERANCE).all(axis=1)
+    if len(rows) and is_around.mean() >= NEARLY_ALL:
+        return is_person
+    found = np.zeros(len(file.annotations), bool)
+    found[rows] = is_around
     return found
 
 

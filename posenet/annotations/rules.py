@@ -117,22 +117,28 @@ class Rule:
     def leave_out(self, file: AnnotationFile) -> Finding | None:
         """Leave out the entries with the problem, or what is wrong in them; None if there are none, or too many."""
         found = self.find(file)
-        if self.drop is None or isinstance(found, Sequence):
-            return None
-        rows = list(found) if isinstance(found, Mapping) else np.flatnonzero(found).tolist()
-        if not rows or len(rows) > max(FEW_OUTSIDE, self.drop_limit * len(file.sections[self.section])):
+        rows = self._rows_to_drop(file, found)
+        if self.drop is None or not rows:
             return None
         finding = self._describe(file, found)
         self.drop(file, rows)
         return finding
 
+    def _rows_to_drop(self, file: AnnotationFile, found: Places) -> list[int]:
+        """The entries that may be left out; empty if there are too many."""
+        if self.drop is None or isinstance(found, Sequence):
+            return []
+        rows = list(found) if isinstance(found, Mapping) else np.flatnonzero(found).tolist()
+        return rows if len(rows) <= max(FEW_OUTSIDE, self.drop_limit * len(file.sections[self.section])) else []
+
     def _describe(self, file: AnnotationFile, found: Places) -> Finding | None:
+        can_drop = bool(self._rows_to_drop(file, found))
         if isinstance(found, np.ndarray):
             entries = file.sections[self.section]
             found = [entries[row].get("id") for row in np.flatnonzero(found).tolist()]
         texts = found.values() if isinstance(found, Mapping) else found
         places = [str(place) for place in texts if place is not None]
-        return Finding(self.severity, self.code, self.message, self.remedy, places) if found else None
+        return Finding(self.severity, self.code, self.message, self.remedy, places, can_drop) if found else None
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,8 @@ class Finding:
     message: str
     remedy: str
     places: list[str]
+    can_drop: bool = False
+    """Whether ``fix_annotations`` with ``drop`` may leave the places out: they are not too many."""
 
     @property
     def summary(self) -> str:
@@ -208,8 +216,7 @@ def repairable(findings: Sequence[Finding]) -> list[str]:
 
 def can_drop(findings: Sequence[Finding]) -> bool:
     """Whether ``fix_annotations`` with ``drop`` may leave out the places of an error among the findings."""
-    errors = {finding.code for finding in findings if finding.severity == "error"}
-    return any(rule.code in errors and rule.drop is not None for rule in RULES)
+    return any(finding.can_drop for finding in findings if finding.severity == "error")
 
 
 def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) -> None:
@@ -612,7 +619,7 @@ RULES: tuple[Rule, ...] = (
          _nothing_labelled, is_read=False),
     Rule("warning", "only-hidden", "no keypoint has visibility 2: all are labelled as hidden",
          "write 2 for visible keypoints; some tools write 1 for labelled and 0 for not labelled",
-         _only_hidden, repair=repair.make_hidden_visible),
+         _only_hidden, repair=repair.make_hidden_visible, unless=("visibility",)),
     Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
          "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised,
          drop=repair.drop_keypoints, drop_limit=OUTSIDE),

@@ -19,7 +19,7 @@ from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
 from posenet.annotations.parts import merge_annotations, select_images, split_annotations
-from posenet.annotations.people import SHARE_OF_BOX
+from posenet.annotations.people import SHARE_OF_BOX, SHARE_OF_KEYPOINT_BOX
 from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.logging_setup import print_message
@@ -221,8 +221,8 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
         print_message(note, file=messages)
     if document["annotations"]:
         print_message(
-            f"areas are estimated as {SHARE_OF_BOX} of the boxes, the median of COCO's people: whole boxes make the AP "
-            "too high",
+            f"areas are estimated as {SHARE_OF_BOX} of the boxes, {SHARE_OF_KEYPOINT_BOX} of those around the "
+            "keypoints, the medians of COCO's people: whole boxes make the AP too high",
             file=messages,
         )
     print_message(f"wrote {output}; its images are in {folder}", file=messages)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from posenet.annotations.coco import read_document, select_sections, write_output
 from posenet.annotations.importing.label_studio import import_label_studio
-from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose
+from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose, names_split
 from posenet.annotations.rules import can_drop, lint_annotations, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
@@ -168,6 +168,8 @@ def prepare(
             _draft(train, skeleton)
         digest = _checksum([train, val_part], skeleton, exif_frame)
         if val_part is None:
+            if train_file.suffix.lower() in YAML_SUFFIXES and names_split(train_file, "val"):
+                _log.warning("%s: val is ignored, because it names the images of train", train_file)
             train, val_part = _split(train, files)
         if is_new:
             for part, store in zip((train, val_part), stores):
@@ -312,7 +314,9 @@ def _draft(train: _Part, output: Path) -> None:
     try:
         draft = draft_skeleton(train.path)
     except DataError as error:
-        remedy = _command("annotations", "skeleton", train.path, "--output", "mine.toml")
+        names = [item["name"] for item in train.document["categories"] if item.get("keypoints") and item.get("name")]
+        choice = ["--category", names[0]] if len(names) > 1 else []
+        remedy = _command("annotations", "skeleton", train.path, *choice, "--output", "mine.toml")
         raise DataError(f"{error}: {remedy}; then name it with --set model.skeleton=mine.toml") from error
     skeleton = draft.skeleton
     if skeleton.file_names == COCO.file_names:

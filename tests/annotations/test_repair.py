@@ -158,7 +158,9 @@ def test_a_box_and_an_area_follow_from_keypoints_where_there_is_no_outline(tmp_p
     points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
     assert entry["bbox"] == pytest.approx([*points.min(0), *(points.max(0) - points.min(0))])
     assert entry["area"] == pytest.approx(0.84 * entry["bbox"][2] * entry["bbox"][3])
-    estimated = "areas of people without an outline estimated, as 0.53 of their box (COCO's median)"
+    estimated = (
+        "areas of people without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
+    )
     assert fixes == {"boxes computed from keypoints": 1, estimated: 1}
 
 
@@ -191,6 +193,29 @@ def test_areas_of_whole_boxes_are_reduced_where_there_is_no_outline(tmp_path: Pa
     fixed, fixes = fix(tmp_path, content)
     assert [entry["area"] for entry in fixed["annotations"][:3]] == [0.53 * 50 * 60, 1234.5, third["area"]]
     assert fixed["annotations"][3:] == others and list(fixes.values()) == [1]
+
+
+@pytest.mark.parametrize("decimals", [0, 2])
+@pytest.mark.parametrize("area", ["whole", None])
+def test_rounded_boxes_around_keypoints_are_told_alike(tmp_path: Path, decimals: int, area: str | None) -> None:
+    """All people of such a file have areas of one share, though their boxes are rounded, and one is cut off."""
+    rng = np.random.default_rng(0)
+    content = document(range(1, 31), [person(number, number) for number in range(1, 31)])
+    for entry in content["annotations"]:
+        points = np.column_stack([rng.uniform(10, 110, (17, 2)).round(2), np.full(17, 2)])
+        low, high = points[:, :2].min(0), points[:, :2].max(0)
+        box = np.concatenate([low, high - low]).round(decimals).tolist()
+        entry.update(keypoints=points.ravel().tolist(), bbox=box, area=area and box[2] * box[3], segmentation=[])
+    content["annotations"][7]["bbox"][2] -= 5
+    if area:
+        content["annotations"][7]["area"] = content["annotations"][7]["bbox"][2] * content["annotations"][7]["bbox"][3]
+    fixed, fixes = fix(tmp_path, content)
+    shares = [entry["area"] / (entry["bbox"][2] * entry["bbox"][3]) for entry in fixed["annotations"]]
+    assert shares == pytest.approx([1.0 if area else 0.84] * 30)
+    estimated = (
+        "areas of people without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
+    )
+    assert fixes == ({} if area else {estimated: 30})
 
 
 def test_the_estimated_areas_are_those_of_real_people(coco_sample: Path, tmp_path: Path) -> None:
@@ -270,6 +295,33 @@ def test_swapped_sizes_are_corrected_where_the_keypoints_show_it(tmp_path: Path,
 
     content["annotations"].pop(0)  # nothing shows it any more
     assert fix(tmp_path, content, images=tmp_path) == (content, {})
+
+
+def test_a_file_name_in_another_case_becomes_that_of_the_only_such_file(tmp_path: Path) -> None:
+    content = valid_document()
+    folder = write_images(tmp_path / "images", content)
+    names = [image["file_name"] for image in content["images"]]
+    if (folder / names[0].upper()).exists():
+        pytest.skip("the file system does not distinguish case")
+    content["images"][0]["file_name"] = names[0].upper()
+    content["images"][1]["file_name"] = "D:\\photos\\" + names[1].upper()
+    fixed, fixes = fix(tmp_path, content, images=folder)
+    assert [image["file_name"] for image in fixed["images"]] == names
+    assert fixes == {"file names written in the upper and lower case of the file": 2}
+    (folder / names[0]).rename(folder / names[0].title())
+    (folder / names[1]).rename(folder / names[1].title())
+    (folder / names[0].replace("jpg", "jPg")).write_bytes(b"")  # which of the two is meant?
+    fixed, fixes = fix(tmp_path, content, images=folder)
+    assert [image["file_name"] for image in fixed["images"]] == [names[0].upper(), names[1].title(), names[2]]
+
+
+def test_no_repair_of_confidences_in_the_place_of_visibilities_is_promised(tmp_path: Path) -> None:
+    content = changed(lambda d: map_visibility(d, {0: 0, 2: 0.9}))
+    path = write_annotations(tmp_path / "a.json", content)
+    findings = lint_annotations(path)
+    assert [finding.code for finding in findings] == ["visibility"]
+    message = describe_errors(path, findings)
+    assert "has repaired" not in message and "--drop" not in message
 
 
 def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(
     assert "1, 2, 3, 4, 5 ... (+23 more)" in captured.out and "zero-area" in captured.err
     assert run_tool("annotations", ["lint", str(path), "--json"], prog="lint") == 2
     first = json.loads(capsys.readouterr().out)[0]
-    assert list(first) == ["severity", "code", "message", "remedy", "places"]
+    assert list(first) == ["severity", "code", "message", "remedy", "places", "can_drop"]
     assert first["severity"] == "error" and len(first["places"]) == 28
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -195,6 +196,19 @@ def test_keypoints_without_names_have_the_sides_of_flip_idx() -> None:
     assert import_yolo_pose(source, number_unnamed=True).document["categories"][0]["flip_idx"] == FLIP_IDX
 
 
+@pytest.mark.parametrize("val", ["images/train", "./images/train/", ["images/train"], ""])
+def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: object, caplog: pytest.LogCaptureFixture) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    file = Path("chairs/data.yaml")
+    content = yaml.safe_load(file.read_text()) | {"train": "images/train", "val": val}
+    file.write_text(yaml.safe_dump(content))
+    data = prepare(file, SETTINGS)
+    names = [{image["file_name"] for image in content_of(data.folder / "data", s)["images"]} for s in ("train", "val")]
+    assert names[1] and not names[0] & names[1]
+    said = [text for text in caplog.messages if "val is ignored" in text]
+    assert said == ([f"{file}: val is ignored, because it names the images of train"] if val else [])
+
+
 def test_cocos_keypoints_have_cocos_skeleton() -> None:
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0] |= {"keypoints": list(COCO.file_names), "skeleton": []}
@@ -321,6 +335,18 @@ def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog
     prepare("coco/chairs.json", SETTINGS)
     assert any(text.startswith("No keypoint has a left or right twin") for text in caplog.messages)
     assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
+
+
+def test_the_command_that_chooses_one_of_several_kinds_of_objects_works_as_it_is_named() -> None:
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"].append({"id": 63, "name": "bar stool", "keypoints": ["seat", "foot"], "skeleton": [[1, 2]]})
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="choose one by --category: posenet annotations skeleton .*; then") as error:
+        prepare("coco/chairs.json", SETTINGS)
+    command = re.findall(r"posenet (annotations skeleton .*); then", str(error.value))[0]
+    assert run_tool("annotations", shlex.split(command)[1:]) == 0
+    prepare("coco/chairs.json", [*SETTINGS, "model.skeleton=mine.toml"])
+    assert load_skeleton("mine.toml").num_keypoints == len(NAMES)
 
 
 def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCaptureFixture) -> None:

@@ -55,6 +55,10 @@ class Notes:
     def count(self, *notes: str) -> int:
         return sum(len(self._names.get(note, ())) for note in notes)
 
+    def names(self, note: str) -> Sequence[str]:
+        """The images or tasks with a note, in order; several times those that have it several times."""
+        return self._names.get(note, [])
+
     def lines(self) -> tuple[str, ...]:
         """Each note in one line, with the number of names and the first of them."""
         return tuple(

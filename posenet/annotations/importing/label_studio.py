@@ -12,6 +12,7 @@ import binascii
 import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,10 +23,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 
 from posenet.annotations.coco import read_document
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
+from posenet.annotations.importing.imported import FEW, ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
 from posenet.errors import DataError
 from posenet.images import find_images, read_header
-from posenet.messages import to_single_line, truncate_for_message
+from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
 NO_RECTANGLE = "person"
@@ -34,12 +35,16 @@ MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
 FEW_LOST = 0.03
 """Largest share of the tasks that may have no image in the folder without a warning."""
+RARE = 0.01
+"""Keypoints that are labelled on a smaller share of the objects are named: their name may be a mistake."""
 SHAPE_MARGIN = 0.02
 """Largest difference of two ratios of width and height, relative to one of them, that rounding explains."""
 
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
 _OTHER_NAMES = "keypoints with other names than --keypoints, left out"
+_RARE_NAMES = "names of keypoints on fewer than 1 in 100 objects: if one is a mistake, rename its label in Label Studio"
+_SAME_NAMES = "names of keypoints that differ only in case, each of which is a keypoint: rename one in Label Studio"
 _OTHER_SHAPE = "tasks with another shape than the image of this name in the folder, left out: it is another image"
 _NO_IMAGE = "tasks whose image is not in the folder, left out"
 _SEVERAL_IMAGES = "tasks whose image may be one of several files in the folder, left out: rename these files"
@@ -141,10 +146,23 @@ def import_label_studio(
     num_lost = notes.count(_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
     if num_lost > FEW_LOST * len(tasks):
         _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
+    repeated = dict.fromkeys(notes.names(_REPEATED))  # each task once
+    if len(repeated) > max(1, FEW * len(tasks)):
+        raise DataError(
+            f"{path} has objects with the same keypoint twice in {len(repeated)} of {pluralize(len(tasks), 'task')} "
+            f"({next(iter(repeated))}, for example): which keypoints belong together is not known; draw a rectangle "
+            "around each object in Label Studio, and export the project again"
+        )
     everybody = [person for people in people_of.values() for person in people]
+    if not any(person.points for person in everybody):
+        raise DataError(
+            f"{path} has no keypoint in any of {pluralize(len(tasks), 'task')}; label keypoints (KeyPointLabels) in "
+            "Label Studio, submit the annotations, and export the project again as JSON"
+        )
     names = _keypoint_names(everybody, keypoints)
     for name in (name for person in everybody for name in person.points if name not in names):
         notes.add(_OTHER_NAMES, name)
+    _note_doubtful_names(everybody, names, notes)
     categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
 
     def convert(image: Path) -> tuple[list[ImportedPerson], str]:
@@ -279,3 +297,18 @@ def _keypoint_names(people: Sequence[_Person], keypoints: Sequence[str] | None) 
     if len(set(names)) < len(names):
         raise DataError(f"--keypoints names a keypoint twice: {truncate_for_message(names)}")
     return names
+
+
+def _note_doubtful_names(people: Sequence[_Person], names: Sequence[str], notes: Notes) -> None:
+    """Note the keypoints that are hardly labelled, and those whose names differ only in case."""
+    counts = Counter(name for person in people for name in person.points)
+    num_objects = sum(bool(person.points) for person in people)
+    for name in names:
+        if 0 < counts[name] < RARE * num_objects:
+            notes.add(_RARE_NAMES, f"{name} on {counts[name]} of {num_objects}")
+    same: dict[str, list[str]] = {}
+    for name in names:
+        same.setdefault(name.casefold(), []).append(name)
+    for group in same.values():
+        if len(group) > 1:
+            notes.add(_SAME_NAMES, " and ".join(f"{name} on {counts[name]}" for name in group))

@@ -8,6 +8,7 @@ has it, the visibility of every keypoint. Coordinates are fractions of the displ
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -85,10 +86,23 @@ def import_yolo_pose(
     return imported
 
 
+def names_split(data_file: str | Path, split: str) -> bool:
+    """Whether a ``data.yaml`` names images for this split."""
+    return bool(_read_yaml(Path(data_file)).get(split))
+
+
 def has_own_split(data_file: str | Path, split: str) -> bool:
-    """Whether a ``data.yaml`` names other images for this split than for train."""
+    """Whether a ``data.yaml`` names other images for this split than for train, in another way of writing or not."""
     content = _read_yaml(Path(data_file))
-    return bool(content.get(split)) and content[split] != content.get("train")
+    places, train = (
+        [os.path.normpath(place) if isinstance(place, str) else place for place in _as_list(content.get(name))]
+        for name in (split, "train")
+    )
+    return any(places) and places != train
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def _contradicting_pairs(flip_idx: Sequence[int], names: Sequence[str]) -> list[str]:

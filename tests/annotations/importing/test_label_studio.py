@@ -15,6 +15,7 @@ from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
+from posenet.training.short_form import prepare
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.other_formats import write_label_studio_json
@@ -90,6 +91,29 @@ def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path
     found, _, notes = import_label_studio(path, images)
     assert found["annotations"] == expected
     assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
+
+
+@pytest.mark.parametrize("kept", [1, 2])
+def test_several_objects_without_rectangles_are_refused(tmp_path: Path, kept: int) -> None:
+    """Their keypoints cannot be told apart: one of them would be trained as background."""
+    people = [
+        person(2 * number + second, number, (10 + 80 * second, 20, 50, 60)) for number in (1, 2) for second in (0, 1)
+    ]
+    path, images = export(tmp_path, document([1, 2, 3], [*people, person(9, 3)]), parents=False)
+
+    def leave_out_rectangles(tasks: list[dict[str, Any]]) -> None:
+        for task in tasks[:kept]:
+            regions = task["annotations"][0]["result"]
+            regions[:] = [region for region in regions if region["type"] != "rectanglelabels"]
+
+    change(path, leave_out_rectangles)
+    if kept == 1:
+        [note] = import_label_studio(path, images).notes
+        assert "has already" in note and ": 17 (task 1, " in note
+        return
+    message = r"the same keypoint twice in 2 of 3 tasks \(task 1, for example\): .* draw a rectangle around each object"
+    with pytest.raises(DataError, match=message):
+        import_label_studio(path, images)
 
 
 def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path) -> None:
@@ -169,6 +193,24 @@ def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Pa
         import_label_studio(path, images, ["nose", "nose"])
 
 
+@pytest.mark.parametrize("name, number", [("Nose", 2), ("muzzle", 1)])
+def test_names_that_may_be_mistakes_are_named(tmp_path: Path, name: str, number: int) -> None:
+    """One label of a large project makes one more keypoint of the skeleton."""
+    path, images = export(tmp_path, document(range(1, 121), [person(n, n) for n in range(1, 121)]))
+    assert import_label_studio(path, images).notes == ()
+
+    def rename(tasks: list[dict[str, Any]]) -> None:
+        regions = tasks[5]["annotations"][0]["result"]
+        next(r for r in regions if r["value"].get("keypointlabels") == ["nose"])["value"]["keypointlabels"] = [name]
+
+    change(path, rename)
+    notes = import_label_studio(path, images).notes
+    assert len(notes) == number
+    assert notes[0].startswith("names of keypoints on fewer than 1 in 100 objects")
+    assert notes[0].endswith(f": 1 ({name} on 1 of 120)")
+    assert number == 1 or notes[1].endswith(": 1 (nose on 119 and Nose on 1)")
+
+
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     for content in ("{}", "[1]", '[{"id": 1}]', "{"):
@@ -220,6 +262,22 @@ def test_no_image_found_says_why_and_the_tool_needs_a_folder(
         import_label_studio(path, images)
     assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "b.json")]) == 2
     assert "--images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kept", [0, 1], ids=["nothing", "only a rectangle"])
+def test_an_export_without_keypoints_is_refused_with_the_remedy(tmp_path: Path, kept: int) -> None:
+    path, images = export(tmp_path)
+
+    def empty(tasks: Any) -> None:
+        for task in tasks:
+            del task["annotations"][0]["result"][kept:]
+
+    change(path, empty)
+    message = rf"{path.name} has no keypoint in any of 2 tasks; label keypoints .* and export the project again"
+    with pytest.raises(DataError, match=message):
+        import_label_studio(path, images)
+    with pytest.raises(DataError, match=message):
+        prepare(path, [f"checkpoint.path={tmp_path / 'run'}"], images=images)
 
 
 def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
