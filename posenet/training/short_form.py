@@ -33,11 +33,11 @@ from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.inference.evaluation import evaluate
 from posenet.messages import pluralize
-from posenet.settings import Config, ExifFrame, load_config
+from posenet.settings import Config, ExifFrame
 from posenet.settings.experiments import experiment_names
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.run_settings import RUNS_FOLDER
+from posenet.training.run_settings import RUNS_FOLDER, height_in_ratio, load_experiment
 
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
@@ -121,10 +121,7 @@ def prepare(
         if folder_of_images is not None and not Path(folder_of_images).is_dir():
             raise DataError(f"{folder_of_images} is not a folder; --images and --val-images name folders of images")
     train_file, val_file = _find_annotations(Path(source), None if val is None else Path(val))
-    if isinstance(experiment, Config):
-        settings = load_config(None, overrides, base=experiment)
-    else:
-        settings = load_config(experiment or "tiny", overrides)
+    settings = load_experiment(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
     if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
         raise ConfigError(
@@ -443,6 +440,11 @@ def choose_experiment(
             pairs = [f"model.{key}={getattr(network, key)}" for key in ("stacks", "width", "growth")] + pairs
             choice += f", with the network of {weights}"
         choice += "; --config NAME takes another one (posenet config lists them)"
+    before, after = load_experiment(experiment, ()), load_experiment(experiment, pairs)
+    keys = [pair.partition("=")[0].strip() for pair in pairs]
+    if after.train.size != before.train.size and "inference.height" not in keys:
+        pairs.append(f"inference.height={height_in_ratio(before, after)}")
+        choice += f"; {pairs[-1]} goes with train.input_size"
     name = "FILE.toml" if isinstance(experiment, Config) else experiment
     words = [pair.replace('"', "") for pair in pairs]
     _log.info("Experiment %s%s: %s", name, choice, _command("train", "--config", name, "--set", *words))

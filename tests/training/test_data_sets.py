@@ -67,7 +67,7 @@ def test_keypoints_that_a_set_lacks_get_exactly_zero_gradient(no_val: Stores, tm
 
 
 def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp_path: Path, both: str) -> None:
-    train_tiny(no_val, tmp_path / "whole", both)
+    train_tiny(no_val, tmp_path / "whole", both, "inference.height=64")
     steps, epochs = (read_log(tmp_path / "whole", kind) for kind in ("train", "epoch"))
     assert all(list(entry["sets"]) == ["faces", "limbs"] for entry in (*steps, *epochs))
     for epoch in epochs:

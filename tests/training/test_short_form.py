@@ -18,6 +18,7 @@ import pytest
 
 import posenet
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.data.store import Store, count_background
 from posenet.devices.signals import STOPPED_STATUS
@@ -329,6 +330,24 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     assert list(result.best) == ["AP"]
     assert f"Annotated people beside those found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
     assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
+
+
+def test_the_height_for_prediction_goes_with_another_training_input(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    pairs = [pair for pair in SETTINGS if not pair.startswith("inference.height")]
+    run = posenet.train("coco/chairs.json", pairs, max_steps=1, progress=False)
+    assert load_checkpoint_height(run.folder) == 64  # tiny has 384 for 384
+    text = "\n".join(caplog.messages)
+    assert "; inference.height=64 goes with train.input_size: posenet train" in text
+    assert "(inference.height)" not in text
+    caplog.clear()
+    posenet.train("coco/chairs.json", [*pairs, "inference.height=512"], max_steps=2, progress=False)  # resumed
+    assert any("--set inference.height=64 makes them agree" in message for message in caplog.messages)
+
+
+def load_checkpoint_height(folder: Path) -> int:
+    settings = read_checkpoint(folder / "last.pth")["config"]
+    return int(settings["inference"]["height"])
 
 
 def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
