@@ -56,6 +56,8 @@ SAMPLED_NAMES = 20
 """Number of listed images by which their folder is found."""
 EVALUATE_EVERY = 5
 """Epochs between two APs where the experiment computes none: the best checkpoint and the drawings come from them."""
+LOW_AP = 0.01
+"""Below this AP, a run names what to try."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -441,12 +443,13 @@ def choose_experiment(
             choice += f", with the network of {weights}"
         choice += "; --config NAME takes another one (posenet config lists them)"
     before, after = load_experiment(experiment, ()), load_experiment(experiment, pairs)
-    keys = [pair.partition("=")[0].strip() for pair in pairs]
-    if after.train.size != before.train.size and "inference.height" not in keys:
+    is_set = any(pair.partition("=")[0].strip() == "inference.height" for pair in pairs)
+    if after.train.size != before.train.size and not is_set:
         pairs.append(f"inference.height={height_in_ratio(before, after)}")
         choice += f"; {pairs[-1]} goes with train.input_size"
     name = "FILE.toml" if isinstance(experiment, Config) else experiment
-    words = [pair.replace('"', "") for pair in pairs]
+    last = {pair.partition("=")[0].strip(): pair for pair in pairs}  # the others of the same setting count for nothing
+    words = [pair.replace('"', "") for pair in last.values()]
     _log.info("Experiment %s%s: %s", name, choice, _command("train", "--config", name, "--set", *words))
     return experiment, pairs
 
@@ -466,6 +469,8 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
         return {}
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
+    if ap < LOW_AP:
+        _log.warning("Almost nobody is found: give more epochs (--epochs), or read posenet docs troubleshooting")
     sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
         _log.info("Annotated people beside those found: %s", sheet)

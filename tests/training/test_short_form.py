@@ -352,8 +352,14 @@ def load_checkpoint_height(folder: Path) -> int:
 
 def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    train("coco/chairs.json", "train.evaluate_every=1")  # the AP stays 0, so that the first epoch is the best
+    train(
+        "coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1"
+    )  # the AP stays 0, so that the first epoch is the best
     assert len(list((RUN / "pictures").iterdir())) == 2
+    assert any(message.startswith("Almost nobody is found: give more epochs") for message in caplog.messages)
+    [line] = [message for message in caplog.messages if message.startswith("Experiment tiny")]
+    keys = re.findall(r"([a-z]+\.[a-z_]+)=", line)
+    assert len(keys) == len(set(keys)) and "train.evaluate_every=1" in line
     assert f"Annotated people beside those found: {RUN}/pictures/epoch_0001.jpg" in caplog.messages
 
 
@@ -414,9 +420,10 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
     with monkeypatch.context() as patch:
         patch.setattr(TrainStep, "__call__", train_step_and_signal)
         assert run_tool("train", words) == STOPPED_STATUS
+    assert "last.pth; the same command continues" in capsys.readouterr().err
     assert run_tool("train", words) == 0
     assert (RUN / "run.status").read_text().strip() == "finished"
-    assert "AP " in capsys.readouterr().err.splitlines()[-3]
+    assert "AP " in capsys.readouterr().err.splitlines()[-4]
     assert run_tool("train", ["--images", "coco/photos"]) == 2
     assert "--images belongs to annotations; give these: posenet train data.yaml" in capsys.readouterr().err
     assert run_tool("train", [*words, "--resume", "a.pth"]) == 2
