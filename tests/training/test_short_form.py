@@ -352,9 +352,8 @@ def load_checkpoint_height(folder: Path) -> int:
 
 def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    train(
-        "coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1"
-    )  # the AP stays 0, so that the first epoch is the best
+    # The AP stays 0, so that the first epoch is the best.
+    train("coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1")
     assert len(list((RUN / "pictures").iterdir())) == 2
     assert any(message.startswith("Almost nobody is found: give more epochs") for message in caplog.messages)
     [line] = [message for message in caplog.messages if message.startswith("Experiment tiny")]
