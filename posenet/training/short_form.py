@@ -27,7 +27,6 @@ from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_p
 from posenet.annotations.rules import can_drop, lint_annotations, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
-from posenet.checkpoints.named import find_weights
 from posenet.data.build import build_store
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
@@ -119,6 +118,9 @@ def prepare(
         ConfigError: a setting is not valid.
         DataError: the annotations or the images cannot be used.
     """
+    for name, value in {"images": images, "val": val, "val_images": val_images}.items():
+        if not isinstance(value, (str, Path, type(None))):
+            raise ConfigError(f"{name} is {value!r}; give a path")
     for folder_of_images in (images, val_images):
         if folder_of_images is not None and not Path(folder_of_images).is_dir():
             raise DataError(f"{folder_of_images} is not a folder; --images and --val-images name folders of images")
@@ -137,17 +139,20 @@ def prepare(
     state = files / "checksum.txt"
     is_started = CheckpointFolder(folder).has_checkpoints()
     if settings.train.weights and not is_started:
-        find_weights(settings.train.weights)
+        from posenet.checkpoints.weights import stored_config  # imports PyTorch
+
+        stored_config(settings.train.weights)  # an error if they are no weights, before stores are built
     origin = files / "source.txt"
-    source_text = os.fsencode(Path(source).resolve())
-    if is_started and not (origin.exists() and read_input(origin) == source_text):
-        raise CheckpointError(
-            f"{folder} already contains a run, which has not begun with {source}; choose another folder with "
-            "--checkpoint-path"
-        )
+    if is_started:
+        began = Path(os.fsdecode(read_input(origin))) if origin.exists() else None
+        if began is None or not _have_same_annotations(began, Path(source).resolve(), val):
+            raise CheckpointError(
+                f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
+                "another folder with --checkpoint-path"
+            )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
-        write_atomically(origin, source_text)
+        write_atomically(origin, os.fsencode(Path(source).resolve()))
         train = _read_part(train_file, "train", images, files)
         val_part = None if val_file is None else _read_part(val_file, "val", val_images or images, files)
         skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
@@ -207,6 +212,18 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
     if val is None and train.suffix.lower() in YAML_SUFFIXES and has_own_split(train, "val"):
         val = train
     return train, val
+
+
+def _have_same_annotations(first: Path, second: Path, val: str | Path | None) -> bool:
+    """Whether two sources mean the same files, such as a folder and the only file in it."""
+    if first == second:
+        return True
+    try:
+        found = [_find_annotations(source, None if val is None else Path(val)) for source in (first, second)]
+    except DataError:  # one is not there any more, or is not clear
+        return False
+    one, other = ([path and path.resolve() for path in paths] for paths in found)
+    return one == other
 
 
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -260,9 +261,16 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
         ({"val": "coco/photos"}, DataError, r"photos does not have one file of annotations"),
     ]:
         refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), kind, message)
-    refused(
-        lambda: prepare("coco/chairs.json", [*SETTINGS, "train.weights=no.pth"]), CheckpointError, "no.pth is not a"
-    )
+    Path("yolo.pt").write_bytes(pickle.dumps({"model": Path}, protocol=2))
+    Path("mine.onnx").touch()
+    for name, message in {
+        "no.pth": "no.pth is not a",
+        "yolo.pt": "yolo.pt is not a checkpoint of plain tensors|yolo.pt is damaged",
+        "mine.onnx": "mine.onnx is an exported file, which cannot be trained",
+    }.items():
+        weights_setting = f"train.weights={name}"
+        refused(lambda: prepare("coco/chairs.json", [*SETTINGS, weights_setting]), CheckpointError, message)
+    refused(lambda: train("coco/chairs.json", images=3), ConfigError, "images is 3; give a path")
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), ConfigError, "leave out --images")
     assert not list(Path("checkpoints").rglob("*.h5"))
@@ -388,6 +396,15 @@ def test_a_run_with_other_data_is_not_continued() -> None:
     (RUN / "last.pth").touch()
     prepare("coco/chairs.json", SETTINGS)
     refused(lambda: train("labels/chairs.json"), CheckpointError, "chairs already contains a run")
+
+
+def test_a_run_goes_on_with_the_same_file_by_another_path_and_names_what_it_began_with() -> None:
+    prepare("coco/chairs.json", SETTINGS)
+    (RUN / "last.pth").touch()
+    here = f"checkpoint.path={RUN}"
+    assert prepare("coco", [*SETTINGS, here]).is_started
+    assert prepare("coco/../coco/chairs.json", [*SETTINGS, here]).is_started
+    refused(lambda: prepare("labels", [*SETTINGS, here]), CheckpointError, "has begun with .*/coco/chairs.json, not ")
 
 
 def test_annotations_that_change_during_a_run_are_named(caplog: pytest.LogCaptureFixture) -> None:
