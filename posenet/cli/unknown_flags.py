@@ -53,6 +53,11 @@ _REMEDIES = [
     _Remedy(_SHORT_FORM, "give the annotations without a flag: posenet train data.yaml", f"{_DATA} {_ANNOTATIONS}"),
     _same("--images", _IMAGES),
     _setting("data.train=FILE.h5, a store that posenet build-hdf5 makes", f"{_DATA} {_INPUT} {_IMAGES} {_ANNOTATIONS}"),
+    _Remedy(
+        _EVALUATION,
+        "here it is --images and --annotations; posenet annotations import makes the annotations of a data.yaml",
+        "--data --dataset",
+    ),
     _same("--images", f"{_DATA} {_INPUT} {_IMAGES}"),
     _same("--annotations", _ANNOTATIONS),
     _Remedy(INPUTS, _NO_FLAG, f"{_DATA} {_INPUT} {_IMAGES} {_ANNOTATIONS}"),

@@ -77,6 +77,11 @@ def _read_experiment(path: str | Path, pairs: Sequence[str]) -> dict[str, Any]:
     """The tables of an experiment, without its data if it is given by name and the overrides name others."""
     name = named_experiment(path)
     if not name:
+        if Path(path).suffix.lower() in (".yaml", ".yml", ".json"):
+            raise ConfigError(
+                f"{path} is no experiment, which is a TOML file; annotations are given without --config: posenet train "
+                f"{path}"
+            )
         return read_toml(path, "configuration", experiment_remedy())
     tables = read_toml(find_experiment(name), "configuration", "install posenet again")
     if any(isinstance(pair, str) and pair.partition("=")[0].strip() == "data.train" for pair in pairs):

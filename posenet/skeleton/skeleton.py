@@ -179,8 +179,12 @@ class Skeleton:
 
     def predicts_like(self, other: Skeleton) -> bool:
         """Whether a network for one skeleton fits the other. OKS constants, layout and drawing may differ."""
+        return not self.changes_of_network(other)
+
+    def changes_of_network(self, other: Skeleton) -> tuple[str, ...]:
+        """The names of what the other skeleton has differently and a network depends on."""
         names = ("keypoints", "parts", "left_right", "derived", "file_keypoints")
-        return all(getattr(self, name) == getattr(other, name) for name in names)
+        return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
     def index(self, name: str) -> int:
         """The channel of a keypoint among ``keypoints``; ``ValueError`` if there is none with this name."""

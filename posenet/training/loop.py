@@ -92,7 +92,8 @@ class TrainingLoop:
                 self.save()
                 run.writer.finish()
                 position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
-                _log.info("Stopped after %s, saved in %s; --resume continues", position, run.folder.last)
+                how = "--resume" if self.report.says_next else "the same command"
+                _log.info("Stopped after %s, saved in %s; %s continues", position, run.folder.last, how)
                 return self._result(finished=False, stopped=not self._has_done_max_steps())
         run.writer.finish()
         finished = progress.epoch >= num_epochs

@@ -81,7 +81,7 @@ def _num_parameters(run: Run) -> int:
 class Report:
     """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks.
 
-    ``says_next``: the last line names the next command.
+    ``says_next``: the last line names the next command, and ``--resume`` continues the run. Not so with annotations.
     """
 
     def __init__(self, run: Run, callbacks: CallbackList, max_steps: int, says_next: bool) -> None:

@@ -124,10 +124,10 @@ def config_of_run(
         config = load_config(experiment, overrides, base=saved)
     config = with_folder(config, folder)
     config = with_warmup(config) if warmup else config
-    if not config.model.skeleton.predicts_like(saved.model.skeleton):
+    if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(
-            f"{path} was trained for another skeleton than model.skeleton; leave that out, or start "
-            "a new run with --weights in another folder"
+            f"{path} was trained for another skeleton than model.skeleton (other {', '.join(changes)}); keep that of "
+            "the run, or start a new run with --weights in another folder"
         )
     changed = config_differences(saved, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")

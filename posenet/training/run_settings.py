@@ -17,9 +17,12 @@ from posenet.data.store import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config, OptimConfig, load_config
 from posenet.settings.experiments import shipped_experiment
+from posenet.settings.sections import INPUT_MULTIPLE, MAX_SIDE
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""
+USUAL_HEIGHTS = 0.6, 1.6
+"""Smallest and largest height for prediction, as multiples of the height in training, that need no advice."""
 
 
 def check_before_start(
@@ -92,21 +95,22 @@ def folder_of_run(experiment: Config | str | Path | None, overrides: Sequence[st
         return Path(config_of_new_run(experiment, overrides).checkpoint.path)
     # Other overrides may be valid only for the settings in the checkpoint.
     paths = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
-    if path := _load(experiment, paths).checkpoint.path:
+    if path := load_experiment(experiment, paths).checkpoint.path:
         return Path(path)
     return Path(resume) if Path(resume).is_dir() else Path(resume).parent
 
 
 def config_of_new_run(experiment: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:
     """The settings, with a folder and, if ``warmup``, with the default warmup where they have none."""
-    config = _load(experiment, overrides)
+    config = load_experiment(experiment, overrides)
     if not config.checkpoint.path:
         name = Path(experiment).stem if isinstance(experiment, (str, Path)) else "run"
         config = with_folder(config, RUNS_FOLDER / name)
     return with_warmup(config) if warmup else config
 
 
-def _load(experiment: Config | str | Path | None, overrides: Sequence[str]) -> Config:
+def load_experiment(experiment: Config | str | Path | None, overrides: Sequence[str]) -> Config:
+    """The settings of an experiment with overrides; errors are those of ``load_config``."""
     if isinstance(experiment, Config):
         return load_config(None, overrides, base=experiment)
     return load_config(experiment, overrides)
@@ -123,3 +127,31 @@ def with_warmup(config: Config) -> Config:
 def with_folder(config: Config, folder: Path) -> Config:
     """The settings with another folder of the run."""
     return dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, path=str(folder)))
+
+
+def advise_on_height(config: Config) -> str:
+    """What to say where people are predicted much larger or smaller than they were trained; empty elsewhere.
+
+    The network finds nobody then, and the AP, the best checkpoint and the drawings follow from that.
+    """
+    inference, (train_height, _) = config.inference, config.train.size
+    scale = min(inference.scales, key=lambda scale: abs(scale - 1))
+    height = inference.height * scale
+    if USUAL_HEIGHTS[0] <= height / train_height <= USUAL_HEIGHTS[1]:
+        return ""
+    remedy = _multiple(train_height / scale)
+    return (
+        f"training has images of height {train_height} (train.input_size), but the AP, the best checkpoint and "
+        f"predictions use {height:g} (inference.height), where people have another size; --set "
+        f"inference.height={remedy} makes them agree"
+    )
+
+
+def height_in_ratio(before: Config, after: Config) -> int:
+    """The height for prediction that is to another training input as it was to the one before, as a multiple of 64."""
+    return _multiple(before.inference.height * after.train.size[0] / before.train.size[0])
+
+
+def _multiple(height: float) -> int:
+    """The allowed height that is nearest to another one and fits the network without padding."""
+    return min(max(round(height / INPUT_MULTIPLE), 1) * INPUT_MULTIPLE, MAX_SIDE)

@@ -27,17 +27,16 @@ from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_p
 from posenet.annotations.rules import can_drop, lint_annotations, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
-from posenet.checkpoints.named import find_weights
 from posenet.data.build import build_store
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.inference.evaluation import evaluate
 from posenet.messages import pluralize
-from posenet.settings import Config, ExifFrame, load_config
+from posenet.settings import Config, ExifFrame
 from posenet.settings.experiments import experiment_names
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.run_settings import RUNS_FOLDER
+from posenet.training.run_settings import RUNS_FOLDER, height_in_ratio, load_experiment
 
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
@@ -56,6 +55,8 @@ SAMPLED_NAMES = 20
 """Number of listed images by which their folder is found."""
 EVALUATE_EVERY = 5
 """Epochs between two APs where the experiment computes none: the best checkpoint and the drawings come from them."""
+LOW_AP = 0.01
+"""Below this AP, a run names what to try."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -117,14 +118,14 @@ def prepare(
         ConfigError: a setting is not valid.
         DataError: the annotations or the images cannot be used.
     """
+    for name, value in {"images": images, "val": val, "val_images": val_images}.items():
+        if not isinstance(value, (str, Path, type(None))):
+            raise ConfigError(f"{name} is {value!r}; give a path")
     for folder_of_images in (images, val_images):
         if folder_of_images is not None and not Path(folder_of_images).is_dir():
             raise DataError(f"{folder_of_images} is not a folder; --images and --val-images name folders of images")
     train_file, val_file = _find_annotations(Path(source), None if val is None else Path(val))
-    if isinstance(experiment, Config):
-        settings = load_config(None, overrides, base=experiment)
-    else:
-        settings = load_config(experiment or "tiny", overrides)
+    settings = load_experiment(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
     if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
         raise ConfigError(
@@ -138,17 +139,20 @@ def prepare(
     state = files / "checksum.txt"
     is_started = CheckpointFolder(folder).has_checkpoints()
     if settings.train.weights and not is_started:
-        find_weights(settings.train.weights)
+        from posenet.checkpoints.weights import stored_config  # imports PyTorch
+
+        stored_config(settings.train.weights)  # an error if they are no weights, before stores are built
     origin = files / "source.txt"
-    source_text = os.fsencode(Path(source).resolve())
-    if is_started and not (origin.exists() and read_input(origin) == source_text):
-        raise CheckpointError(
-            f"{folder} already contains a run, which has not begun with {source}; choose another folder with "
-            "--checkpoint-path"
-        )
+    if is_started:
+        began = Path(os.fsdecode(read_input(origin))) if origin.exists() else None
+        if began is None or not _have_same_annotations(began, Path(source).resolve(), val):
+            raise CheckpointError(
+                f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
+                "another folder with --checkpoint-path"
+            )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
-        write_atomically(origin, source_text)
+        write_atomically(origin, os.fsencode(Path(source).resolve()))
         train = _read_part(train_file, "train", images, files)
         val_part = None if val_file is None else _read_part(val_file, "val", val_images or images, files)
         skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
@@ -210,6 +214,18 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
     if val is None and train.suffix.lower() in YAML_SUFFIXES and has_own_split(train, "val"):
         val = train
     return train, val
+
+
+def _have_same_annotations(first: Path, second: Path, val: str | Path | None) -> bool:
+    """Whether two sources mean the same files, such as a folder and the only file in it."""
+    if first == second:
+        return True
+    try:
+        found = [_find_annotations(source, None if val is None else Path(val)) for source in (first, second)]
+    except DataError:  # one is not there any more, or is not clear
+        return False
+    one, other = ([path and path.resolve() for path in paths] for paths in found)
+    return one == other
 
 
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
@@ -447,8 +463,14 @@ def choose_experiment(
             pairs = [f"model.{key}={getattr(network, key)}" for key in ("stacks", "width", "growth")] + pairs
             choice += f", with the network of {weights}"
         choice += "; --config NAME takes another one (posenet config lists them)"
+    before, after = load_experiment(experiment, ()), load_experiment(experiment, pairs)
+    is_set = any(pair.partition("=")[0].strip() == "inference.height" for pair in pairs)
+    if after.train.size != before.train.size and not is_set:
+        pairs.append(f"inference.height={height_in_ratio(before, after)}")
+        choice += f"; {pairs[-1]} goes with train.input_size"
     name = "FILE.toml" if isinstance(experiment, Config) else experiment
-    words = [pair.replace('"', "") for pair in pairs]
+    last = {pair.partition("=")[0].strip(): pair for pair in pairs}  # the others of the same setting count for nothing
+    words = [pair.replace('"', "") for pair in last.values()]
     _log.info("Experiment %s%s: %s", name, choice, _command("train", "--config", name, "--set", *words))
     return experiment, pairs
 
@@ -468,6 +490,8 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
         return {}
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
+    if ap < LOW_AP:
+        _log.warning("Almost nobody is found: give more epochs (--epochs), or read posenet docs troubleshooting")
     sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
         _log.info("Annotated people beside those found: %s", sheet)

@@ -31,7 +31,7 @@ from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.profiling import profiled_steps
 from posenet.training.report import Report, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
-from posenet.training.run_settings import folder_of_run
+from posenet.training.run_settings import advise_on_height, folder_of_run
 from posenet.training.short_form import PreparedData, choose_experiment, conclude, is_data, prepare
 
 _log = logging.getLogger(__name__)
@@ -191,6 +191,8 @@ def _train(
         at_end.callback(run.close)
         _log.info(describe_run(run))
         if checkpoint is None and (advice := advise_on_network(run, has_experiment=experiment is not None)):
+            _log.warning(advice)
+        if advice := advise_on_height(config):
             _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))

@@ -334,6 +334,10 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
         ("predict a.jpg --pred-out-dir people", "unknown flag --pred-out-dir; here it is --json; see"),
         ("predict a.jpg --project runs", "unknown flag --project; here it is --output; see"),
         ("predict a --shard 0/9", "unknown flag --shard; split -n l/1/100 FILES | posenet predict - takes"),
+        (
+            "evaluate --data data.yaml",
+            "unknown flag --data; here it is --images and --annotations; posenet",
+        ),
         ("evaluate --conf 0.5", "unknown flag --conf; evaluation keeps all people, because AP needs them; see"),
         ("train --data coco.yaml", "unknown flag --data; give the annotations without a flag: posenet train data.yaml"),
         ("train-distributed --data a", "unknown flag --data; here it is --set data.train=FILE.h5, a store that"),

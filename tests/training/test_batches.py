@@ -162,9 +162,10 @@ def test_a_run_whose_worker_is_killed_loses_and_repeats_nothing(
         worker = next(process for process in multiprocessing.active_children() if process not in others)
         os.kill(worker.pid or 0, number)
 
-    train_tiny(stores, tmp_path / "whole", ONE_EPOCH)
+    train_tiny(stores, tmp_path / "whole", ONE_EPOCH, "inference.height=64")
     with caplog.at_level(logging.WARNING):
-        train_tiny(stores, tmp_path / "run", ONE_EPOCH, "data.workers=2", callbacks=[AfterStep(1, kill)])
+        settings = ONE_EPOCH, "data.workers=2", "inference.height=64"
+        train_tiny(stores, tmp_path / "run", *settings, callbacks=[AfterStep(1, kill)])
     message = "a data worker was ended by SIGKILL; the workers are restarted and nothing is lost"
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert warned == ([message] if number == signal.SIGKILL else [])

@@ -67,7 +67,8 @@ def test_keypoints_that_a_set_lacks_get_exactly_zero_gradient(no_val: Stores, tm
 
 
 def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp_path: Path, both: str) -> None:
-    train_tiny(no_val, tmp_path / "whole", both)
+    settings = both, "inference.height=64"  # as train.input_size
+    train_tiny(no_val, tmp_path / "whole", *settings)
     steps, epochs = (read_log(tmp_path / "whole", kind) for kind in ("train", "epoch"))
     assert all(list(entry["sets"]) == ["faces", "limbs"] for entry in (*steps, *epochs))
     for epoch in epochs:
@@ -82,8 +83,8 @@ def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp
         f"Data set limbs: {size} samples, {round(2.5 * size)} of them per epoch; not supervised: nose, right_eye" in log
     )
     assert "WARNING" not in log
-    train_tiny(no_val, tmp_path / "parts", both, max_steps=5)
-    train_tiny(no_val, tmp_path / "parts", both, resume=True)
+    train_tiny(no_val, tmp_path / "parts", *settings, max_steps=5)
+    train_tiny(no_val, tmp_path / "parts", *settings, resume=True)
     checkpoint = tmp_path / "whole" / "last.pth"
     assert stored_config(checkpoint).data.train == load_config(None, [both]).data.train
     for folder in ("parts", "whole"):  # without validation data there is no best checkpoint

@@ -428,7 +428,7 @@ def test_settings_of_another_network_or_optimizer_are_refused(
         "train.freeze=['stem.*']": r"a run that did not freeze stem\.\S+; keep its train\.freeze",
         "optim.name=sgd": "another optimizer",
         "optim.decay_norms_and_biases=false": "keep optim.name and optim.decay_norms_and_biases",
-        "model.skeleton=other.toml": "another skeleton",
+        "model.skeleton=other.toml": r"another skeleton than model.skeleton \(other keypoints, parts, left_right",
     }.items():
         with pytest.raises((CheckpointError, ConfigError), match=message):
             train_tiny(stores, tmp_path / "run", "optim.name=adamw", override, resume=True)

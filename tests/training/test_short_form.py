@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import re
 import shlex
 import shutil
@@ -19,6 +20,7 @@ import pytest
 
 import posenet
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.data.store import Store, count_background
 from posenet.devices.signals import STOPPED_STATUS
@@ -273,9 +275,16 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
         ({"val": "coco/photos"}, DataError, r"photos does not have one file of annotations"),
     ]:
         refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), kind, message)
-    refused(
-        lambda: prepare("coco/chairs.json", [*SETTINGS, "train.weights=no.pth"]), CheckpointError, "no.pth is not a"
-    )
+    Path("yolo.pt").write_bytes(pickle.dumps({"model": Path}, protocol=2))
+    Path("mine.onnx").touch()
+    for name, message in {
+        "no.pth": "no.pth is not a",
+        "yolo.pt": "yolo.pt is not a checkpoint of plain tensors|yolo.pt is damaged",
+        "mine.onnx": "mine.onnx is an exported file, which cannot be trained",
+    }.items():
+        weights_setting = f"train.weights={name}"
+        refused(lambda: prepare("coco/chairs.json", [*SETTINGS, weights_setting]), CheckpointError, message)
+    refused(lambda: train("coco/chairs.json", images=3), ConfigError, "images is 3; give a path")
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), ConfigError, "leave out --images")
     assert not list(Path("checkpoints").rglob("*.h5"))
@@ -357,10 +366,33 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
 
 
+def test_the_height_for_prediction_goes_with_another_training_input(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    pairs = [pair for pair in SETTINGS if not pair.startswith("inference.height")]
+    run = posenet.train("coco/chairs.json", pairs, max_steps=1, progress=False)
+    assert load_checkpoint_height(run.folder) == 64  # tiny has 384 for 384
+    text = "\n".join(caplog.messages)
+    assert "; inference.height=64 goes with train.input_size: posenet train" in text
+    assert "(inference.height)" not in text
+    caplog.clear()
+    posenet.train("coco/chairs.json", [*pairs, "inference.height=512"], max_steps=2, progress=False)  # resumed
+    assert any("--set inference.height=64 makes them agree" in message for message in caplog.messages)
+
+
+def load_checkpoint_height(folder: Path) -> int:
+    settings = read_checkpoint(folder / "last.pth")["config"]
+    return int(settings["inference"]["height"])
+
+
 def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    train("coco/chairs.json", "train.evaluate_every=1")  # the AP stays 0, so that the first epoch is the best
+    # The AP stays 0, so that the first epoch is the best.
+    train("coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1")
     assert len(list((RUN / "pictures").iterdir())) == 2
+    assert any(message.startswith("Almost nobody is found: give more epochs") for message in caplog.messages)
+    [line] = [message for message in caplog.messages if message.startswith("Experiment tiny")]
+    keys = re.findall(r"([a-z]+\.[a-z_]+)=", line)
+    assert len(keys) == len(set(keys)) and "train.evaluate_every=1" in line
     assert f"Annotated people beside those found: {RUN}/pictures/epoch_0001.jpg" in caplog.messages
 
 
@@ -392,6 +424,15 @@ def test_a_run_with_other_data_is_not_continued() -> None:
     refused(lambda: train("labels/chairs.json"), CheckpointError, "chairs already contains a run")
 
 
+def test_a_run_goes_on_with_the_same_file_by_another_path_and_names_what_it_began_with() -> None:
+    prepare("coco/chairs.json", SETTINGS)
+    (RUN / "last.pth").touch()
+    here = f"checkpoint.path={RUN}"
+    assert prepare("coco", [*SETTINGS, here]).is_started
+    assert prepare("coco/../coco/chairs.json", [*SETTINGS, here]).is_started
+    refused(lambda: prepare("labels", [*SETTINGS, here]), CheckpointError, "has begun with .*/coco/chairs.json, not ")
+
+
 def test_annotations_that_change_during_a_run_are_named(caplog: pytest.LogCaptureFixture) -> None:
     prepare("coco/chairs.json", SETTINGS)
     (RUN / "last.pth").touch()
@@ -421,9 +462,10 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
     with monkeypatch.context() as patch:
         patch.setattr(TrainStep, "__call__", train_step_and_signal)
         assert run_tool("train", words) == STOPPED_STATUS
+    assert "last.pth; the same command continues" in capsys.readouterr().err
     assert run_tool("train", words) == 0
     assert (RUN / "run.status").read_text().strip() == "finished"
-    assert "AP " in capsys.readouterr().err.splitlines()[-3]
+    assert "AP " in capsys.readouterr().err.splitlines()[-4]
     assert run_tool("train", ["--images", "coco/photos"]) == 2
     assert "--images belongs to annotations; give these: posenet train data.yaml" in capsys.readouterr().err
     assert run_tool("train", [*words, "--resume", "a.pth"]) == 2

@@ -47,7 +47,7 @@ STEPS = 7
 
 def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores, tmp_path: Path) -> None:
     recorder = Recorder()
-    result = train_tiny(stores, tmp_path / "run", *LEARNING, callbacks=[recorder])
+    result = train_tiny(stores, tmp_path / "run", *LEARNING, "inference.height=64", callbacks=[recorder])
     first, second = recorder.epochs
     assert (first["epoch"], second["epoch"]) == (1, 2)
     assert second["train_loss"] < first["train_loss"]
