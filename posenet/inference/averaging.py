@@ -159,7 +159,8 @@ def _start_on_device(
     import torch
 
     rows, columns = (max(sizes) for sizes in zip(*(letterbox.decoded_cells for letterbox in batch.map_letterboxes)))
-    with torch.inference_mode():
+    # Not the inference mode: its tensors may be written within it alone, and copies in the background may end later.
+    with torch.no_grad():
         averages = _average_on_device(network, batch, skeleton, flip, num_channels)[:, :, :rows, :columns].contiguous()
         copies = network.host_tensor(averages.shape, averages.dtype)
         copies.copy_(averages, non_blocking=network.copies_in_background)
