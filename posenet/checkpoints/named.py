@@ -69,10 +69,6 @@ def find_weights(name: str | Path) -> Path:
     text, path = str(name), Path(name)
     if path.name != text or path.suffix or path.exists():
         require_checkpoint_file(path)
-        if path.suffix.lower() == ".onnx":
-            raise CheckpointError(
-                f"{path} is an exported file, which cannot be trained; give the checkpoint that it was exported from"
-            )
         return path
     if text in NAMED_WEIGHTS:
         return fetch_weights(text, NAMED_WEIGHTS[text])

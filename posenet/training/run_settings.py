@@ -59,7 +59,16 @@ def check_before_start(
         raise
     for path in (config.train.weights, config.train.teacher):
         if path:
-            find_weights(path)
+            require_weights_to_train(path)
+
+
+def require_weights_to_train(name: str) -> None:
+    """``CheckpointError`` unless a path or a name means weights that a training can begin with or learn from."""
+    if Path(name).suffix.lower() == ".onnx":
+        raise CheckpointError(
+            f"{name} is an exported file, which cannot be trained; give the checkpoint that it was exported from"
+        )
+    find_weights(name)
 
 
 def require_data(config: Config) -> None:

@@ -36,7 +36,7 @@ from posenet.settings import Config, ExifFrame
 from posenet.settings.experiments import experiment_names
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.run_settings import RUNS_FOLDER, height_in_ratio, load_experiment
+from posenet.training.run_settings import RUNS_FOLDER, height_in_ratio, load_experiment, require_weights_to_train
 
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
@@ -141,6 +141,7 @@ def prepare(
     if settings.train.weights and not is_started:
         from posenet.checkpoints.weights import stored_config  # imports PyTorch
 
+        require_weights_to_train(settings.train.weights)
         stored_config(settings.train.weights)  # an error if they are no weights, before stores are built
     origin = files / "source.txt"
     if is_started:
