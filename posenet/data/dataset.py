@@ -196,6 +196,8 @@ class PoseDataset(Dataset[Batch]):
             return sample
         before = Sample(buffers.image, sample.joints, buffers.person_mask, buffers.mask_miss)
         after = self.transform(before, random_generator(self.seed, *sample.key, "transform"))
+        if not isinstance(after, Sample):
+            raise ConfigError(f"data.transform returned a {type(after).__name__}; let the function return a Sample")
         for name, old, new in zip(Sample._fields, before, after):
             shape, expected = np.shape(new), old.shape
             if name == "joints":
@@ -205,6 +207,8 @@ class PoseDataset(Dataset[Batch]):
                     f"data.transform returned {name} of shape {np.shape(new)} and type {np.asarray(new).dtype} instead "
                     f"of {old.shape} and {old.dtype}; correct the function"
                 )
+        if not np.isfinite(after.joints).all():
+            raise ConfigError("data.transform returned joints that are not finite; correct the function")
         buffers.image[:], _, buffers.person_mask[:], buffers.mask_miss[:] = after
         return sample._replace(joints=after.joints)
 

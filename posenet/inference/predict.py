@@ -404,7 +404,12 @@ def _find_people(
     )
     with contextlib.closing(frames):
         # The images are read again, for the drawings; the people in them are known.
-        for recorded, frame in zip(journal.begun if journal else [], frames):
+        for recorded in journal.begun if journal else []:
+            frame = next(frames, None)
+            if frame is None or (frame.source, frame.number) != (recorded.frame.source, recorded.frame.number):
+                raise DataError(
+                    f"{recorded.frame.source.name} has changed since the prediction began; start again without --resume"
+                )
             yield dataclasses.replace(recorded, frame=frame)
         with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:
             for result in results:

@@ -135,6 +135,15 @@ class TestOwnFunction:
         with pytest.raises(ConfigError, match=f"data.transform returned {name} of shape {found} instead"):
             list(make_loader(dataset, [[(0, 0)]], workers))
 
+    def test_what_is_no_sample_or_not_finite_is_refused(self, path: Path) -> None:
+        for transform, message in [
+            (lambda sample, generator: None, "returned a NoneType; let the function return a Sample"),
+            (lambda sample, generator: sample._replace(joints=sample.joints + np.float32("nan")), "not finite"),
+        ]:
+            dataset = PoseDataset(path, (64, 64), transform=transform)
+            with pytest.raises(ConfigError, match=message):
+                dataset[0, 0]
+
     def test_a_setting_names_it(self, stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         Path("my_changes.py").write_text(
