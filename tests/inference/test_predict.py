@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,23 @@ def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
         for number in range(12):
             writer.write(np.zeros((64, 64, 3), np.uint8), number / 10)
     with pytest.raises(DataError, match="was written with other inputs"):
+        predict(clip, spot_predictor(), **options)
+
+
+def test_a_video_that_has_lost_frames_but_not_bytes_is_not_continued(clip: Path) -> None:
+    results: list[object] = []
+    options = {"json": "p.jsonl", "resume": True}
+    stop = {"on_result": results.append, "stop_requested": lambda: len(results) == 9}
+    predict(clip, spot_predictor(), **options, **stop)
+    from posenet.inference.media.video import VideoWriter
+
+    size = clip.stat().st_size
+    with contextlib.closing(VideoWriter(clip, (64, 64), 10)) as writer:
+        for number in range(4):
+            writer.write(np.zeros((64, 64, 3), np.uint8), number / 10)
+    assert clip.stat().st_size < size
+    os.truncate(clip, size)
+    with pytest.raises(DataError, match="clip.mp4 has changed since the prediction began; start again without"):
         predict(clip, spot_predictor(), **options)
 
 
