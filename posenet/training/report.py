@@ -167,7 +167,7 @@ class Report:
         seconds = time.monotonic() - began
         share = (self.run.progress.total_steps - first_step) / self.run.batches.steps_per_epoch  # less where resumed
         left = self.run.config.train.epochs - epoch
-        took = f"{tqdm.format_interval(seconds)}"
+        took = tqdm.format_interval(seconds)
         return f"{took}, {tqdm.format_interval(seconds / share * left)} left" if left and share else took
 
     def end(self, why: str) -> None:
