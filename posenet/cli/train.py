@@ -208,10 +208,19 @@ def _train_on_annotations(args: argparse.Namespace) -> int:
         val_images=args.val_images,
         experiment=args.config,
     )
+    from posenet.devices.runtime import Runtime
     from posenet.training.train import train_prepared
 
     result = train_prepared(
-        data, overrides, args.config, warmup=bool(args.warmup), max_steps=args.max_steps, profile=args.profile
+        data,
+        overrides,
+        args.config,
+        warmup=bool(args.warmup),
+        max_steps=args.max_steps,
+        profile=args.profile,
+        callbacks=(),
+        progress=True,
+        runtime=Runtime(),
     )
     return STOPPED_STATUS if result.stopped else 0
 

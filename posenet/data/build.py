@@ -193,34 +193,22 @@ def build_store(
     _check_output(resolve_link(output), overwrite)
     folder = Path(images)
     require_image_folder(folder)
-    people_of: dict[int, People] = {}
-    if annotations is None:
-        requested = suitable = _select_images(_list_unlabelled(folder), image_ids, folder)
-        empty: frozenset[int] = frozenset()
-    else:
-        dataset = read_annotations(annotations, skeleton)
-        people_of = dataset.people
-        requested = _select_images(dataset.images, image_ids, annotations)
-        minimum = skeleton.min_labelled_keypoints
-        empty = dataset.background & {image.id for image in requested}
-        stored_empty = empty if background else frozenset()
-        suitable = [
-            image
-            for image in requested
-            if image.id in stored_empty or select_main_persons(people_of[image.id], minimum)
-        ]
-    chosen = suitable[:limit]
+    selection = _choose_images(folder, annotations, image_ids, skeleton, background)
+    chosen = selection.suitable[:limit]
     skipped: dict[int, str] = {}
     frames = []
     stored: list[People] = []
-    num_resized = num_shrunk = num_reused = 0
-    replaced = _Replaced.open(output) if overwrite else None
     num_small = 0  # images whose main persons are too small after scaling
+    num_resized = 0
+    num_shrunk = 0
+    num_reused = 0
+    replaced = _Replaced.open(output) if overwrite else None
 
     def prepare(image: CocoImage) -> _PreparedImage | str:
         """The image, or the reason why it cannot be used."""
         try:
-            return _prepare_image(folder, image, people_of.get(image.id), skeleton, exif_frame, max_side, replaced)
+            people = selection.people_of.get(image.id)
+            return _prepare_image(folder, image, people, skeleton, exif_frame, max_side, replaced)
         except DataError as error:
             return f"{error} (image {image.id})"
         except (OSError, ValueError) as error:
@@ -238,7 +226,7 @@ def build_store(
             if isinstance(result, str):
                 skipped[image.id] = result
                 _check_number_of_unreadable(skipped, math.ceil(max_unreadable * len(chosen)), len(chosen))
-            elif not result.main_rows and image.id not in empty:
+            elif not result.main_rows and image.id not in selection.empty:
                 num_small += 1
             else:
                 writer.add(result.record, result.main_rows, result.original)
@@ -246,16 +234,16 @@ def build_store(
                 num_resized += result.is_resized
                 num_shrunk += result.is_shrunk
                 num_reused += result.is_reused
-                if image.id in people_of:
-                    stored.append(people_of[image.id])
+                if image.id in selection.people_of:
+                    stored.append(selection.people_of[image.id])
     with Store(output, skeleton) as store:
         summary = summarize(store)
     return BuildReport(
         summary=summary,
         num_crowds=sum(int(people.is_crowd.sum()) for people in stored),
         num_without_outline=sum(outline is None for people in stored for outline in people.outlines),
-        num_without_main_person=len(requested) - len(suitable) + num_small,
-        num_empty=0 if background else len(empty),
+        num_without_main_person=selection.num_unsuitable + num_small,
+        num_empty=0 if background else len(selection.empty),
         num_shrunk=num_shrunk,
         num_reused=num_reused,
         skipped=tuple(skipped.values()),
@@ -263,6 +251,42 @@ def build_store(
         frames=count_frames(frames),
         seconds=time.perf_counter() - start,
     )
+
+
+class _ChosenImages(NamedTuple):
+    """The images of which a store is built."""
+
+    suitable: list[CocoImage]
+    """Those that have a main person, or show nobody and are wanted all the same."""
+    num_unsuitable: int
+    """How many others were requested."""
+    people_of: dict[int, People]
+    """By image id; empty without annotations."""
+    empty: frozenset[int]
+    """Ids of the requested images without any annotation, which are suitable if they are wanted."""
+
+
+def _choose_images(
+    folder: Path,
+    annotations: str | Path | None,
+    image_ids: Collection[int] | None,
+    skeleton: Skeleton,
+    background: bool,
+) -> _ChosenImages:
+    """Read the annotations, and choose the images to store; the arguments are those of ``build_store``."""
+    if annotations is None:
+        return _ChosenImages(_select_images(_list_unlabelled(folder), image_ids, folder), 0, {}, frozenset())
+    dataset = read_annotations(annotations, skeleton)
+    requested = _select_images(dataset.images, image_ids, annotations)
+    empty = dataset.background & {image.id for image in requested}
+    stored_empty = empty if background else frozenset()
+    minimum = skeleton.min_labelled_keypoints
+    suitable = [
+        image
+        for image in requested
+        if image.id in stored_empty or select_main_persons(dataset.people[image.id], minimum)
+    ]
+    return _ChosenImages(suitable, len(requested) - len(suitable), dataset.people, empty)
 
 
 def _select_images(images: list[CocoImage], ids: Collection[int] | None, source: str | Path) -> list[CocoImage]:

@@ -122,7 +122,8 @@ def train_prepared(
 ) -> TrainingResult:
     """Train on prepared annotations, or continue the run in their folder, and evaluate the best checkpoint.
 
-    ``options`` are arguments of ``train``. Without an experiment, a run that continues keeps its own.
+    ``options`` are the arguments of ``train`` from ``warmup`` on, but ``restarted``. Without an experiment, a run that
+    continues keeps its own.
     """
     device = data.settings.train.device
     config, pairs = experiment, [*data.overrides, *overrides]
@@ -130,8 +131,8 @@ def train_prepared(
         has_accelerator = select_device(device).type != "cpu"
         config, pairs = choose_experiment(data, overrides, experiment, has_accelerator)
     result = _train(config, pairs, data.is_started, says_next=False, **options)
-    if result.finished or not (result.stopped or options.get("max_steps")):
-        conclude(data, options.get("progress", True))
+    if result.finished or not (result.stopped or options["max_steps"]):
+        conclude(data, options["progress"])
     return result
 
 
@@ -140,17 +141,16 @@ def _train(
     overrides: Sequence[str],
     resume: bool | str | Path,
     *,
+    warmup: bool,
+    max_steps: int,
+    profile: int,
+    callbacks: Sequence[TrainingCallback],
+    progress: bool,
+    runtime: Runtime,
     restarted: bool = False,
-    warmup: bool = False,
-    max_steps: int = 0,
-    profile: int = 0,
-    callbacks: Sequence[TrainingCallback] = (),
-    progress: bool = True,
-    runtime: Runtime | None = None,
     says_next: bool = True,
 ) -> TrainingResult:
     """``train``, with an experiment and checked arguments. ``says_next``: the last line names the next command."""
-    runtime = runtime or Runtime()
     with catch_stop_signals() as stop_requested, contextlib.ExitStack() as at_end:
         text_log = TextLog()
         if runtime.is_main:
