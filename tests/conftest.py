@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import importlib
 import os
 import re
 import unittest.mock
@@ -24,13 +22,6 @@ from tests.helpers.spot_data import export_spot_network
 # Forked processes lack OpenMP's other threads, and would wait for them forever.
 torch.set_num_threads(1)
 cv2.setNumThreads(0)
-if "ONEDNN_MAX_CPU_ISA" in os.environ:
-    # OpenVINO has a copy of oneDNN that obeys too, while the rest of OpenVINO expects what the processor has: it
-    # computes empty maps or crashes. The copy reads the variable once.
-    with unittest.mock.patch.dict(os.environ), contextlib.suppress(ImportError):
-        del os.environ["ONEDNN_MAX_CPU_ISA"]
-        importlib.import_module("openvino").Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-
 # A forked process must not collect objects of its parent: a TCPStore, or a session of ONNX Runtime, would wait forever
 # for threads that the fork has not copied.
 os.register_at_fork(after_in_child=gc.freeze)

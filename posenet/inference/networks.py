@@ -329,10 +329,20 @@ def _openvino_core() -> Any:
     On CPUs with AMX, a core replaces the stack on which signals are handled, and restores the former one when it is
     destroyed. If cores were not destroyed in the reverse order of their creation, that stack would no longer exist,
     and the next signal, such as Ctrl-C, would end the process with a segmentation fault (OpenVINO 2026.4).
+
+    The core does not see the variable ONEDNN_MAX_CPU_ISA, which limits the instructions of PyTorch: OpenVINO's copy of
+    oneDNN would obey it, while the rest of OpenVINO expects what the CPU has, and would fail or compute empty maps.
     """
     import openvino
 
-    return openvino.Core()
+    limit = os.environ.pop("ONEDNN_MAX_CPU_ISA", None)
+    try:
+        core = openvino.Core()
+        core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")  # this loads oneDNN, which reads the variable once
+    finally:
+        if limit is not None:
+            os.environ["ONEDNN_MAX_CPU_ISA"] = limit
+    return core
 
 
 def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | None) -> LoadedGraph:

@@ -9,6 +9,8 @@ import itertools
 import json
 import os
 import re
+import subprocess
+import sys
 import tomllib
 import unittest.mock
 from collections.abc import Callable
@@ -196,6 +198,26 @@ def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime
     plain = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off").compute_maps(image)
     converted = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend=runtime).compute_maps(image)  # type: ignore[arg-type]
     np.testing.assert_allclose(converted, plain, atol=2e-3 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize("isa", ["SSE41", "AVX2"])
+def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_pytorch(
+    isa: str, model: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    file = tmp_path / "network.onnx"
+    file.write_bytes(model.SerializeToString())
+    for amp, tolerance in (("off", 2e-3), ("auto", 0.2)):
+        compute_and_save = (
+            "import numpy, sys; from posenet import Predictor; "
+            f"predictor = Predictor({str(file)!r}, backend='openvino', device='cpu', amp={amp!r}); "
+            f"image = numpy.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype='uint8'); "
+            f"numpy.save({str(tmp_path / amp)!r}, predictor.compute_maps(image))"
+        )
+        environment = os.environ | {"ONEDNN_MAX_CPU_ISA": isa}
+        subprocess.run([sys.executable, "-c", compute_and_save], env=environment, check=True)
+        expected = Predictor(file, backend="onnxruntime").compute_maps(images(1, 128, 128)[0])
+        np.testing.assert_allclose(np.load(tmp_path / f"{amp}.npy"), expected, atol=tolerance * np.abs(expected).max())
 
 
 def test_auto_chooses_an_installed_backend(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
