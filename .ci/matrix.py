@@ -19,11 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PROCESSORS = {
     "this": {},
-    "aten-default": {"ATEN_CPU_CAPABILITY": "default"},
-    "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
-    "onednn-sse41": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
-    "onednn-avx2": {"ONEDNN_MAX_CPU_ISA": "AVX2"},
-    "onednn-avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
+    "sse41": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
 }
 """For each processor the variables that limit the instructions of PyTorch; "this" is the one of this machine."""
 THREADS = {"1": {"OMP_NUM_THREADS": "1"}, "2": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}}

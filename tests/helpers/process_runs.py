@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import sys
 import threading
@@ -49,6 +50,20 @@ def fork_process(task: Callable[[], Any], output: Path | None = None) -> int:
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def in_forked_process(test: Callable[..., None]) -> Callable[..., None]:
+    """A decorator for tests that compile a network.
+
+    PyTorch with CUDA has started threads of autograd then, also without a GPU, and processes that are forked later
+    could not compute gradients.
+    """
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        assert wait_for_exit(fork_process(lambda: test(*args, **kwargs))) == 0
+
+    return run
 
 
 def wait_for_exit(pid: int) -> int:

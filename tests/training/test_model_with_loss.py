@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.teacher import Teacher
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_runs import in_forked_process
 
 SIZE = 64
 
@@ -76,20 +76,15 @@ class Graphs:
         return graph.forward
 
 
-@pytest.fixture
-def graphs() -> Iterator[Graphs]:
-    torch.compiler.reset()
-    yield Graphs()
-    torch.compiler.reset()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("has_teacher", [False, True])
-def test_targets_network_and_loss_are_one_graph_for_all_batches(graphs: Graphs, has_teacher: bool) -> None:
+@in_forked_process
+def test_targets_network_and_loss_are_one_graph_for_all_batches(has_teacher: bool) -> None:
     """Whatever the number of people, and whether or not some channels are not supervised.
 
     ``fullgraph`` makes a break of the graph an error. Evaluation is not compiled.
     """
+    graphs = Graphs()
     teacher = Teacher(OneConvolution(), 0.5, 0.0, 0.01) if has_teacher else None  # type: ignore[arg-type]
     eager, compiled = make_model(teacher=teacher), make_model(teacher=teacher)
     eager.network, compiled.network = OneConvolution(), OneConvolution()
@@ -110,8 +105,10 @@ def test_targets_network_and_loss_are_one_graph_for_all_batches(graphs: Graphs, 
 
 
 @pytest.mark.slow
-def test_a_run_compiles_once_for_1_2_3_and_7_people(graphs: Graphs) -> None:
+@in_forked_process
+def test_a_run_compiles_once_for_1_2_3_and_7_people() -> None:
     """Batches are padded, so that they have places for 4 and for 8 people."""
+    graphs = Graphs()
     model = make_model().train()
     model.network = OneConvolution()
     model.compile(backend=graphs, fullgraph=True)
@@ -156,17 +153,22 @@ def test_each_of_two_processes_compiles_one_graph_and_their_gradients_are_averag
     ranks = run_in_processes(2, tmp_path, lambda runtime: gradients_of_compiled(runtime, 2))
     assert [count for _, count in ranks] == [1, 1]
     torch.testing.assert_close(ranks[0][0], ranks[1][0], rtol=0, atol=0)
-    single = []
-    for rank in range(2):
+
+    def gradients_of_rank(rank: int) -> list[list[Tensor]]:
         runtime = Runtime()
         runtime.rank = rank
-        single.append(gradients_of_compiled(runtime, 2)[0])
+        return gradients_of_compiled(runtime, 2)[0]
+
+    # This process must not compile: see in_forked_process.
+    single = [run_in_processes(1, tmp_path, lambda _, rank=rank: gradients_of_rank(rank))[0] for rank in range(2)]
     for averaged, first, second in zip(ranks[0][0], *single):
         torch.testing.assert_close(averaged, [(a + b) / 2 for a, b in zip(first, second)], rtol=0, atol=0)
 
 
 @pytest.mark.slow
-def test_the_whole_network_is_in_the_graph(graphs: Graphs) -> None:
+@in_forked_process
+def test_the_whole_network_is_in_the_graph() -> None:
+    graphs = Graphs()
     model = make_model().train()
     model.compile(backend=graphs, fullgraph=True)
     model(*random_batch()).sum().backward()
