@@ -99,8 +99,8 @@ def check_outputs(
     Standard output, FIFOs and devices are written and not replaced, so they may exist.
 
     Args:
-        inputs: everything that is read: paths, and descriptors of open files. They are only looked at if something
-            exists that would be replaced, so that the iterable may be expensive.
+        inputs: everything that is read: paths, and descriptors of open files. The iterable may be slow: it is only used
+            if there is a file that would be replaced.
         folders: folders in which files of any name will be written. Their files count as outputs that exist.
         side_files: each with the pattern that the beginning of the program's own files matches.
 

@@ -107,7 +107,7 @@ class AnnotatedFrame(NamedTuple):
     """The frame in which one image is annotated."""
 
     orientation: int
-    """The EXIF orientation, 1-8, by which to turn the stored pixels; 1 for the stored frame."""
+    """The EXIF orientation, 1-8, by which to turn the stored pixels; 1 for the stored frame, and without a tag."""
     reason: FrameReason
 
     def __str__(self) -> str:
@@ -284,9 +284,9 @@ def _exif_orientation(image: Image.Image) -> int:
 def find_annotated_frame(header: ImageHeader, height: int, width: int, exif_frame: ExifFrame) -> AnnotatedFrame:
     """Decide in which frame an image is annotated.
 
-    Orientations 5 to 8 swap height and width. If the image is not square, the annotated ``height`` and ``width`` are
-    then those of one frame only, and decide. For orientations 2 to 4, square images and other sizes, ``exif_frame``
-    decides; ``ConfigError`` if it is unknown.
+    Orientations 5 to 8 swap height and width. Unless the image is square, the stored and the displayed frame then
+    differ in size, and the annotated ``height`` and ``width`` tell which of them is meant. For orientations 2 to 4,
+    for square images and for a size of neither frame, ``exif_frame`` decides; ``ConfigError`` if it is unknown.
     """
     if exif_frame not in get_args(ExifFrame):
         raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")

@@ -7,20 +7,21 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 INPUTS = "INPUT"
-"""Among the flags that a tool has: it takes inputs without a flag."""
+"""Stands among the flags of a tool that takes inputs without a flag."""
+
+# Each kind of tool is recognised by a flag that only tools of this kind have.
 _TRAINING = "--max-steps"
 _SHORT_FORM = "--val"
 _EVALUATION = "--report"
-"""Flags that only one kind of tool has, by which it is recognised."""
 
 
 class _Remedy(NamedTuple):
-    needed: str
-    """A flag that the tool must have."""
+    """What to say to users of a tool that has the flag ``own_flag``, if they type one of ``foreign_flags``."""
+
+    own_flag: str
     text: str
-    """What to use here."""
-    flags: str
-    """The flags of other programs."""
+    foreign_flags: str
+    """Flags of other programs, separated by spaces."""
 
 
 def _same(flag: str, flags: str) -> _Remedy:
@@ -46,6 +47,7 @@ _SEED = "--seed --random-seed"
 _PROCESSES = "--nproc --nproc-per-node --nprocs --num-processes --num-gpus --world-size"
 _NO_FLAG = "give the input without a flag"
 
+# Of several remedies for a flag, the first one whose own flag the tool has is used.
 _REMEDIES = [
     _Remedy(_EVALUATION, "the report of --report DIR has these charts", "--plots"),
     _same("--min-score", _SCORE),
@@ -95,12 +97,11 @@ _REMEDIES = [
     _same("--keypoint-score", "--kpt-thr --kpt-score-thr"),
     _Remedy("--style", "here it is --style openpose", "--openpose-skeleton --skeleton-style"),
 ]
-"""What to use instead of a flag; the first remedy applies whose flag the tool has."""
 
 
 def _find_remedy(flag: str, known: Collection[str]) -> str:
     """What to use instead of a flag of another program; empty if no program is known to have it."""
-    matches = (remedy.text for remedy in _REMEDIES if remedy.needed in known and flag in remedy.flags.split())
+    matches = (remedy.text for remedy in _REMEDIES if remedy.own_flag in known and flag in remedy.foreign_flags.split())
     return next(matches, "")
 
 

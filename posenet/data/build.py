@@ -100,7 +100,7 @@ class BuildReport:
     frames: dict[str, int]
     num_empty: int  # requested images without any annotation that are not stored
     num_shrunk: int  # stored images that were made smaller
-    num_reused: int  # of them or of the others, those whose bytes the replaced store has, so that they were not decoded
+    num_reused: int  # stored images that were not decoded, because the replaced store has the same bytes
     seconds: float
 
 

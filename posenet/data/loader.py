@@ -171,7 +171,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextlib.contextmanager
 def _without_sigchld_handler() -> Iterator[None]:
-    """Remove the signal handler with which PyTorch reports the death of a worker; the loader notices it without that.
+    """Remove the signal handler with which PyTorch reports the death of a worker; iterating reports it too.
 
     The handler raises an error wherever the main process is, perhaps in the middle of a step or a checkpoint, or while
     ``_end_workers`` ends the others.

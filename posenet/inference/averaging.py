@@ -106,7 +106,11 @@ def start_network(
 def _average_on_host(
     network: MapFunction, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
 ) -> list[np.ndarray]:
-    """The averages for each image, whatever runs the network."""
+    """The averages for each image, whatever runs the network.
+
+    Smaller scales are computed first. The maps of the largest scale, to which all are resampled, come last, so that one
+    pass over their channels adds everything.
+    """
     num_maps = sum(batch.counts) * (2 if flip else 1)
     smaller: list[list[tuple[np.ndarray, Resampling]]] = [[] for _ in batch.image_sizes]
     for images, letterboxes, count in reversed(list(zip(batch.inputs, batch.letterboxes, batch.counts))):

@@ -157,9 +157,8 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     """The person of every candidate, (N,) from 0, and whether the maps are so clear that they show all limbs.
 
     The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
-    their person were lowered. Then fragments without a limb to their person are assigned to people. If the maps show
-    all limbs, a fragment is not assigned to a person to whom a body part should connect it. A skeleton without a layout
-    has no pose model and skips the last two steps.
+    their person were lowered. Then fragments, which no limb connects to their person, are assigned to people: see
+    ``PoseModel.assign_fragments``. A skeleton without a layout has no pose model and skips the last two steps.
     """
     label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
     if not skeleton.layout or not len(label):
@@ -248,12 +247,17 @@ def complete_people(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Give people the candidates of keypoints that they lack, and estimate where their other missing keypoints are.
 
-    From ``MIN_FOR_ESTIMATE`` keypoints on, the pose model expects every keypoint somewhere. Of the candidates up to
-    ``MAX_DEVIATION`` from there, the nearest one to which a limb leads from the person, however weak, becomes a
-    keypoint of the person. It was too weak to join its person, or belongs to another person who has the keypoint at the
-    same place: there, the maps have one peak. Without one, the estimate is the nearest of the other candidates, unless
-    the maps show all limbs, and otherwise the expected position. For people with fewer keypoints, and for a skeleton
-    without a layout, the estimate is the mean position of the keypoints found.
+    For a person with at least ``MIN_FOR_ESTIMATE`` keypoints, the pose model expects each missing keypoint at some
+    position. Only candidates up to ``MAX_DEVIATION`` from there count. The first of these that exists is taken:
+
+    1. The nearest candidate that a limb, however weak, connects to the person: it becomes a keypoint of the person. Its
+       limb was too weak to group it, or the candidate also belongs to another person, whose keypoint is at the same
+       place: the maps have one peak for both.
+    2. The nearest other candidate, as the estimate; not if the maps show all limbs.
+    3. The expected position, as the estimate.
+
+    For people with fewer keypoints, and for a skeleton without a layout, the estimate is the mean position of the
+    keypoints found.
 
     Args:
         keypoints: (P, K, 3) x and y in cells and score; all 0 where a keypoint was not found.

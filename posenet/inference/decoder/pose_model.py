@@ -217,8 +217,8 @@ class PoseModel:
         to a person that lacks its keypoints; see ``_assignment_costs`` for the other conditions.
 
         Args:
-            limbs_are_complete: whether the maps show all limbs. Then a fragment that a body part should connect to a
-                person, but no limb does, belongs to someone else.
+            limbs_are_complete: whether the maps show all limbs. Then a fragment belongs to someone else if the skeleton
+                has a body part between it and the person: that part would have a limb.
 
         Returns:
             (G,) the group that each group becomes a part of; itself if it is not assigned.
