@@ -11,8 +11,8 @@ import posenet
 from posenet.cli.logging_setup import print_message
 from posenet.diagnosis.compare import Difference, compare
 from posenet.diagnosis.diagnose import Diagnosis
+from posenet.diagnosis.error_kinds import CORRECTIONS, TEXTS
 from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
-from posenet.diagnosis.kinds import CORRECTIONS, TEXTS
 from posenet.diagnosis.report import REPORT_FILE, write_report
 from posenet.messages import pluralize
 from posenet.settings import DataConfig, ExifFrame

@@ -197,7 +197,7 @@ def _train_on_annotations(args: argparse.Namespace) -> int:
     """Prepare annotations, and train and evaluate on them, or continue; return the exit status."""
     if args.resume:
         raise ConfigError("with annotations, a run continues in its folder; leave out --resume")
-    from posenet.training.short_form import prepare
+    from posenet.training.from_annotations import prepare
 
     overrides = _overrides(args)
     data = prepare(

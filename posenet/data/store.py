@@ -45,7 +45,7 @@ from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
 from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
-from posenet.skeleton.keypoint_mapping import KeypointMapping
+from posenet.skeleton.data_set_mapping import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 FORMAT = "posenet store"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.diagnosis.kinds import OKS_THRESHOLDS
-from posenet.diagnosis.matched_results import MatchedResults
+from posenet.diagnosis.error_kinds import OKS_THRESHOLDS
+from posenet.diagnosis.keypoint_errors import MatchedResults
 from posenet.diagnosis.matching import match, select_rows
 
 _RECALLS = np.linspace(0.0, 1.0, 101)

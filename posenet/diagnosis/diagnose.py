@@ -16,8 +16,8 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import Split, read_split
 from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
-from posenet.diagnosis.kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
-from posenet.diagnosis.matched_results import MatchedResults, count_kinds
+from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
+from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
 from posenet.diagnosis.matching import Results, Truth
 from posenet.diagnosis.results_file import parse_results, read_results
 from posenet.diagnosis.slices import Attributes, Slice, measure_slices

@@ -11,7 +11,7 @@ from typing import Any
 from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.kinds import CORRECTIONS, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
+from posenet.diagnosis.error_kinds import CORRECTIONS, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
 from posenet.files import write_atomically
 
 DIAGNOSIS_FILE = "diagnosis.json"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.diagnosis.average_precision import average_precision, evaluate, evaluate_area
-from posenet.diagnosis.kinds import MATCH_OKS, SIZES
-from posenet.diagnosis.matched_results import MatchedResults, count_kinds
+from posenet.diagnosis.error_kinds import MATCH_OKS, SIZES
+from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
 from posenet.diagnosis.matching import Truth, select_rows
 
 CROWDING = ("0", "1-2", "3 or more")

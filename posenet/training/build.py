@@ -20,20 +20,21 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
-from posenet.training.averaging import WeightAverage
 from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.batches import RestartingLoader, StepBatches, make_step_batches, make_validation_loader
+from posenet.training.batches import StepBatches, make_step_batches, make_validation_loader
 from posenet.training.compare_ranks import require_same_run
 from posenet.training.freezing import freeze
 from posenet.training.loss import FocalL2Loss
 from posenet.training.meters import DataSetLosses
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer
-from posenet.training.progress import Progress
+from posenet.training.restarting_loader import RestartingLoader
 from posenet.training.run_data import RunData, describe_contents, open_run_data, refuse_trained_images
+from posenet.training.run_position import Progress
 from posenet.training.step import TrainStep
 from posenet.training.teacher import Teacher, load_teacher
 from posenet.training.validation import CocoValidation
+from posenet.training.weight_averaging import WeightAverage
 
 _log = logging.getLogger(__name__)
 

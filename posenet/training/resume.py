@@ -29,7 +29,7 @@ from posenet.training.bad_steps import BadStepCounts
 from posenet.training.build import Run
 from posenet.training.freezing import names_to_freeze
 from posenet.training.optimizer import restore_optimizer
-from posenet.training.progress import Progress
+from posenet.training.run_position import Progress
 from posenet.training.run_settings import another_run_error, config_of_new_run, with_folder, with_warmup
 from posenet.training.teacher import require_same_teacher
 

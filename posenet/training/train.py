@@ -26,13 +26,13 @@ from posenet.files import check_outputs
 from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.training.build import build_run
+from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, is_data, prepare
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.profiling import profiled_steps
 from posenet.training.report import Report, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
 from posenet.training.run_settings import advise_on_height, folder_of_run
-from posenet.training.short_form import PreparedData, choose_experiment, conclude, is_data, prepare
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def train(
     ``if __name__ == "__main__":``.
 
     Annotations in the place of an experiment are imported, checked, split and built into the folder of the run before
-    the training, and the best checkpoint is evaluated after it (see ``short_form``). The same call continues the run.
+    the training, and the best checkpoint is evaluated after it (see ``from_annotations``). The same call continues the run.
 
     Args:
         config: an experiment, as the path of its file or the name of one that posenet brings along, such as ``"tiny"``;

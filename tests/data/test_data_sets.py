@@ -16,7 +16,7 @@ from posenet.data.store import Store, StoreList, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
-from posenet.skeleton.keypoint_mapping import KeypointMapping
+from posenet.skeleton.data_set_mapping import KeypointMapping
 from tests.helpers.batches import same_batch
 from tests.helpers.drawn_data import make_record, split_store, write_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store

@@ -1,4 +1,4 @@
-"""Matches, and the precision before and after corrections, are those of plain ``pycocotools`` on the same results."""
+"""The precision before and after corrections is that of plain ``pycocotools`` on the same results."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from posenet.annotations.reading import read_split
 from posenet.diagnosis.average_precision import evaluate
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
-from posenet.diagnosis.matched_results import MatchedResults
-from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth, match
+from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
+from posenet.diagnosis.keypoint_errors import MatchedResults
+from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import keypoint_similarity
 from tests.helpers.coco_results import coco_ap, people_of, plain_coco, random_results
@@ -40,28 +40,6 @@ def to_file(diagnosis: Diagnosis, results: Results) -> list[dict[str, Any]]:
         | {"score": score}
         for image, keypoints, score in zip(results.image, results.keypoints, results.scores.tolist())
     ]
-
-
-@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.75])
-def test_matches_are_those_of_pycocotools(
-    threshold: float, diagnosis: Diagnosis, document: dict[str, Any], results: list[dict[str, Any]]
-) -> None:
-    matched = diagnosis.matched
-    truth = matched.truth
-    assert len(matched.results) < len(results) and not truth.people.all()
-    [matches] = match(matched.pairs, matched.oks, matched.results, truth, truth.people, [threshold])
-    plain = plain_coco(document, results, [threshold])
-    ids = {
-        image.id: [e["id"] for e in document["annotations"] if e["image_id"] == image.id] for image in diagnosis.images
-    }
-    for index, image in enumerate(diagnosis.images):
-        rows = np.flatnonzero(matched.results.image == index)
-        first = np.searchsorted(truth.image, index)
-        evaluated = plain.evalImgs[index]
-        if evaluated is not None:
-            assert matched.results.scores[rows].tolist() == evaluated["dtScores"]
-            ours = [ids[image.id][row - first] if row >= 0 else 0 for row in matches[rows].tolist()]
-            assert ours == evaluated["dtMatches"][0].tolist()
 
 
 @pytest.mark.parametrize("stage", [UNCORRECTED, *LOCALISATION, "score"])

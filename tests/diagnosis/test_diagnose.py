@@ -13,8 +13,15 @@ from pycocotools.cocoeval import Params
 
 import posenet
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
-from posenet.diagnosis.matched_results import UNLABELLED
+from posenet.diagnosis.error_kinds import (
+    CORRECTIONS,
+    KEYPOINT_KINDS,
+    LOCALISATION,
+    MISSED_AT_50,
+    OKS_THRESHOLDS,
+    UNCORRECTED,
+)
+from posenet.diagnosis.keypoint_errors import UNLABELLED
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO

@@ -11,8 +11,8 @@ import pytest
 
 from posenet.diagnosis.compare import compare
 from posenet.diagnosis.diagnose import diagnose
+from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS
 from posenet.diagnosis.json_file import MAX_CHANGED_IMAGES, write_diagnosis_file
-from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS
 from posenet.skeleton import COCO
 from tests.helpers.coco_results import random_results
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
-from posenet.diagnosis.kinds import KEYPOINT_KINDS
-from posenet.diagnosis.matched_results import count_kinds
+from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
+from posenet.diagnosis.keypoint_errors import count_kinds
 from posenet.diagnosis.slices import Attributes
 from tests.helpers.coco_results import (
     coco_ap,

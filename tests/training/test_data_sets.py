@@ -13,7 +13,7 @@ from posenet.checkpoints.weights import stored_config
 from posenet.errors import DataError
 from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
-from posenet.skeleton.keypoint_mapping import KeypointMapping
+from posenet.skeleton.data_set_mapping import KeypointMapping
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
 from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.kinds import (
+from posenet.diagnosis.error_kinds import (
     CORRECTIONS,
     KEYPOINT_KINDS,
     LOCALISATION,

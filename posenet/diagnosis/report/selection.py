@@ -9,7 +9,7 @@ import numpy as np
 
 from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.kinds import KEYPOINT_KINDS, LOCALISATION
+from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, LOCALISATION
 
 MAX_IMAGES = 400
 """Images in the gallery."""

@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.kinds import KEYPOINT_KINDS, SIZES
+from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES
 from posenet.diagnosis.report.selection import image_losses
 from posenet.diagnosis.report.thumbnails import Thumbnail
 from posenet.diagnosis.slices import CROWDING

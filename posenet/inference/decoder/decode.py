@@ -17,6 +17,7 @@ from posenet.inference.decoder.candidates import (
     keep_strongest,
     largest_number_of_peaks,
 )
+from posenet.inference.decoder.fragments import assign_fragments
 from posenet.inference.decoder.pose_model import MAX_DEVIATION, MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
@@ -158,7 +159,7 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
 
     The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
     their person were lowered. Then fragments, which no limb connects to their person, are assigned to people: see
-    ``PoseModel.assign_fragments``. A skeleton without a layout has no pose model and skips the last two steps.
+    ``fragments``. A skeleton without a layout has no pose model and skips the last two steps.
     """
     label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
     if not skeleton.layout or not len(label):
@@ -175,7 +176,7 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
         label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score * factor))
         z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
     limbs_are_complete = _missing_limb_share(limbs, label, score > 0, pose_model.is_part) < MAX_MISSING_LIMB_SHARE
-    target = pose_model.assign_fragments(z, score, limbs_are_complete)
+    target = assign_fragments(pose_model, z, score, limbs_are_complete)
     return _consecutive(target[label]), limbs_are_complete
 
 

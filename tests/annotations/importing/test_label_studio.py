@@ -15,7 +15,7 @@ from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from posenet.training.short_form import prepare
+from posenet.training.from_annotations import prepare
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.other_formats import write_label_studio_json

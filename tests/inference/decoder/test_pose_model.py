@@ -6,7 +6,6 @@ import pytest
 from posenet.inference.decoder.pose_model import (
     DERIVED_VARIANCE,
     INDEPENDENT_VARIANCE,
-    LOG_SCALE_SIGMA,
     PART_CORRELATION,
     POSE_UNCERTAINTY,
     POSITION_EXPONENT,
@@ -18,38 +17,7 @@ from posenet.inference.decoder.pose_model import (
     refine_keypoints,
 )
 from posenet.skeleton import COCO, Skeleton
-
-MODEL = PoseModel(COCO)
-ALL = np.arange(COCO.num_keypoints)
-
-FOREARM = [COCO.index("left_elbow"), COCO.index("left_wrist")]
-
-
-def upright(x, y, torso, turn=0.0):
-    """(K,) complex positions of a person as in the layout, with the spread to the sides and the head above."""
-    side = np.array([name.startswith("left") - name.startswith("right") for name in COCO.keypoints])
-    return x + 1j * y + torso * np.exp(1j * turn) * (1j * MODEL.height + side * MODEL.spread)
-
-
-def groups(position, keypoint, label, score=None):
-    """(G, K) positions and scores of N keypoints with a group each; 0 where a group lacks the keypoint."""
-    shape = np.max(label) + 1, COCO.num_keypoints
-    z, scores = np.zeros(shape, complex), np.zeros(shape)
-    z[label, keypoint] = position
-    scores[label, keypoint] = 1.0 if score is None else score
-    return z, scores
-
-
-def estimate_poses(position, keypoint, label):
-    z, scores = groups(position, keypoint, label)
-    return MODEL.estimate_poses(z, scores > 0)
-
-
-def assign(position, keypoint, score, label, limbs_are_complete=False):
-    """The group that each keypoint belongs to after the assignment; groups need not be consecutive."""
-    names, label = np.unique(label, return_inverse=True)
-    z, scores = groups(position, keypoint, label, score)
-    return names[MODEL.assign_fragments(z, scores, limbs_are_complete)[label]]
+from tests.helpers.poses import ALL, FOREARM, MODEL, estimate_poses, groups, upright
 
 
 def test_the_estimate_is_the_regression_of_its_docstring():
@@ -74,28 +42,6 @@ def test_the_estimate_is_the_regression_of_its_docstring():
     np.testing.assert_allclose(poses.scale, [[scale], [0]])
     np.testing.assert_allclose(poses.axis[0], [axis])
     np.testing.assert_allclose(poses.origin, [[mean_position - axis * mean_height], [5 + 5j]])
-
-
-def test_a_fragment_goes_to_the_person_with_the_lower_cost_of_the_docstring():
-    """Both people lack a forearm, and one forearm lies between them, at many places."""
-    people = np.stack([upright(30, 60, 10), upright(52, 60, 9)])
-    for x in np.linspace(24, 60, 13):
-        z = np.zeros((3, 18), complex)
-        z[:2] = people
-        z[:2, FOREARM] = 0
-        z[2, FOREARM] = (x + 55j, x + 62j)
-        found = z != 0
-        poses = MODEL.estimate_poses(z, found)
-        expected, sigma = MODEL.expect_keypoints(z[:2], found[:2])
-        distance = np.abs(z[2, FOREARM] - expected[:, FOREARM])
-        variance = sigma[:, FOREARM] ** 2
-        log_scale = np.log(poses.scale[2] / poses.scale[:2, 0])
-        cost = (distance**2 / variance).mean(axis=1) + np.log(variance).mean(axis=1)
-        cost += log_scale**2 / (2 * LOG_SCALE_SIGMA**2)
-        target = MODEL.assign_fragments(z, found.astype(float), None)
-        assert target[2] in (2, cost.argmin()) and target[:2].tolist() == [0, 1]
-        if abs(x - 32) < 4:
-            assert target[2] == 0
 
 
 def test_the_expected_keypoints_are_the_formula_of_the_docstring():
@@ -206,45 +152,6 @@ def test_a_ring_of_body_parts_has_no_negative_variances():
     assert np.linalg.eigvalsh(PoseModel(ring).covariance).min() > -1e-12
 
 
-def test_a_fragment_whose_limb_would_be_visible_is_not_assigned_if_the_limbs_are_complete():
-    """A body part should connect the forearm to the shoulder, but none connects the wrist alone to the person."""
-    label = np.zeros(18, int)
-    label[FOREARM] = 1
-    position = upright(30, 60, 10)
-    assigned = assign(position, ALL, np.ones(18), label, limbs_are_complete=True)
-    np.testing.assert_array_equal(assigned, label)
-    wrist = np.delete(ALL, FOREARM[0])
-    assigned = assign(position[wrist], wrist, np.ones(17), label[wrist], limbs_are_complete=True)
-    np.testing.assert_array_equal(assigned, np.zeros(17))
-
-
-@pytest.mark.parametrize("misfit", ["far away", "much weaker", "much larger", "with an elbow of the person"])
-def test_fragments_that_do_not_fit_are_not_assigned(misfit):
-    label = np.zeros(18, int)
-    label[FOREARM] = 1
-    elbow, wrist = FOREARM
-    position, scores, keypoint = upright(30, 60, 10), np.ones(18), ALL.copy()
-    if misfit == "far away":
-        position[FOREARM] += 80
-    elif misfit == "much weaker":
-        scores[FOREARM] = 0.2
-    elif misfit == "much larger":
-        position[wrist] = position[elbow] + 30 * (position[wrist] - position[elbow])
-    else:
-        keypoint[elbow] = COCO.index("right_elbow")
-    np.testing.assert_array_equal(assign(position, keypoint, scores, label), label)
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_person_whose_keypoints_coincide_receives_no_fragment():
-    """Its scale is 0, so every distance is too far."""
-    keypoint = np.array([COCO.index(name) for name in ("nose", "neck", "left_wrist")])
-    position = np.array([3 + 4j, 3 + 4j, 30 + 4j])
-    label = np.array([0, 0, 1])
-    assert estimate_poses(position, keypoint, label).scale[0] == 0
-    np.testing.assert_array_equal(assign(position, keypoint, np.ones(3), label), label)
-
-
 def test_the_score_of_a_limb_falls_linearly_with_the_excess_of_its_length():
     parts = np.repeat(np.arange(COCO.num_parts), 4)
     scale = np.tile([0.5, 2.0, 10.0, 40.0], COCO.num_parts)
@@ -253,13 +160,3 @@ def test_the_score_of_a_limb_falls_linearly_with_the_excess_of_its_length():
     expected_length = scale * np.sqrt(squared)
     for ratio, factor in ((0.5, 1.0), (1.0, 1.0), (1.25, 0.85), (1.5, 0.7), (2.0, 0.4), (9.0, 0.4)):
         np.testing.assert_allclose(MODEL.length_factor(ratio * expected_length, parts, scale), factor)
-
-
-def test_any_number_of_people_receives_fragments():
-    """The forearm of every person is a fragment; people that come later have lower scores."""
-    position = np.concatenate([upright(100 * number, 60, 10) for number in range(150)])
-    label = np.repeat(2 * np.arange(150), 18).reshape(150, 18)
-    label[:, FOREARM] += 1
-    score = np.repeat(np.linspace(1, 0.9, 150), 18)
-    assigned = assign(position, np.tile(ALL, 150), score, label.ravel()).reshape(150, 18)
-    assert (assigned == assigned[:, :1]).all()

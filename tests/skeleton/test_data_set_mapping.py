@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.keypoint_mapping import KeypointMapping
+from posenet.skeleton.data_set_mapping import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 FACE = ("nose", "right_eye", "left_eye", "right_ear", "left_ear")

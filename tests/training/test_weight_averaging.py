@@ -11,7 +11,7 @@ from torch import nn
 
 from posenet.checkpoints.weights import load_model
 from posenet.settings import AverageConfig
-from posenet.training.averaging import WeightAverage
+from posenet.training.weight_averaging import WeightAverage
 from tests.helpers.process_runs import assert_same_run, find_differences
 from tests.helpers.tiny_training import ChangingRuntime, Stores, WatchedRuntime, last, multiply, train_tiny, weights
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from posenet.inference.averaging import InputBatch
+from posenet.inference.map_averaging import InputBatch
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO

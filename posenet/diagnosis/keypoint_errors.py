@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from posenet.diagnosis.kinds import GOOD_SIMILARITY, KEYPOINT_KINDS, LOCALISATION, MATCH_OKS, MIN_SIMILARITY
+from posenet.diagnosis.error_kinds import GOOD_SIMILARITY, KEYPOINT_KINDS, LOCALISATION, MATCH_OKS, MIN_SIMILARITY
 from posenet.diagnosis.matching import Pairs, Results, Truth, compute_oks, match, select_rows
 from posenet.skeleton import Skeleton
 from posenet.skeleton.oks import keypoint_similarity, similar_distance

@@ -26,7 +26,7 @@ from posenet.data.store import Store, count_background
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.skeleton import COCO, load_skeleton
-from posenet.training.short_form import MAX_SIDE, is_data, prepare
+from posenet.training.from_annotations import MAX_SIDE, is_data, prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
