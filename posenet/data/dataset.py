@@ -128,7 +128,7 @@ class PoseDataset(Dataset[Batch]):
         for key, sample_buffers, partial_sample in zip(keys, buffers, partial_samples):
             try:
                 if isinstance(partial_sample, DataError):
-                    raise partial_sample
+                    raise partial_sample  # to the substitution below
                 samples.append(self.finish(partial_sample, sample_buffers))
             except DataError as error:
                 samples.append(self.substitute_unreadable(key, sample_buffers, error))

@@ -552,9 +552,12 @@ def sample_rows(store: Store | StoreList, framing: str) -> np.ndarray:
     """
     with_sample = np.unique(store.samples[:, 0])
     background = np.setdiff1d(np.arange(store.num_images), with_sample, assume_unique=True)
-    images = background if framing == "person" else np.concatenate([with_sample, background])
-    whole_images = np.stack([images, np.full_like(images, NO_PERSON)], axis=1)
-    return np.concatenate([store.samples, whole_images]) if framing == "person" else whole_images
+    samples = store.samples if framing == "person" else _rows_of_whole_images(with_sample)
+    return np.concatenate([samples, _rows_of_whole_images(background)])
+
+
+def _rows_of_whole_images(images: np.ndarray) -> np.ndarray:
+    return np.stack([images, np.full_like(images, NO_PERSON)], axis=1)
 
 
 def count_background(store: Store | StoreList) -> int:

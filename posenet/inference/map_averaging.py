@@ -36,6 +36,10 @@ class InputBatch(NamedTuple):
         return self.letterboxes[0]
 
 
+_Resampled = tuple[np.ndarray, Resampling]
+"""(C, h, w) maps of a scale, and how they are resampled to the cells of the largest scale."""
+
+
 class PendingMaps(NamedTuple):
     """The averaged maps of N images, which a device may still be computing, and what maps people back."""
 
@@ -106,21 +110,21 @@ def start_network(
 def _average_on_host(
     network: MapFunction, batch: InputBatch, skeleton: Skeleton, flip: bool, num_channels: int
 ) -> list[np.ndarray]:
-    """The averages for each image, whatever runs the network.
-
-    Smaller scales are computed first. The maps of the largest scale, to which all are resampled, come last, so that one
-    pass over their channels adds everything.
-    """
+    """The averages for each image, whatever runs the network."""
     num_maps = sum(batch.counts) * (2 if flip else 1)
-    smaller: list[list[tuple[np.ndarray, Resampling]]] = [[] for _ in batch.image_sizes]
-    for images, letterboxes, count in reversed(list(zip(batch.inputs, batch.letterboxes, batch.counts))):
-        weight = count / num_maps
-        plans = [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
-        sums = [np.empty((num_channels, *plan.cells), np.float32) for plan in plans]
+    plans_of_scales = [
+        [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
+        for letterboxes in batch.letterboxes
+    ]
+
+    def weigh_maps(scale: int, others_of_images: Sequence[Sequence[_Resampled]]) -> list[np.ndarray]:
+        """The part of a scale in the average of each image, plus the parts of other scales, which are resampled."""
+        images, weight = batch.inputs[scale], batch.counts[scale] / num_maps
+        totals = [np.empty((num_channels, *plan.cells), np.float32) for plan in plans_of_scales[scale]]
+        # The mirrored maps come first: the network may write to the same array again.
         if flip:
-            _write_mirrored_maps(network, images, skeleton, sums)
-        is_largest = letterboxes is batch.map_letterboxes
-        for maps, total, others in zip(_compute_maps(network, images, skeleton), sums, smaller):
+            _write_mirrored_maps(network, images, skeleton, totals)
+        for maps, total, others in zip(_compute_maps(network, images, skeleton), totals, others_of_images):
             channels = maps[:num_channels, : total.shape[1], : total.shape[2]]
             if not flip:
                 np.multiply(channels, weight, out=total)
@@ -128,11 +132,13 @@ def _average_on_host(
             for number, out in enumerate(total):
                 if flip:
                     cv2.addWeighted(out, weight, channels[number], weight, 0, dst=out)
-                for cells, plan in others if is_largest else ():
+                for cells, plan in others:
                     cv2.add(out, resample_map(cells[number], plan), dst=out)
-        for total, plan, others in zip(sums, plans, smaller):
-            others.insert(0, (total, plan))
-    return sums
+        return totals
+
+    nothing: list[list[_Resampled]] = [[] for _ in batch.image_sizes]
+    smaller = [list(zip(weigh_maps(scale, nothing), plans_of_scales[scale])) for scale in range(1, len(batch.counts))]
+    return weigh_maps(0, list(zip(*smaller)) or nothing)
 
 
 def _write_mirrored_maps(

@@ -66,7 +66,8 @@ class Run:
     """The losses of several data sets; None if there is only one."""
     progress: Progress = field(default_factory=Progress)
     returned_to: str = ""
-    """Name of the checkpoint of the folder to which the run has returned last; see ``resume.find_checkpoint``."""
+    """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``; not that of a roll
+    back after bad steps. See ``resume.find_checkpoint``."""
 
     @property
     def network(self) -> PoseNet:

@@ -44,6 +44,8 @@ class TrainingResult:
     """The score of ``best.pth`` by name, "AP" or "val_loss"; empty if there is none."""
     stopped: bool = False
     """Whether a stop signal has ended the run early; ``resume`` continues it."""
+    stopped_early: bool = False
+    """Whether the run has ended because its scores did not become better any more (``train.patience``)."""
 
 
 class TrainingLoop:
@@ -99,7 +101,7 @@ class TrainingLoop:
         finished = progress.epoch >= num_epochs
         scores = pluralize(progress.stale, "score")
         self.report.end(f"Finished {epochs}" if finished else f"Stopped early after {scores} without a better one")
-        return self._result(finished)
+        return self._result(finished, stopped_early=not finished)
 
     def train_one_epoch(self) -> bool:
         """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
@@ -118,8 +120,7 @@ class TrainingLoop:
                 self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
-        # This counts the replaced samples of the last step, and saves if that is due. Its answer is not needed: the
-        # validation or the next epoch stops.
+        # This saves before the validation, if that is due. Its answer is not needed: the validation notices a stop too.
         self._vote()
         return True
 
@@ -294,8 +295,13 @@ class TrainingLoop:
         """Whether the run has to stop early, because its scores have not become better for long enough."""
         return 0 < self.run.config.train.patience <= self.progress.stale
 
-    def _result(self, finished: bool, stopped: bool = False) -> TrainingResult:
-        progress = self.progress
+    def _result(self, finished: bool, *, stopped: bool = False, stopped_early: bool = False) -> TrainingResult:
         return TrainingResult(
-            self.run.folder.path, finished, progress.epoch, progress.total_steps, progress.best_score, stopped
+            self.run.folder.path,
+            finished,
+            self.progress.epoch,
+            self.progress.total_steps,
+            self.progress.best_score,
+            stopped,
+            stopped_early,
         )

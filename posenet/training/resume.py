@@ -56,19 +56,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     is damaged or contains no run, or if the folder contains another run.
     """
     own = CheckpointFolder(folder)
-    found = _saved_before_restart(own, resume) if restarted else None
-    if found is None and resume is True:
-        found = own.newest_intact()
-        if found is None:
-            _log.info(
-                "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth",
-                folder,
-            )
-    elif found is None and not isinstance(resume, bool):
-        path = Path(resume)
-        found = CheckpointFolder(path).newest_intact() if path.is_dir() else (path, read_checkpoint(path))
-        if found is None:
-            raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
+    found = (_saved_before_restart(own, resume) if restarted else None) or _read_requested(own, resume)
     if found is None:
         if own.has_checkpoints():
             raise another_run_error(folder)
@@ -81,6 +69,27 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if not is_in_folder and own.has_checkpoints():
         raise another_run_error(folder, path)
     return FoundCheckpoint(path, state, is_in_folder, is_in_folder and path.name == own.last.name)
+
+
+def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> tuple[Path, dict[str, Any]] | None:
+    """The checkpoint that ``resume`` names, and its content; None for a new run."""
+    if resume is False:
+        return None
+    if resume is True:
+        found = own.newest_intact()
+        if found is None:
+            _log.info(
+                "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth",
+                own.path,
+            )
+        return found
+    path = Path(resume)
+    if not path.is_dir():
+        return path, read_checkpoint(path)
+    found = CheckpointFolder(path).newest_intact()
+    if found is None:
+        raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
+    return found
 
 
 def _saved_before_restart(own: CheckpointFolder, resume: bool | str | Path) -> tuple[Path, dict[str, Any]] | None:

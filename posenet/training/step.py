@@ -85,15 +85,16 @@ class TrainStep:
 
         # Vote on the losses, so that either all ranks skip the step or none does. The gradient and its norm are the
         # same on all ranks. All numbers are read at once, because the device is idle while the host waits for them.
-        own_losses = torch.stack(losses)  # (B,)
-        votes = torch.stack([own_losses, self.bad_steps.bad_losses(own_losses)])  # (2, B)
-        votes = self.runtime.all_reduce_sum(votes)
+        own_losses = torch.stack(losses)  # (batches,)
+        sums = torch.stack([own_losses, self.bad_steps.bad_losses(own_losses)])  # (2, batches)
+        sums = self.runtime.all_reduce_sum(sums)
         self.scaler.unscale_(self.optimizer)
-        *numbers, gradient_norm = torch.cat([votes.flatten(), self._clip_gradient()[None]]).tolist()
-        loss_sums, bad_votes = numbers[: len(batches)], numbers[len(batches) :]
+        norm = self._clip_gradient()
+        *numbers, gradient_norm = torch.cat([sums.flatten(), norm[None]]).tolist()
+        loss_sums, bad_counts = numbers[: len(batches)], numbers[len(batches) :]
 
         # Skip or update.
-        for number, bad in enumerate(bad_votes):
+        for number, bad in enumerate(bad_counts):
             if bad:
                 # A bad loss says nothing about the loss scale, which stays as it is.
                 self.scaler.update(self.scaler.get_scale())

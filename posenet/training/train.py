@@ -61,7 +61,8 @@ def train(
     ``if __name__ == "__main__":``.
 
     Annotations in the place of an experiment are imported, checked, split and built into the folder of the run before
-    the training, and the best checkpoint is evaluated after it (see ``from_annotations``). The same call continues the run.
+    the training, and the best checkpoint is evaluated after it (see ``from_annotations``). The same call continues the
+    run.
 
     Args:
         config: an experiment, as the path of its file or the name of one that posenet brings along, such as ``"tiny"``;
@@ -131,7 +132,7 @@ def train_prepared(
         has_accelerator = select_device(device).type != "cpu"
         config, pairs = choose_experiment(data, overrides, experiment, has_accelerator)
     result = _train(config, pairs, data.is_started, says_next=False, **options)
-    if result.finished or not (result.stopped or options["max_steps"]):
+    if result.finished or result.stopped_early:
         conclude(data, options["progress"])
     return result
 

@@ -113,6 +113,16 @@ def content_of(files: Path, split: str) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.parametrize("max_steps", [0, 1000])
+def test_a_run_that_stops_early_is_evaluated(max_steps: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    # Two epochs without people who are found: the second AP is not better.
+    settings = ("train.patience=1", "train.epochs=9", "train.evaluate_every=1", "optim.lr=1e-30")
+    result = train("coco/chairs.json", *settings, max_steps=max_steps)
+    assert (result.finished, result.stopped, result.stopped_early) == (False, False, True)
+    assert any(message.startswith("Annotated people beside those found: ") for message in caplog.messages)
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_same_call_and_the_same_weights(caplog: pytest.LogCaptureFixture) -> None:
     whole = train("coco/chairs.json", "checkpoint.path=whole")
