@@ -260,7 +260,10 @@ def test_no_image_found_says_why_and_the_tool_needs_a_folder(
     message = r"has no annotated image of .*not in the folder, left out: 2 \(task 1, task 2\)\); check"
     with pytest.raises(DataError, match=message):
         import_label_studio(path, images)
-    assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "b.json")]) == 2
+    words = ["import", str(path), "--output", str(tmp_path / "b.json")]
+    assert run_tool("annotations", [*words, "--images", str(images), "--split", "train", "val"]) == 2
+    assert "has no splits, which only YOLO-pose has; leave out --split" in capsys.readouterr().err
+    assert run_tool("annotations", words) == 2
     assert "--images" in capsys.readouterr().err
 
 
