@@ -553,8 +553,8 @@ RULES: tuple[Rule, ...] = (
          lambda file: np.array([not name for name in file.file_names], bool), "images",
          repair=repair.shorten_paths, drop=repair.drop_images),
     Rule("error", "missing-file", "images without a file in the image folder",
-         "check the folder (--images), and that folders are separated by / and not by \\; restore the files, or delete "
-         "the images and annotations",
+         "check the folder of the images, and that / and not \\ separates folders; restore the files, or delete the "
+         "images and annotations",
          lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images, is_read=False),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",

@@ -304,7 +304,7 @@ def _select_images(images: list[CocoImage], ids: Collection[int] | None, source:
     selected = [image for image in images if image.id in wanted]
     unknown = wanted - {image.id for image in selected}
     if unknown:
-        raise DataError(f"{source} has no image {min(unknown)} ({len(unknown)} unknown in all); correct --image-ids")
+        raise DataError(f"{source} has no image {min(unknown)} ({len(unknown)} unknown in all); correct the ids")
     return selected
 
 
@@ -333,8 +333,9 @@ def _check_number_of_unreadable(skipped: dict[int, str], allowed: int, num_image
     if len(skipped) > allowed:
         first = "; ".join(list(skipped.values())[:3])
         raise DataError(
-            f"more than {allowed} of {num_images} images cannot be read, the most that --max-unreadable allows; "
-            f"check --images, restore the files, or raise it (posenet annotations lint lists all problems): {first}"
+            f"more than {allowed} of {num_images} images cannot be read, the most that max_unreadable allows; check "
+            "the folder of the images, restore the files, or raise it (posenet annotations lint lists all problems): "
+            f"{first}"
         )
 
 

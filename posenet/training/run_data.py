@@ -63,7 +63,7 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
     if val_store.num_unlabelled:
         raise DataError(
             f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
-            "data.val, or build it with --annotations"
+            "data.val, or build it with annotations"
         )
     shared = find_shared_images(val_store, train_store)
     if len(shared) and not data.allow_overlap:

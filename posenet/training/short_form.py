@@ -135,13 +135,13 @@ def prepare(
             raise ConfigError(f"{name} is {value!r}; give a path")
     for folder_of_images in (images, val_images):
         if folder_of_images is not None and not Path(folder_of_images).is_dir():
-            raise DataError(f"{folder_of_images} is not a folder; --images and --val-images name folders of images")
+            raise DataError(f"{folder_of_images} is not a folder of images")
     train_file, val_file = _find_annotations(Path(source), None if val is None else Path(val))
     settings = load_experiment(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
     if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
         raise ConfigError(
-            "with annotations, the skeleton is drafted, not that of the experiment; name a file with --set "
+            "with annotations, the skeleton is drafted, not that of the experiment; name a file with "
             "model.skeleton=FILE.toml"
         )
     exif_frame = settings.data.exif_frame
@@ -161,7 +161,7 @@ def prepare(
         if began is None or not _have_same_annotations(began, Path(source).resolve(), val):
             raise CheckpointError(
                 f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
-                "another folder with --checkpoint-path"
+                "another folder with checkpoint.path=DIR"
             )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
@@ -228,7 +228,7 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
         reason = "is not a file of annotations" if train.exists() else "does not exist"
         remedy = (
             "give a data.yaml (YOLO-pose), a .json (COCO keypoints or Label Studio) or a folder with one; an "
-            "experiment is named with --config, a store with --set data.train=FILE.h5"
+            "experiment is given as config=NAME, a store as data.train=FILE.h5"
         )
         raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
     if val is None and train.suffix.lower() in YAML_SUFFIXES and has_own_split(train, "val"):
@@ -286,7 +286,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
     is_yolo = file.suffix.lower() in YAML_SUFFIXES
     content = None if is_yolo else read_document(file)
     if is_yolo and images:
-        raise ConfigError(f"{file} names the folders of its images; leave out --images and --val-images")
+        raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
     if isinstance(content, dict):
         sections = select_sections(content, file)
         return _Part(file, sections, Path(images) if images else _find_images(file, sections["images"]))
@@ -334,7 +334,7 @@ def _find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
     if len(found) == 1:
         return found[0]
     reason = f"{' and '.join(map(str, found[:2]))} both have" if found else f"no folder in {base} has"
-    remedy = "name the folder with --images, or --val-images for validation"
+    remedy = "name the folder with images=DIR, or val_images=DIR for validation"
     # Some exports write the path on the server or the machine of the labelling tool.
     same_files = [] if found else folders_with_most([re.split(r"[/\\]", name)[-1] for name in names])
     if same_files:
@@ -352,7 +352,7 @@ def _draft(train: _Part, output: Path) -> None:
         names = [item["name"] for item in train.document["categories"] if item.get("keypoints") and item.get("name")]
         choice = ["--category", names[0]] if len(names) > 1 else []
         remedy = _command("annotations", "skeleton", train.path, *choice, "--output", "mine.toml")
-        raise DataError(f"{error}: {remedy}; then name it with --set model.skeleton=mine.toml") from error
+        raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
     skeleton = draft.skeleton
     if skeleton.file_names == COCO.file_names:
         write_output(output, skeleton_to_toml(COCO))

@@ -264,7 +264,7 @@ class TestSplit:
     def test_image_ids_restrict_the_images(self, tmp_path: Path) -> None:
         path = write(tmp_path, document([1, 2, 3], []))
         assert [image.id for image in read_split(path, [2]).images] == [2]
-        with pytest.raises(DataError, match="no image 99; correct --image-ids"):
+        with pytest.raises(DataError, match="no image 99; correct the ids"):
             read_split(path, [1, 99])
 
     @pytest.mark.parametrize("annotations", [[], None, "missing"])

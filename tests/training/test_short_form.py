@@ -174,7 +174,7 @@ def test_a_corrected_skeleton_is_kept() -> None:
     assert 'model.skeleton="mine.toml"' in data.overrides
     assert not file.exists() and mine.exists()
     Path("experiment.toml").write_text('[model]\nskeleton = "mine.toml"\n')
-    remedy = "not that of the experiment; name a file with --set model.skeleton"
+    remedy = "not that of the experiment; name a file with model.skeleton=FILE.toml"
     refused(lambda: prepare("coco/chairs.json", SETTINGS, experiment="experiment.toml"), ConfigError, remedy)
 
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "missing.json": "missing.json does not exist; give a data.yaml",
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": r"other does not have one file of annotations \(found: none\); give the file itself",
-        "empty.json": "no folder in . has the images of empty.json; name the folder with --images",
+        "empty.json": "no folder in . has the images of empty.json; name the folder with images=DIR",
         "results.json": "results.json has no annotations: a file of COCO keypoints has .*; results are not annotations",
         "text.json": "text.json has no annotations",
         "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
@@ -274,8 +274,8 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
 
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
     for options, kind, message in [
-        ({"images": "fotos"}, DataError, "fotos is not a folder; --images and --val-images name folders"),
-        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "chairs.json is not a folder"),
+        ({"images": "fotos"}, DataError, "fotos is not a folder of images"),
+        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "json is not a folder of images"),
         ({"val": "coco/photos"}, DataError, r"photos does not have one file of annotations"),
     ]:
         refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), kind, message)
@@ -290,7 +290,7 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
         refused(lambda: prepare("coco/chairs.json", [*SETTINGS, weights_setting]), CheckpointError, message)
     refused(lambda: train("coco/chairs.json", images=3), ConfigError, "images is 3; give a path")
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), ConfigError, "leave out --images")
+    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), ConfigError, "leave out images=DIR")
     assert not list(Path("checkpoints").rglob("*.h5"))
 
 
@@ -378,7 +378,7 @@ def test_the_command_that_chooses_one_of_several_kinds_of_objects_works_as_it_is
     content = read_document(Path("coco/chairs.json"))
     content["categories"].append({"id": 63, "name": "bar stool", "keypoints": ["seat", "foot"], "skeleton": [[1, 2]]})
     Path("coco/chairs.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="choose one by --category: posenet annotations skeleton .*; then") as error:
+    with pytest.raises(DataError, match="choose one by category=NAME: posenet annotations skeleton .*; then") as error:
         prepare("coco/chairs.json", SETTINGS)
     command = re.findall(r"posenet (annotations skeleton .*); then", str(error.value))[0]
     assert run_tool("annotations", shlex.split(command)[1:]) == 0

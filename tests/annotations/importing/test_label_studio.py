@@ -188,7 +188,7 @@ def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Pa
     assert names == ["muzzle", *COCO.file_names[1:]]
     imported = import_label_studio(path, images, ["left_eye", "muzzle"])
     assert imported.document["categories"][0]["keypoints"] == ["left_eye", "muzzle"]
-    assert any("other names than --keypoints" in note for note in imported.notes)
+    assert any("other names than those that are given" in note for note in imported.notes)
     with pytest.raises(DataError, match="a keypoint twice"):
         import_label_studio(path, images, ["nose", "nose"])
 
