@@ -136,7 +136,7 @@ def check_outputs(
         _refuse_inputs(inputs, existing | beside)
     if existing and not overwrite:
         first = next(iter(existing.values()))
-        raise DataError(f"{first} exists; choose another name or folder, or replace it with --overwrite")
+        raise DataError(f"{first} exists; choose another name or folder, or replace it with overwrite=True")
     for path in beside.values():
         if not begins_like(path, side_files[path]):
             raise DataError(

@@ -54,6 +54,20 @@ def test_checkpoints_are_read_safely_and_strictly() -> None:
     assert violations == []
 
 
+def test_errors_name_arguments_of_python_outside_of_commands() -> None:
+    """The command line replaces them by its flags."""
+    violations = []
+    for module, path in MODULES.items():
+        for node in ast.walk(syntax_tree(path)):
+            if module.startswith(("cli.", "devices.")) or not isinstance(node, ast.Raise):
+                continue
+            texts = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
+            before, flag, _ = "".join(text for text in texts if isinstance(text, str)).partition(" --")
+            if flag and not re.search("(posenet|docker) ", before):
+                violations.append(f"{module}:{node.lineno}: {before} --")
+    assert violations == []
+
+
 def test_only_the_command_line_prints_and_only_what_is_safe_for_a_terminal() -> None:
     violations = []
     for module, path in MODULES.items():

@@ -359,17 +359,30 @@ def read_document(path: str | Path) -> Any:
     except OSError as error:
         raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
-        if str(path).lower().endswith((".yaml", ".yml")):
-            raise DataError(
-                f"{path} is no JSON file of annotations; if it describes a YOLO-pose data set, convert that with "
-                f"posenet annotations import {path} --output train.json"
-            ) from error
+        if remedy := remedy_for_format(path):
+            raise DataError(f"{path} is no JSON file of annotations; {remedy}") from error
         raise DataError(
             f"{path} is not valid JSON ({error}); give an annotation file, and copy or export it again if it is cut off"
         ) from error
     finally:
         if collects:
             gc.enable()
+
+
+def remedy_for_format(path: str | Path) -> str:
+    """What makes a COCO keypoint file of a file in another format, by its suffix; empty if that is not known."""
+    suffix = Path(path).suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        convert = f"posenet annotations import {path} --output train.json"
+        return f"if it describes a YOLO-pose data set, convert that with {convert}"
+    if suffix == ".zip":
+        return (
+            "unpack it, and give a file in it; CVAT exports one as COCO Keypoints 1.0, Label Studio as JSON, and "
+            "Roboflow as COCO"
+        )
+    if suffix == ".xml":
+        return "in CVAT, export the task as COCO Keypoints 1.0, unpack that, and give the .json in it"
+    return ""
 
 
 def _read_text(path: str | Path) -> str:

@@ -64,7 +64,7 @@ def merge_annotations(paths: Sequence[str | Path], folders: Sequence[str | Path]
             if name in owners:
                 raise DataError(
                     f"{owners[name]} and {path} both list {name}; if these are two images, name the folder of each "
-                    "file with --images, else leave it out of one file"
+                    "file, else leave it out of one file"
                 )
             owners[name] = path
             new_images[entry["id"]] = len(document["images"]) + 1

@@ -91,9 +91,9 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
     if image_ids is not None:
         image_of_id = {image.id: image for image in images}
         if unknown := set(image_ids) - set(image_of_id):
-            raise DataError(f"{path} has no image {min(unknown)}; correct --image-ids")
+            raise DataError(f"{path} has no image {min(unknown)}; correct the ids")
         if not image_ids:
-            raise DataError("no image ids are given; give some, or leave out --image-ids for all images")
+            raise DataError("no image ids are given; give some, or none for all images")
         images = [image_of_id[image_id] for image_id in dict.fromkeys(image_ids)]
     if not images:
         raise DataError(f"{path} lists no images; use person_keypoints_*.json")

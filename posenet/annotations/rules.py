@@ -73,6 +73,8 @@ MIN_PERCENT_SIDE = 200
 """Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
 MIN_EXAMPLES = 20
 """At least this many people are needed to report percentages."""
+UNUSABLE_FILES = {"missing": "missing-file", "unreadable": "unreadable-file", "proportions": "wrong-size"}
+"""The codes of the problems of a file (``FileCheck``) with which an image can neither be trained on nor predicted."""
 
 _log = logging.getLogger(__name__)
 
@@ -177,8 +179,11 @@ def lint_annotations(
 
     With the folder of the ``images``, their files are checked too. See ``AnnotationFile`` for the other arguments.
     """
-    sections = select_sections(read_document(path), path)
-    file = AnnotationFile(path, sections, skeleton, images, exif_frame)
+    return find_problems(AnnotationFile(path, select_sections(read_document(path), path), skeleton, images, exif_frame))
+
+
+def find_problems(file: AnnotationFile) -> list[Finding]:
+    """All problems of a file that has been read, errors first."""
     findings: dict[str, Finding] = {}
     for rule in RULES:
         finding = rule.check(file) if findings.keys().isdisjoint(rule.unless) else None
@@ -548,8 +553,8 @@ RULES: tuple[Rule, ...] = (
          lambda file: np.array([not name for name in file.file_names], bool), "images",
          repair=repair.shorten_paths, drop=repair.drop_images),
     Rule("error", "missing-file", "images without a file in the image folder",
-         "check the folder (--images), and that folders are separated by / and not by \\; restore the files, or delete "
-         "the images and annotations",
+         "check the folder of the images, and that / and not \\ separates folders; restore the files, or delete the "
+         "images and annotations",
          lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images, is_read=False),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",

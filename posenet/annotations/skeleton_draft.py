@@ -95,7 +95,7 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
         return COCO
     skeleton = draft_skeleton(annotations).skeleton
     _log.warning(
-        "%s has other keypoints than COCO: results are compared with OKS constants of %g; --skeleton names others",
+        "%s has other keypoints than COCO: results are compared with OKS constants of %g; a skeleton file names others",
         annotations,
         DEFAULT_SIGMA,
     )
@@ -157,11 +157,11 @@ def _choose_category(file: AnnotationFile, name: str | None) -> Category:
         others = ", ".join(category.name for category in categories)
         known = f"categories with keypoints: {others}"
         raise DataError(
-            f"{file.path} has no category {name} with keypoints ({known}); choose another one by --category"
+            f"{file.path} has no category {name} with keypoints ({known}); choose another one by category=NAME"
         )
     if any(category.keypoints != found[0].keypoints for category in found):
         names = ", ".join(category.name for category in found)
-        raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by --category")
+        raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by category=NAME")
     return found[0]
 
 

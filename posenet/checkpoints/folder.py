@@ -133,7 +133,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CheckpointError(
-            f"cannot create the folder {folder} ({error.strerror}); choose another one with --checkpoint-path"
+            f"cannot create the folder {folder} ({error.strerror}); choose another one with checkpoint.path=DIR"
         ) from error
     lock = FileLock(folder / LOCK_FILE)
     in_use = f"{folder} is in use by another process"
@@ -145,7 +145,7 @@ def run_lock(folder: Path) -> Iterator[None]:
             lock.acquire(timeout=LOCK_SECONDS)
         except Timeout as error:
             raise CheckpointError(
-                f"{in_use}; wait until that has ended, or choose another folder with --checkpoint-path"
+                f"{in_use}; wait until that has ended, or choose another folder with checkpoint.path=DIR"
             ) from error
     try:
         yield

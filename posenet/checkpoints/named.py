@@ -130,7 +130,7 @@ def _download(name: str, entry: NamedWeights, path: Path, title: str) -> None:
 
 def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
     """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
-    remedy = f"download {entry.source} with a browser, and name that file instead (--checkpoint FILE)"
+    remedy = f"download {entry.source} with a browser, and give that file instead"
     try:
         import gdown
     except ImportError as error:

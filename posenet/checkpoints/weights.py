@@ -62,8 +62,7 @@ class LoadReport:
         if mismatched:
             raise CheckpointError(
                 f"{self.path} is of another architecture ({len(mismatched)} tensors do not fit, "
-                f"first {_to_text(mismatched[0])}); give the configuration it was trained with by "
-                "--config or --set"
+                f"first {_to_text(mismatched[0])}); give the configuration it was trained with"
             )
 
 
@@ -151,7 +150,7 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     if output is not None and output.ndim and len(output) != num_channels:
         raise CheckpointError(
             f"{path} predicts {len(output)} maps, the skeleton has {num_channels}; "
-            "give its skeleton with --set model.skeleton=FILE.toml"
+            "give its skeleton with model.skeleton=FILE.toml"
         )
     compare_tensors(model_tensors, weights, path).require_all()
     storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in weights.values()}

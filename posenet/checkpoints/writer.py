@@ -60,7 +60,7 @@ class CheckpointWriter:
         """Wait until nothing is being written; ``CheckpointError`` if the newest checkpoint could not be written."""
         if failure := self.wait():
             raise CheckpointError(
-                f"the last step of the run is not saved; --resume will continue from an earlier one: {failure}"
+                f"the last step of the run is not saved; resuming continues from an earlier one: {failure}"
             ) from failure
 
     def _write(self, state: Mapping[str, Any], step: int, best: bool) -> Exception | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from posenet.annotations.coco import describe_counts, write_output
+from posenet.annotations.coco import describe_counts, remedy_for_format, write_output
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     imported = add_action("import", _import, "convert YOLO-pose, or the JSON export of Label Studio, to COCO")
     add = imported.add_argument
     add("source", type=Path, metavar="FILE", help="data.yaml (YOLO-pose) or .json (JSON export of Label Studio)")
-    add("--split", nargs="+", default=["train"], metavar="NAME", help="YOLO-pose: train, val or test, or several")
+    add("--split", nargs="+", metavar="NAME", help="YOLO-pose: train, val or test, or several (default: train)")
     add("--images", type=Path, metavar="DIR", help="Label Studio: folder of the images, at any depth")
     add(
         "--keypoints",
@@ -193,7 +193,7 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
 
 
 def _import(args: argparse.Namespace) -> None:
-    output, splits = args.output, args.split
+    output, splits = args.output, args.split or ["train"]
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     suffix = args.source.suffix.lower()
@@ -201,8 +201,12 @@ def _import(args: argparse.Namespace) -> None:
         for split, path in zip(splits, outputs):
             _write_imported(args, path, import_yolo_pose(args.source, split, args.keypoints))
     elif suffix != ".json":
+        remedy = remedy_for_format(args.source) or "give one of them"
+        raise DataError(f"{args.source} is neither a data.yaml (YOLO-pose) nor a .json (Label Studio); {remedy}")
+    elif args.split is not None:
         raise DataError(
-            f"{args.source} is neither a data.yaml (YOLO-pose) nor a .json (Label Studio); give one of them"
+            f"{args.source} has no splits, which only YOLO-pose has; leave out --split, and divide the imported file "
+            "with posenet annotations split"
         )
     elif args.images is None:
         raise DataError("name the folder of the images with --images")

@@ -93,7 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
-    add("--background", **SWITCH, help="also store the images without any annotation: they teach what is no person")
+    add(
+        "--background",
+        **SWITCH,
+        help="also store the images without any annotation, or without --annotations all of --images: they teach what "
+        "is no person",
+    )
     add(
         "--max-side",
         type=positive_int,
@@ -116,14 +121,16 @@ def run(args: argparse.Namespace) -> None:
         raise DataError("--unlabelled stores images without annotations; leave out --unlabelled or --annotations")
     if args.unlabelled and args.images is None:
         raise DataError("--unlabelled needs the folder of the images; give it with --images")
-    is_built = args.images is not None and (args.annotations is not None or args.unlabelled)
+    if args.unlabelled and args.background:
+        raise DataError("--unlabelled and --background store images without annotations; leave out one of them")
+    is_built = args.images is not None and (args.annotations is not None or args.unlabelled or args.background)
     is_inspected = args.verify or args.stats or args.preview is not None
     if args.output is None and (is_built or not is_inspected or not config.data.train):
         raise DataError("name the store with --output")
     if not is_built and (args.images or args.annotations or not is_inspected):
         raise DataError(
-            "give both --images and --annotations, or --images and --unlabelled, or none of them and --verify, --stats "
-            "or --preview"
+            "give both --images and --annotations, or --images and --unlabelled or --background, or none of them and "
+            "--verify, --stats or --preview"
         )
     if not is_built:
         require_store_files(config.data.train if args.output is None else str(args.output))
@@ -208,14 +215,16 @@ def _first_ids(ids: np.ndarray) -> str:
 
 def _print_summary(summary: StoreSummary) -> None:
     ratio = summary.num_file_bytes / summary.num_image_bytes
+    skeleton = summary.skeleton
     print_message(f"images        {summary.num_images}")
     if summary.num_people:
-        print_message(f"people        {summary.num_people}")
-        print_message(f"main persons  {summary.num_samples}")
-        if summary.num_background:
-            print_message(f"background    {pluralize(summary.num_background, 'image')} without people")
+        print_message(f"{skeleton.people:<12}  {summary.num_people}")
+    if summary.num_people or not summary.num_samples:
+        print_message(f"samples       {summary.num_samples}, each of a main {skeleton.category}")
     else:
-        print_message("people        none: images without annotations, for train.teacher")
+        print_message("samples       all images, which have no annotations, for train.teacher")
+    if summary.num_background:
+        print_message(f"background    {pluralize(summary.num_background, 'image')} without {skeleton.people}")
     print_message(f"size          {summary.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
 
 
@@ -224,11 +233,11 @@ def _print_report(report: BuildReport) -> None:
     if report.summary.num_people:
         print_message(f"crowds        {report.num_crowds}")
         empty = f", {report.num_empty} without any annotation (--background stores them)" if report.num_empty else ""
-        print_message(f"left out      {report.num_without_main_person} images without a main person{empty}")
+        category = report.summary.skeleton.category
+        print_message(f"left out      {report.num_without_main_person} images without a main {category}{empty}")
     if report.num_without_outline:
-        print_message(
-            f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask"
-        )
+        objects = report.summary.skeleton.count(report.num_without_outline)
+        print_message(f"boxes         {objects} without a usable outline; the box is the mask")
     for name, count in report.frames.items():
         print_message(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
     if report.num_resized:

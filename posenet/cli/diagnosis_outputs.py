@@ -61,7 +61,7 @@ def _summarize(diagnosis: Diagnosis) -> str:
         "  alone: " + ", ".join(f"{_name(kind)} {diagnosis.alone[kind] - diagnosis.ap:+.3f}" for kind in CORRECTIONS),
     ]
     if diagnosis.num_results == 0:
-        lines.append("  the results are empty, so everybody is missed")
+        lines.append("  the results are empty, so all are missed")
     return "\n".join(lines)
 
 

@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _find_pages() -> Path:
     """The folder of the pages: that of the checkout, or that of the installation."""
-    pages = [Path(posenet.__file__).parent.parent / "docs" / "start.md"]
+    root = Path(posenet.__file__).parent.parent
+    # pip install --target puts all files into one folder, but lists the pages in another.
+    pages = [root / "docs" / "start.md", root / INSTALLED_PAGE]
     try:
         files = metadata.files("simplepose") or []
     except metadata.PackageNotFoundError:  # a folder on the path of Python

@@ -19,7 +19,7 @@ from posenet.cli.options import (
 )
 from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
-from posenet.files import check_outputs, write_atomically
+from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import find_images
 from posenet.inference.exported_file import INPUT, OUTPUT, require_packages
 from posenet.inference.networks import is_exported_file
@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> None:
     """Export the network of a checkpoint."""
     if is_exported_file(args.checkpoint):
         raise ConfigError(f"{args.checkpoint} is an exported file already; give the checkpoint that it comes from")
+    if not (is_exported_file(args.output) or is_standard_output(args.output)):
+        raise ConfigError(f"--output {args.output} does not end in .onnx, the only format that is written; rename it")
     if args.int8 != bool(args.calibrate):
         raise ConfigError("--int8 and --calibrate IMAGES need each other: images like those that the network will see")
     require_packages("onnx", *(["onnxruntime"] if args.int8 else []))
@@ -78,8 +80,6 @@ def run(args: argparse.Namespace) -> None:
     print_message(
         f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see posenet docs deployment", file=messages
     )
-    if not is_exported_file(args.output):
-        print_message("predict and evaluate read it only under a name that ends in .onnx", file=messages)
     if args.int8:
         print_message(
             "compare its AP with that of the checkpoint on images that were not used for calibration: run\n"

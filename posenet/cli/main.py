@@ -81,6 +81,8 @@ MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
+_ARGUMENT = re.compile(r"(?<![\w./])((?:[a-z]+\.)?[a-z][a-z_]*)=(True|NAMES?|PATH|DIR|FILE(?:\.\w+)?)(?![\w/=-])")
+"""An argument of Python, or a setting, as messages name it: overwrite=True, images=DIR or data.train=FILE.h5."""
 _HIDDEN_FLAGS = ("--local-rank",)
 """Flags that the help does not show, besides the negative forms of switches."""
 
@@ -285,8 +287,17 @@ def _describe_system_error(error: Exception) -> str:
 def _report_failure(prog: str, message: str) -> int:
     rank = rank_of_process(os.environ)
     who = f"rank {rank}: " if rank else ""
-    report_error(prog, f"error: {who}{to_single_line(without_worker_traceback(message))}")
+    report_error(prog, f"error: {who}{_ARGUMENT.sub(_to_flag, to_single_line(without_worker_traceback(message)))}")
     return 2
+
+
+def _to_flag(argument: re.Match[str]) -> str:
+    """An argument of Python as on the command line: --overwrite, --images DIR, --set data.train=FILE.h5."""
+    name, value = argument.groups()
+    if "." in name and name != "checkpoint.path":
+        return f"--set {argument[0]}"
+    flag = "--" + re.sub("[._]", "-", name)
+    return flag if value == "True" else f"{flag} {value}"
 
 
 def normalize_option_names(argv: Sequence[str]) -> list[str]:

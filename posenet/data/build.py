@@ -58,6 +58,7 @@ from posenet.images import (
     read_image_file,
     require_image_folder,
 )
+from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -169,7 +170,7 @@ def build_store(
         images: folder of the images. Where they were resized after they were annotated, the annotations are scaled to
             the size of the files.
         annotations: COCO keypoint JSON for ``skeleton``. None stores all images of the folder without annotations, in
-            the order of their names and as viewers display them, for training with a teacher.
+            the order of their names and as viewers display them: as ``background``, or for training with a teacher.
         image_ids, limit: store only these images, and only the first ``limit`` of them; None stores all.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of other
@@ -195,6 +196,11 @@ def build_store(
     require_image_folder(folder)
     selection = _choose_images(folder, annotations, image_ids, skeleton, background)
     chosen = selection.suitable[:limit]
+    if not chosen and selection.empty:
+        raise DataError(
+            f"{annotations} annotates nobody in {pluralize(len(selection.empty), 'image')}; background=True stores "
+            "images of nobody"
+        )
     skipped: dict[int, str] = {}
     frames = []
     stored: list[People] = []
@@ -208,7 +214,7 @@ def build_store(
         """The image, or the reason why it cannot be used."""
         try:
             people = selection.people_of.get(image.id)
-            return _prepare_image(folder, image, people, skeleton, exif_frame, max_side, replaced)
+            return _prepare_image(folder, image, people, skeleton, exif_frame, max_side, background, replaced)
         except DataError as error:
             return f"{error} (image {image.id})"
         except (OSError, ValueError) as error:
@@ -275,7 +281,8 @@ def _choose_images(
 ) -> _ChosenImages:
     """Read the annotations, and choose the images to store; the arguments are those of ``build_store``."""
     if annotations is None:
-        return _ChosenImages(_select_images(_list_unlabelled(folder), image_ids, folder), 0, {}, frozenset())
+        images = _select_images(_list_unlabelled(folder), image_ids, folder)
+        return _ChosenImages(images, 0, {}, frozenset(image.id for image in images if background))
     dataset = read_annotations(annotations, skeleton)
     requested = _select_images(dataset.images, image_ids, annotations)
     empty = dataset.background & {image.id for image in requested}
@@ -297,7 +304,7 @@ def _select_images(images: list[CocoImage], ids: Collection[int] | None, source:
     selected = [image for image in images if image.id in wanted]
     unknown = wanted - {image.id for image in selected}
     if unknown:
-        raise DataError(f"{source} has no image {min(unknown)} ({len(unknown)} unknown in all); correct --image-ids")
+        raise DataError(f"{source} has no image {min(unknown)} ({len(unknown)} unknown in all); correct the ids")
     return selected
 
 
@@ -326,8 +333,9 @@ def _check_number_of_unreadable(skipped: dict[int, str], allowed: int, num_image
     if len(skipped) > allowed:
         first = "; ".join(list(skipped.values())[:3])
         raise DataError(
-            f"more than {allowed} of {num_images} images cannot be read, the most that --max-unreadable allows; "
-            f"check --images, restore the files, or raise it (posenet annotations lint lists all problems): {first}"
+            f"more than {allowed} of {num_images} images cannot be read, the most that max_unreadable allows; check "
+            "the folder of the images, restore the files, or raise it (posenet annotations lint lists all problems): "
+            f"{first}"
         )
 
 
@@ -338,11 +346,13 @@ def _prepare_image(
     skeleton: Skeleton,
     exif_frame: ExifFrame,
     max_side: int,
+    background: bool,
     replaced: _Replaced | None,
 ) -> _PreparedImage:
     """Read and check an image and make the record of it and its labelled people.
 
-    Without annotations (None), the image is stored as displayed, and the loss of labels counts nowhere.
+    Without annotations (None), the image is stored as displayed. It shows nobody if it is ``background``; else the loss
+    of labels counts nowhere.
 
     Raises:
         OSError, ValueError: the image cannot be used.
@@ -369,8 +379,9 @@ def _prepare_image(
     if people is None:
         joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)
         table = np.zeros(0, PERSON_TYPE)
-        mask_all = mask_miss = np.zeros(size, np.uint8)
-        main_rows = [NO_PERSON]
+        mask_all = np.zeros(size, np.uint8)
+        mask_miss = np.full(size, background, np.uint8)
+        main_rows = [] if background else [NO_PERSON]
     else:
         points = people.keypoints[people.keypoints[..., 2] > 0, :2]
         is_inside, is_inside_turned = ((points <= limits).all() for limits in (file_size[::-1], file_size))
@@ -567,7 +578,7 @@ class StoreWriter:
 
     def write_tables(self, skeleton: Skeleton, source: str) -> None:
         """Write all arrays that are not written yet, and the attributes."""
-        if not self._samples:
+        if not self._records:
             raise DataError(
                 f"nothing to write to {self.path}: no readable image with a main person; "
                 "check the annotations and the image folder"
@@ -576,7 +587,7 @@ class StoreWriter:
             "record": np.array(self._records, RECORD_TYPE),
             "file_name": np.array(self._file_names),
             "person": np.concatenate(self._people),
-            "sample": np.array(self._samples, "<i8"),
+            "sample": np.array(self._samples, "<i8").reshape(-1, 2),
         }
         if self._max_side:
             tables["original"] = np.array(self._originals, ORIGINAL_TYPE)

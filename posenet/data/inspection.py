@@ -18,6 +18,7 @@ from posenet.files import read_input
 from posenet.images import check_image, oriented_size
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig
+from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
 
 PEOPLE_GROUPS = {"1": 1, "2": 2, "3": 3, "4-5": 4, "6-10": 6, "11-20": 11, "more": 21}
@@ -28,6 +29,7 @@ PEOPLE_GROUPS = {"1": 1, "2": 2, "3": 3, "4-5": 4, "6-10": 6, "11-20": 11, "more
 class StoreSummary:
     """Counts and sizes of a store. There is one sample per main person."""
 
+    skeleton: Skeleton
     num_images: int
     num_people: int
     num_samples: int
@@ -61,7 +63,13 @@ def summarize(store: Store) -> StoreSummary:
     """Count the content of a store."""
     num_file_bytes = store.path.stat().st_size
     return StoreSummary(
-        store.num_images, store.num_people, len(store), count_background(store), store.num_image_bytes, num_file_bytes
+        store.skeleton,
+        store.num_images,
+        store.num_people,
+        len(store),
+        count_background(store),
+        store.num_image_bytes,
+        num_file_bytes,
     )
 
 
@@ -133,7 +141,7 @@ def describe_sets(stores: StoreList, framing: str, background: float = DataConfi
     draws = stores.draws(framing, background)
     total = sum(per_epoch for _, per_epoch in draws)
     rows = []
-    names = [*stores.names, "images without people"]
+    names = [*stores.names, f"images without {stores.skeleton.people}"]
     mappings = [*(data_set.mapping for data_set in stores.sets), None]
     for name, mapping, (size, per_epoch) in zip(names, mappings, draws):
         missing = mapping.missing if mapping else ()
@@ -144,6 +152,7 @@ def describe_sets(stores: StoreList, framing: str, background: float = DataConfi
 
 def compute_statistics(store: Store) -> list[Table]:
     """Count people, keypoints, sizes and masks of a store, without reading images; ``DataError`` if it is damaged."""
+    people, main_person = store.skeleton.people, f"main {store.skeleton.category}"
     image_rows, main_rows = store.samples[store.samples[:, 1] != NO_PERSON].T
     num_main = np.bincount(image_rows, minlength=store.num_images)
     visibilities = []
@@ -161,39 +170,43 @@ def compute_statistics(store: Store) -> list[Table]:
     people_shares, supervised_shares = np.array(mask_shares).T
     quantities = {"width, pixels": widths, "height, pixels": heights, "file, kB": kilobytes / 1000}
     if len(main_rows):
-        quantities["main person's height, pixels"] = np.concatenate(main_heights)
-    counts = {"images": store.num_images, "people": store.num_people, "main persons (training samples)": len(main_rows)}
+        quantities[f"{main_person}'s height, pixels"] = np.concatenate(main_heights)
+    counts = {
+        "images": store.num_images,
+        people: store.num_people,
+        f"{main_person} (training samples)": len(main_rows),
+    }
     if num_unlabelled := len(store) - len(main_rows):
         counts["images without annotations (training samples)"] = num_unlabelled
     if num_background := count_background(store):
-        counts["images without people"] = num_background
+        counts[f"images without {people}"] = num_background
     quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
     size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
-    mask_rows = [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)]
+    mask_rows = [_mask_row(people, people_shares), _mask_row("not supervised", 1 - supervised_shares)]
     tables = [Table("Contents", ("", "count"), list(counts.items()))]
     if store.num_people:
-        tables.append(_people_table(np.array([len(values) for values in visibilities]), num_main))
-        tables.append(_keypoint_table(store.skeleton.keypoints, np.concatenate(visibilities)))
+        tables.append(_people_table(people, np.array([len(values) for values in visibilities]), num_main))
+        tables.append(_keypoint_table(store.skeleton, np.concatenate(visibilities)))
     tables.append(Table("Sizes", ("", *quartiles), size_rows))
     tables.append(Table("Masks", ("", "of the area", "images that have any"), mask_rows))
     return tables
 
 
-def _people_table(num_people: np.ndarray, num_main: np.ndarray) -> Table:
+def _people_table(people: str, num_people: np.ndarray, num_main: np.ndarray) -> Table:
     """Count the images by their (N,) numbers of people and of main persons."""
     counts = [np.histogram(numbers, [*PEOPLE_GROUPS.values(), np.inf])[0] for numbers in (num_people, num_main)]
     rows = list(zip(PEOPLE_GROUPS, *(column.tolist() for column in counts)))
-    return Table("People per image", ("number", "images with that many people", "with that many main persons"), rows)
+    return Table(f"Images by their number of {people}", ("number", "of all", "of main ones"), rows)
 
 
-def _keypoint_table(keypoints: tuple[str, ...], visibilities: np.ndarray) -> Table:
+def _keypoint_table(skeleton: Skeleton, visibilities: np.ndarray) -> Table:
     """Count the labelled and the visible keypoints in (P, K) visibilities of all people."""
     rows = []
-    for name, values in zip(keypoints, visibilities.T):
+    for name, values in zip(skeleton.keypoints, visibilities.T):
         num_labelled = (values > 0).sum()
         visible_share = (values == 2).sum() / max(num_labelled, 1)
         rows.append((name, f"{num_labelled / len(values):.1%}", f"{visible_share:.1%}"))
-    return Table("Keypoints of all people", ("keypoint", "labelled", "visible, of the labelled"), rows)
+    return Table(f"Keypoints of all {skeleton.people}", ("keypoint", "labelled", "visible, of the labelled"), rows)
 
 
 def _mask_row(name: str, shares: np.ndarray) -> tuple[str, str, str]:

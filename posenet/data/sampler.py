@@ -111,6 +111,9 @@ class TrainSampler(Sampler[list[SampleKey]]):
         drawn = []
         first_of_set = 0
         for number, (size, count) in enumerate(self.draws):
+            if not count:
+                first_of_set += size
+                continue
             first_round = epoch * count // size
             last_round = ((epoch + 1) * count - 1) // size
             for round_number in range(first_round, last_round + 1):

@@ -514,7 +514,7 @@ class StoreList:
         draws = []
         for data_set in self.sets:
             size = len(sample_rows(data_set.store, framing)) - count_background(data_set.store)
-            draws.append(Draws(size, max(1, round(data_set.weight * size))))
+            draws.append(Draws(size, max(1, round(data_set.weight * size)) if size else 0))
         if num_background := count_background(self):
             num_others = sum(per_epoch for _, per_epoch in draws)
             draws.append(Draws(num_background, round(num_others * background / (1 - background))))

@@ -41,7 +41,7 @@ def parse_device(name: str) -> torch.device:
 def _unusable(name: str, error: Exception) -> ConfigError:
     hint = f", or cuda:{name} for a GPU" if name.isdecimal() else ""
     # Kilobytes of backend names may follow the first sentence.
-    return ConfigError(f"device {name!r} cannot be used here ({first_sentence(error)}); try --device cpu{hint}")
+    return ConfigError(f"device {name!r} cannot be used here ({first_sentence(error)}); try the device cpu{hint}")
 
 
 def make_current(device: torch.device) -> None:

@@ -78,7 +78,7 @@ def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) ->
     if len(keypoints) != count:
         raise DataError(
             f"{place} has {len(keypoints)} numbers as keypoints, but the skeleton of {count // 3} needs {count}: x, y "
-            "and a score of each; give the results of this skeleton, or the skeleton of the results (--skeleton)"
+            "and a score of each; give the results of this skeleton, or the skeleton of the results (skeleton=FILE)"
         )
     if not set(map(type, keypoints)) <= {int, float}:
         raise DataError(f"{place} has keypoints that are not all numbers; {_REMEDY}")

@@ -181,7 +181,13 @@ def make_page(
         rows: list[list[str]] | None = None,
         file: Path | None = None,
     ) -> list[Any]:
-        headers = [*(["second"] if video else []), "person", "score", "box", *predictor.skeleton.keypoints]
+        headers = [
+            *(["second"] if video else []),
+            predictor.skeleton.category,
+            "score",
+            "box",
+            *predictor.skeleton.keypoints,
+        ]
         return [
             result,
             gr.update(value=drawing, visible=video is None),
@@ -191,6 +197,7 @@ def make_page(
             gr.update(value=file, interactive=file is not None),
         ]
 
+    people = predictor.skeleton.people
     with gr.Blocks(title="posenet", analytics_enabled=False) as page:
         found = gr.State()
         with gr.Row():
@@ -206,19 +213,19 @@ def make_page(
                         type="filepath",
                         image_mode=None,
                     )
-                min_score = gr.Slider(0, 1, MIN_SCORE, step=0.01, label="Minimum score of people")
+                min_score = gr.Slider(0, 1, MIN_SCORE, step=0.01, label=f"Minimum score of {people}")
                 keypoint_score = gr.Slider(
                     0, 1, KEYPOINT_MIN_SCORE, step=0.01, label="Minimum score of keypoints drawn"
                 )
                 style = gr.Radio(STYLES, value=STYLES[0], label="Style of the drawing")
                 with gr.Accordion("Videos"):
-                    track = gr.Checkbox(True, label="Track people from frame to frame")
+                    track = gr.Checkbox(True, label=f"Track {people} from frame to frame")
                     smooth = gr.Checkbox(False, label="Remove the jitter of keypoints")
                     with gr.Row():
                         again = gr.Button("Predict again", size="sm", min_width=100)
                         stopper = gr.Button("Stop", size="sm", min_width=60)
             with gr.Column(scale=3):
-                options = {"label": "People", "interactive": False, "height": HEIGHT}
+                options = {"label": people.capitalize(), "interactive": False, "height": HEIGHT}
                 drawing = gr.Image(**options, format="jpeg", buttons=["download", "fullscreen"])
                 video = gr.Video(**options, visible=False, buttons=["download"])
                 text = gr.HTML()

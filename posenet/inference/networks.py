@@ -89,7 +89,7 @@ def device_of_process(path: str | Path, device: str, backend: BackendName | None
 
         return str(device_of_rank(device, local_rank))
     if re.search(r"[:.]\d+$", device):
-        raise ConfigError(f"--device {device}: every process uses another device; give only the type of the devices")
+        raise ConfigError(f"device {device}: every process uses another device; give only the type of the devices")
     runtime = _choose_runtime(path, device, backend)
     if runtime not in RUNTIMES or not _is_installed(runtime):
         return device  # loading the network reports it
@@ -298,13 +298,13 @@ def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None
     name = "CPU" if device == "auto" else device.upper()
     if name not in core.available_devices:
         raise ConfigError(
-            f"OpenVINO has no device {device!r} here (it has {', '.join(core.available_devices)}); use --device cpu"
+            f"OpenVINO has no device {device!r} here (it has {', '.join(core.available_devices)}); use the device cpu"
         )
     properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if amp != "auto":  # OpenVINO itself chooses bf16 where a CPU computes in it natively
         capability = _OPENVINO_CAPABILITIES.get(amp)
         if capability and capability not in core.get_property(name, "OPTIMIZATION_CAPABILITIES"):
-            raise ConfigError(f"OpenVINO does not compute in {amp} on {name} here; use --amp auto")
+            raise ConfigError(f"OpenVINO does not compute in {amp} on {name} here; use amp auto")
         properties["INFERENCE_PRECISION_HINT"] = _OPENVINO_PRECISIONS[amp]
     if threads and name == "CPU":
         properties["INFERENCE_NUM_THREADS"] = threads
@@ -358,7 +358,7 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | N
         match = re.fullmatch(r"(?:cuda|auto|tensorrt)(?::(\d+))?", device)
         if match is None or (_TENSORRT_PROVIDER if uses_tensorrt else _CUDA_PROVIDER) not in available:
             raise ConfigError(
-                f"ONNX Runtime has no device {device!r} here; use --device cpu, or install onnxruntime-gpu"
+                f"ONNX Runtime has no device {device!r} here; use the device cpu, or install onnxruntime-gpu"
             )
         index = int(match[1] or 0)
         # By default, each convolution may time all algorithms for each new shape of the input.
@@ -375,8 +375,8 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | N
         libraries = "TensorRT's or CUDA's" if uses_tensorrt else "its CUDA"
         reason = f"{libraries} libraries are missing or do not fit, or there is no such GPU"
         if not device.startswith("auto"):
-            raise ConfigError(f"ONNX Runtime cannot use {device} here: {reason}; use --device cpu")
-        _log.warning("ONNX Runtime computes on the CPU: %s; --device cpu hides this line", reason)
+            raise ConfigError(f"ONNX Runtime cannot use {device} here: {reason}; use the device cpu")
+        _log.warning("ONNX Runtime computes on the CPU: %s; the device cpu hides this line", reason)
     return lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map
 
 

@@ -67,7 +67,7 @@ def build_onnx(
 
     computation = ImagesToMaps(network, amp, upsample_first=for_quantization).cpu().eval()
     if amp == "fp16" and not all(weights.isfinite().all() for weights in computation.parameters()):
-        raise ConfigError("a weight is too large for fp16, whose largest number is 65504; export without --fp16")
+        raise ConfigError("a weight is too large for fp16, whose largest number is 65504; export in float32")
     example = torch.zeros(2, 2 * INPUT_MULTIPLE, 3 * INPUT_MULTIPLE, 3, dtype=torch.uint8)
     file = io.BytesIO()
     with warnings.catch_warnings(), torch.inference_mode():

@@ -186,7 +186,7 @@ def _prepare(
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
-        _log.warning("--track, --smooth and --trails have no effect on images, only on videos and cameras")
+        _log.warning("tracking has no effect on images, only on videos and cameras")
     with _without_empty_folders(new_folders):
         loaded = ranks.run_on_all(lambda: _load(predictor))
     if outputs.sheets:
@@ -247,10 +247,10 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
         raise DataError("no input: the list of files is empty")
     live = [source.name for source in sources if source.may_be_live]
     if world_size > 1 and (live or options.show):
-        reason = "--show" if options.show else live[0]
-        raise ConfigError(f"{reason} needs a single process; leave out --nproc and the launcher")
+        reason = "show=True" if options.show else live[0]
+        raise ConfigError(f"{reason} needs a single process; start one, without a launcher")
     if options.resume and live:
-        raise ConfigError(f"--resume needs inputs that can be read again, unlike {live[0]}")
+        raise ConfigError(f"resume=True needs inputs that can be read again, unlike {live[0]}")
     kinds = {source.kind for source in sources}
     if "video" in kinds or (options.output and kinds & {"numbered", "camera"}):
         require_pyav()
@@ -268,8 +268,8 @@ def _choose_journaled_file(
     file = outputs.journaled
     if options.resume or (world_size > 1 and outputs.files):
         if file is None:
-            reason = "--resume" if options.resume else "a prediction by several processes"
-            raise ConfigError(f"{reason} needs a file of people: give --json, --coco or --csv the name of a file")
+            reason = "resume=True" if options.resume else "a prediction by several processes"
+            raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
         return file
     can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
     is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
@@ -314,7 +314,7 @@ def _is_complete(run: _Run, summary: PredictionSummary) -> bool:
     if missing:
         raise DataError(
             f"{missing[0]} is missing, but according to {note} the prediction is complete; start again with "
-            "--overwrite instead of --resume"
+            "overwrite=True instead of resume=True"
         )
     _log.info("%s is complete", run.journaled)
     for journal in journal_paths(run.journaled, run.ranks.world_size):
@@ -408,7 +408,8 @@ def _find_people(
             frame = next(frames, None)
             if frame is None or (frame.source, frame.number) != (recorded.frame.source, recorded.frame.number):
                 raise DataError(
-                    f"{recorded.frame.source.name} has changed since the prediction began; start again without --resume"
+                    f"{recorded.frame.source.name} has changed since the prediction began; start again without "
+                    "resume=True"
                 )
             yield dataclasses.replace(recorded, frame=frame)
         with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:

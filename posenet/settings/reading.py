@@ -66,7 +66,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     for pair in pairs:
         _apply_override(overridden_tables, pair)
     try:
-        return config_from_dict(overridden_tables, "--set or a flag")
+        return config_from_dict(overridden_tables, "an override")
     except ConfigError:
         # If the tables are wrong without the overrides too, this raises an error that names the file instead.
         config_from_dict(tables, file_source)
@@ -79,8 +79,7 @@ def _read_experiment(path: str | Path, pairs: Sequence[str]) -> dict[str, Any]:
     if not name:
         if Path(path).suffix.lower() in (".yaml", ".yml", ".json"):
             raise ConfigError(
-                f"{path} is no experiment, which is a TOML file; annotations are given without --config: posenet train "
-                f"{path}"
+                f"{path} is no experiment, which is a TOML file; annotations are another argument: posenet train {path}"
             )
         return read_toml(path, "configuration", experiment_remedy())
     tables = read_toml(find_experiment(name), "configuration", "install posenet again")

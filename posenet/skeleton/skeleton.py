@@ -129,6 +129,17 @@ class Skeleton:
     def num_keypoints(self) -> int:
         return len(self.keypoints)
 
+    @property
+    def people(self) -> str:
+        """What its objects are called in tables and headings: "people", or the category."""
+        return "people" if self.category == PERSON else self.category
+
+    def name_objects(self, text: str) -> str:
+        """A text about people, with the category in their place."""
+        if self.category == PERSON:
+            return text
+        return re.sub(r"\b([Pp]erson|[Pp]eople)\b", lambda _: self.category, text)
+
     def noun(self, number: int, adjective: str = "") -> str:
         """What stands after the number of objects; see ``noun_of``."""
         return noun_of(number, self.category, adjective)

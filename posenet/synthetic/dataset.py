@@ -123,7 +123,7 @@ def _remove_earlier(output: Path, overwrite: bool) -> None:
     if foreign := sorted(links | (files - ours - left_over)):
         raise DataError(f"{output} contains {foreign[0]}, which {_TOOL} did not write: choose another folder")
     if earlier is not None and not overwrite:
-        raise DataError(f"{output} contains a data set; choose another folder, or replace it with --overwrite")
+        raise DataError(f"{output} contains a data set; choose another folder, or replace it with overwrite=True")
     for name in sorted(files - {MARKER}):
         paths[name].unlink()
 

@@ -13,21 +13,29 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
-from posenet.annotations.coco import read_document, select_sections, write_output
+from posenet.annotations.coco import (
+    AnnotationFile,
+    describe_counts,
+    read_document,
+    remedy_for_format,
+    select_sections,
+    write_output,
+)
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose, names_split
-from posenet.annotations.rules import can_drop, lint_annotations, repairable
+from posenet.annotations.rules import UNUSABLE_FILES, can_drop, find_problems, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
-from posenet.data.build import build_store
+from posenet.data.build import MAX_UNREADABLE, build_store
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.inference.evaluation import evaluate
@@ -41,6 +49,8 @@ from posenet.training.run_settings import RUNS_FOLDER, height_in_ratio, load_exp
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
 """What annotations are called; experiments end in .toml."""
+OTHER_SUFFIXES = (".zip", ".xml")
+"""What exports are called that have to be unpacked or made again."""
 PLAIN_NAME = re.compile(
     "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
 )
@@ -97,7 +107,9 @@ def is_data(source: object) -> TypeGuard[str | Path]:
     if not isinstance(source, (str, Path)):
         return False
     path = Path(source)
-    return path.suffix.lower() in DATA_SUFFIXES or (path.is_dir() and str(source) not in experiment_names())
+    return path.suffix.lower() in (*DATA_SUFFIXES, *OTHER_SUFFIXES) or (
+        path.is_dir() and str(source) not in experiment_names()
+    )
 
 
 def prepare(
@@ -123,13 +135,13 @@ def prepare(
             raise ConfigError(f"{name} is {value!r}; give a path")
     for folder_of_images in (images, val_images):
         if folder_of_images is not None and not Path(folder_of_images).is_dir():
-            raise DataError(f"{folder_of_images} is not a folder; --images and --val-images name folders of images")
+            raise DataError(f"{folder_of_images} is not a folder of images")
     train_file, val_file = _find_annotations(Path(source), None if val is None else Path(val))
     settings = load_experiment(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
     if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
         raise ConfigError(
-            "with annotations, the skeleton is drafted, not that of the experiment; name a file with --set "
+            "with annotations, the skeleton is drafted, not that of the experiment; name a file with "
             "model.skeleton=FILE.toml"
         )
     exif_frame = settings.data.exif_frame
@@ -149,7 +161,7 @@ def prepare(
         if began is None or not _have_same_annotations(began, Path(source).resolve(), val):
             raise CheckpointError(
                 f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
-                "another folder with --checkpoint-path"
+                "another folder with checkpoint.path=DIR"
             )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
@@ -161,17 +173,23 @@ def prepare(
         if "model.skeleton" in pairs and not is_drafted:
             raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
         stores = files / "train.h5", files / "val.h5"
-        is_same = state.exists() and read_input(state) == _checksum([train, val_part], skeleton, exif_frame)
+        given = [train, val_part]
+        usable = [files / f"usable_{split}.json" for split in ("train", "val")]
+        is_same = state.exists() and read_input(state) == _checksum(given, skeleton, exif_frame)
         is_new = not (is_same and all(path.exists() for path in stores))
         if is_new:
             if is_started and not is_same:
                 _log.warning("The data have changed since the run in %s began: it goes on with the new ones", folder)
             state.unlink(missing_ok=True)
-            for part in filter(None, (train, val_part)):
-                _check(part, load_skeleton(skeleton) if is_drafted else None, exif_frame)
+            for part, path in zip(given, usable):
+                path.unlink(missing_ok=True)
+                if part is not None:
+                    _check(part, path, load_skeleton(skeleton) if is_drafted else None, exif_frame)
+        train = _usable(train, usable[0])
+        val_part = None if val_part is None else _usable(val_part, usable[1])
         if not is_drafted:
             _draft(train, skeleton)
-        digest = _checksum([train, val_part], skeleton, exif_frame)
+        digest = _checksum(given, skeleton, exif_frame)
         if val_part is None:
             if train_file.suffix.lower() in YAML_SUFFIXES and names_split(train_file, "val"):
                 _log.warning("%s: val is ignored, because it names the images of train", train_file)
@@ -208,10 +226,11 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
         val, _ = _search_folder(val)
     if train.suffix.lower() not in DATA_SUFFIXES or not train.exists():
         reason = "is not a file of annotations" if train.exists() else "does not exist"
-        raise DataError(
-            f"{train} {reason}; give a data.yaml (YOLO-pose), a .json (COCO keypoints or Label Studio) or a folder "
-            "with one; an experiment is named with --config, a store with --set data.train=FILE.h5"
+        remedy = (
+            "give a data.yaml (YOLO-pose), a .json (COCO keypoints or Label Studio) or a folder with one; an "
+            "experiment is given as config=NAME, a store as data.train=FILE.h5"
         )
+        raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
     if val is None and train.suffix.lower() in YAML_SUFFIXES and has_own_split(train, "val"):
         val = train
     return train, val
@@ -267,7 +286,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
     is_yolo = file.suffix.lower() in YAML_SUFFIXES
     content = None if is_yolo else read_document(file)
     if is_yolo and images:
-        raise ConfigError(f"{file} names the folders of its images; leave out --images and --val-images")
+        raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
     if isinstance(content, dict):
         sections = select_sections(content, file)
         return _Part(file, sections, Path(images) if images else _find_images(file, sections["images"]))
@@ -294,8 +313,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
         )
         words += ["--keypoints", *names]
     write_output(output, json.dumps(document))
-    counts = pluralize(len(document["images"]), "image"), pluralize(len(document["annotations"]), "object")
-    _log.info("Imported %s with %s: %s", *counts, _command(*words, "--output", output))
+    _log.info("Imported %s: %s", describe_counts(document), _command(*words, "--output", output))
     for note in imported.notes:
         _log.warning("%s", note)
     return _Part(output, document, imported.folder)
@@ -316,7 +334,7 @@ def _find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
     if len(found) == 1:
         return found[0]
     reason = f"{' and '.join(map(str, found[:2]))} both have" if found else f"no folder in {base} has"
-    remedy = "name the folder with --images, or --val-images for validation"
+    remedy = "name the folder with images=DIR, or val_images=DIR for validation"
     # Some exports write the path on the server or the machine of the labelling tool.
     same_files = [] if found else folders_with_most([re.split(r"[/\\]", name)[-1] for name in names])
     if same_files:
@@ -334,7 +352,7 @@ def _draft(train: _Part, output: Path) -> None:
         names = [item["name"] for item in train.document["categories"] if item.get("keypoints") and item.get("name")]
         choice = ["--category", names[0]] if len(names) > 1 else []
         remedy = _command("annotations", "skeleton", train.path, *choice, "--output", "mine.toml")
-        raise DataError(f"{error}: {remedy}; then name it with --set model.skeleton=mine.toml") from error
+        raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
     skeleton = draft.skeleton
     if skeleton.file_names == COCO.file_names:
         write_output(output, skeleton_to_toml(COCO))
@@ -371,9 +389,13 @@ def _checksum(parts: Iterable[_Part | None], skeleton: Path, exif_frame: ExifFra
     return digest.hexdigest().encode()
 
 
-def _check(part: _Part, skeleton: Skeleton | None, exif_frame: ExifFrame) -> None:
-    """Lint annotations and images; ``DataError`` if there are errors."""
-    findings = lint_annotations(part.path, part.images, skeleton, exif_frame)
+def _check(part: _Part, usable: Path, skeleton: Skeleton | None, exif_frame: ExifFrame) -> None:
+    """Lint annotations and images; ``DataError`` if there are errors.
+
+    A few images that cannot be used are left out, as a build does: the file ``usable`` gets the others.
+    """
+    file = AnnotationFile(part.path, part.document, skeleton, part.images, exif_frame)
+    findings = find_problems(file)
     lint = _command("annotations", "lint", part.path, "--images", part.images)
     fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
     codes = ", ".join(repairable(findings))
@@ -381,6 +403,14 @@ def _check(part: _Part, skeleton: Skeleton | None, exif_frame: ExifFrame) -> Non
     if can_drop(findings):
         command = "--drop" if codes else f"{fix} --drop"
         repairs += f"; {command} leaves out single entries that cannot be repaired"
+    left_out = {
+        file.image_ids.values[row] for row, check in file.file_checks.items() if check.problem in UNUSABLE_FILES
+    }
+    if len(left_out) <= math.ceil(MAX_UNREADABLE * len(file.images)):
+        for finding in findings:
+            if finding.code in UNUSABLE_FILES.values():
+                _log.warning("left out: %s", finding.summary)
+        findings = [finding for finding in findings if finding.code not in UNUSABLE_FILES.values()]
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         for finding in errors:
@@ -390,6 +420,23 @@ def _check(part: _Part, skeleton: Skeleton | None, exif_frame: ExifFrame) -> Non
         raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them{repairs}")
     warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
     _log.info("Checked %s (no errors, %s): %s%s", part.path, warnings, lint, repairs)
+    if left_out:
+        _select(part, {image["id"] for image in part.document["images"]} - left_out, usable)
+
+
+def _usable(part: _Part, path: Path) -> _Part:
+    """A part without the images that its check has left out, if it has."""
+    return _Part(path, select_sections(read_document(path), path), part.images) if path.exists() else part
+
+
+def _select(part: _Part, image_ids: Collection[int], path: Path) -> _Part:
+    """Write some of the images and their annotations to a file of their own."""
+    content = part.document | {
+        "images": [image for image in part.document["images"] if image["id"] in image_ids],
+        "annotations": [entry for entry in part.document["annotations"] if entry["image_id"] in image_ids],
+    }
+    write_output(path, json.dumps(content))
+    return _Part(path, content, part.images)
 
 
 def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
@@ -403,21 +450,15 @@ def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
     ordered = sorted(rank, key=rank.__getitem__)
     count = sum(value < VALIDATION_SHARE for value in rank.values())
     chosen = set(ordered[: min(max(count, 1), len(ordered) // 2)])
-    parts = []
-    for name, is_val in (("train", False), ("val", True)):
-        content = document | {
-            "images": [image for image in document["images"] if (image["id"] in chosen) == is_val],
-            "annotations": [entry for entry in document["annotations"] if (entry["image_id"] in chosen) == is_val],
-        }
-        write_output(folder / f"{name}.json", json.dumps(content))
-        parts.append(_Part(folder / f"{name}.json", content, part.images))
+    others = {image["id"] for image in document["images"]} - chosen
+    train, val = _select(part, others, folder / "train.json"), _select(part, chosen, folder / "val.json")
     _log.info(
         "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own: %s",
         len(chosen),
         pluralize(len(document["images"]), "image"),
-        parts[1].path,
+        val.path,
     )
-    return parts[0], parts[1]
+    return train, val
 
 
 def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> None:
@@ -434,9 +475,10 @@ def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> 
     )
     words: list[object] = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
     words += ["--max-side", MAX_SIDE, "--background"]
-    counts = pluralize(report.summary.num_images, "image"), pluralize(report.summary.num_people, "object")
+    summary = report.summary
+    counts = pluralize(summary.num_images, "image"), summary.skeleton.count(summary.num_people)
     text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""
-    if num_background := report.summary.num_background:
+    if num_background := summary.num_background:
         text += (
             f", {num_background} without annotations, as images of nobody (if they are not: --set data.background=0)"
         )
@@ -492,10 +534,10 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
     if ap < LOW_AP:
-        _log.warning("Almost nobody is found: give more epochs (--epochs), or read posenet docs troubleshooting")
+        _log.warning("Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting")
     sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
-        _log.info("Annotated people beside those found: %s", sheet)
+        _log.info("Annotations beside what was found: %s", sheet)
     _log.info("Next: %s", _command("predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"))
     return evaluation.metrics
 

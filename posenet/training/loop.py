@@ -232,7 +232,7 @@ class TrainingLoop:
             raise
         self.report.epoch(epoch, scores)
         kind = "val_loss" if run.coco_validation is None else "AP"
-        is_best = progress.record_score(kind, scores.get(kind))
+        is_best = progress.record_score(kind, scores.get(kind), scores["val_loss"])
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
         is_over = progress.epoch >= run.config.train.epochs or self._is_stale()

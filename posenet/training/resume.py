@@ -64,7 +64,9 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     path, state = found
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
         if key not in state:
-            raise CheckpointError(f"{path} contains no run to resume (no {key}); fine-tune from it with --weights")
+            raise CheckpointError(
+                f"{path} contains no run to resume (no {key}); fine-tune from it with train.weights=FILE"
+            )
     is_in_folder = path.parent.resolve() == folder.resolve()
     if not is_in_folder and own.has_checkpoints():
         raise another_run_error(folder, path)
@@ -88,7 +90,9 @@ def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> tuple[P
         return path, read_checkpoint(path)
     found = CheckpointFolder(path).newest_intact()
     if found is None:
-        raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
+        raise CheckpointError(
+            f"{path} contains no checkpoint to resume; give another one, or leave it out to start a new run"
+        )
     return found
 
 
@@ -136,7 +140,7 @@ def config_of_run(
     if changes := saved.model.skeleton.changes_of_network(config.model.skeleton):
         raise ConfigError(
             f"{path} was trained for another skeleton than model.skeleton (other {', '.join(changes)}); keep that of "
-            "the run, or start a new run with --weights in another folder"
+            "the run, or start a new run with train.weights=FILE in another folder"
         )
     changed = config_differences(saved, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
@@ -231,7 +235,7 @@ def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
     except (ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path} was saved by another optimizer, or its state is not valid; keep optim.name and "
-            "optim.decay_norms_and_biases, or use --weights instead of --resume"
+            "optim.decay_norms_and_biases, or start a new run with train.weights=FILE"
         ) from error
     # A fixed loss scale is a setting; it has the backoff factor 1.
     is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1
@@ -269,5 +273,5 @@ def _require_same_frozen_parameters(run: Run, path: Path, state: Mapping[str, An
         verb = "froze" if changed[0] in frozen_before else "did not freeze"
         raise CheckpointError(
             f"{path} was saved by a run that {verb} {changed[0]}; keep its train.freeze, or "
-            "start a new run in another folder with --weights instead of --resume"
+            "start a new run in another folder with train.weights=FILE"
         )

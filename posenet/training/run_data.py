@@ -40,6 +40,11 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
     data = config.data
     require_data(config)
     train_store = at_end.enter_context(open_data_sets(data.train, config.model.skeleton))
+    if not len(train_store):
+        raise DataError(
+            f"{describe_paths(data.train)} contains images of nobody alone; name a store with people too: "
+            'data.train = ["people.h5", "nobody.h5"]'
+        )
     num_unlabelled = train_store.num_unlabelled
     if num_unlabelled and not config.train.teacher:
         raise DataError(
@@ -50,14 +55,15 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if num_background := count_background(train_store):
         per_epoch = train_store.draws(data.framing, data.background)[-1].per_epoch
-        _log.info("Images without people: %d, %d of them per epoch (data.background)", num_background, per_epoch)
+        text = "Images without %s: %d, %d of them per epoch (data.background)"
+        _log.info(text, train_store.skeleton.people, num_background, per_epoch)
     if not data.val:
         return RunData(train_store, None)
     val_store = at_end.enter_context(open_data_sets(data.val, config.model.skeleton))
     if val_store.num_unlabelled:
         raise DataError(
             f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
-            "data.val, or build it with --annotations"
+            "data.val, or build it with annotations"
         )
     shared = find_shared_images(val_store, train_store)
     if len(shared) and not data.allow_overlap:

@@ -35,6 +35,8 @@ class Progress:
     """Scores since the best one."""
     best_kind: str = ""
     """Kind of the score: "AP" or "val_loss"."""
+    best_loss: float = math.inf
+    """Validation loss of the epoch with the best score, which decides between equal ones."""
 
     @property
     def mean_loss(self) -> float | None:
@@ -70,11 +72,13 @@ class Progress:
         self.best = -math.inf
         self.stale = 0
         self.best_kind = ""
+        self.best_loss = math.inf
 
-    def record_score(self, kind: str, value: float | None) -> bool:
-        """Record the score of an epoch, None if there is none; return whether it is the best of its kind so far.
+    def record_score(self, kind: str, value: float | None, val_loss: float | None = None) -> bool:
+        """Record the score of an epoch, None if there is none; return whether the epoch is the best so far.
 
-        A ``kind`` is "AP", which should be high, or "val_loss", which should be low.
+        A ``kind`` is "AP", which should be high, or "val_loss", which should be low. Of epochs with the same score, the
+        one with the lowest validation loss is the best, but it does not count as a better score.
         """
         if kind != self.best_kind:
             self.forget_scores()
@@ -82,12 +86,13 @@ class Progress:
         if value is None:
             return False
         score = -value if kind == "val_loss" else value
-        if score > self.best:
-            self.best = score
-            self.stale = 0
-            return True
-        self.stale += 1
-        return False
+        loss = math.inf if val_loss is None else val_loss
+        is_better = score > self.best
+        is_best = is_better or (score == self.best and loss < self.best_loss)
+        self.stale = 0 if is_better else self.stale + 1
+        if is_best:
+            self.best, self.best_loss = score, loss
+        return is_best
 
     def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
         """Keep the completed share of an epoch that has another number of steps now.

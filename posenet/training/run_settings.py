@@ -55,7 +55,7 @@ def check_before_start(
         name = shipped_experiment(experiment)
         if name and load_config(name).data.train == config.data.train:
             how = f"the first lines of posenet config {name} say how"
-            raise DataError(f"{error}; {how}, or name your own with --set data.train=FILE.h5") from error
+            raise DataError(f"{error}; {how}, or name your own with data.train=FILE.h5") from error
         raise
     for path in (config.train.weights, config.train.teacher):
         if path:
@@ -76,7 +76,7 @@ def require_data(config: Config) -> None:
     if not config.data.train:
         raise ConfigError(
             "data.train is not set; give annotations, as in posenet train data.yaml, or set a store that posenet "
-            "build-hdf5 has built, in the experiment file or with --set data.train=FILE.h5"
+            "build-hdf5 has built, in the experiment file or with data.train=FILE.h5"
         )
     require_store_files(config.data.train)
     require_store_files(config.data.val)
@@ -86,12 +86,12 @@ def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointEr
     """The error for a folder with a run that this one does not continue; ``resumed`` is the checkpoint of this one."""
     if resumed is None:
         return CheckpointError(
-            f"{folder} already contains a run; continue it with --resume, or choose another folder with "
-            "--checkpoint-path"
+            f"{folder} already contains a run; continue it with resume=True, or choose another folder with "
+            "checkpoint.path=DIR"
         )
     return CheckpointError(
         f"{folder} contains another run than {resumed}, which this one continues; choose another folder with "
-        "--checkpoint-path"
+        "checkpoint.path=DIR"
     )
 
 

@@ -140,7 +140,7 @@ def require_same_teacher(state: Mapping[str, Any], teacher: Teacher | None, path
     if teacher is not None and digest and digest != teacher.digest:
         raise CheckpointError(
             f"{path} was trained with another teacher than the file that train.teacher names now; restore that file, "
-            "or start a new run in another folder with --weights"
+            "or start a new run in another folder with train.weights=FILE"
         )
 
 

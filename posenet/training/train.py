@@ -102,7 +102,7 @@ def train(
         if runtime.world_size > 1:
             raise ConfigError(
                 "annotations are prepared by one process; build stores with posenet build-hdf5, and name them with "
-                "--set data.train=FILE.h5"
+                "data.train=FILE.h5"
             )
         if not isinstance(resume, bool):
             raise ConfigError("with annotations, a run continues in its folder; leave out resume")

@@ -109,7 +109,8 @@ class CocoValidation:
         annotations = config.data.val_annotations
         self.split = read_split(annotations, skeleton=config.model.skeleton)
         if not self.split.annotated:
-            raise DataError(f"{annotations} contains no annotated people; set data.val_annotations to another file")
+            people = config.model.skeleton.people
+            raise DataError(f"{annotations} contains no annotated {people}; set data.val_annotations to another file")
         blocks = find_annotated_images(config.data.val_images, self.split.images, config.inference.batch_size)
         # Every rank gets about the same number of images of every shape.
         self.share = [*itertools.chain(*blocks)][runtime.rank :: runtime.world_size]

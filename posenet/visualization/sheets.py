@@ -163,7 +163,7 @@ def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> 
     size = (image.shape[0], max(image.shape[1], MIN_SAMPLE_WIDTH))
     tiles = [
         label_tile(joints, "input and labelled keypoints", size, "dark dots: hidden keypoints"),
-        label_tile(masks, "masks", size, "blue: people; red: not supervised"),
+        label_tile(masks, "masks", size, "blue: person mask; red: not supervised"),
     ]
     for kind, maps in (("keypoint", keypoint_maps), ("body-part", part_maps)):
         overlay = overlay_heatmap(dim_image(image), maps.max(axis=0))

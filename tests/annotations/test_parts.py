@@ -118,7 +118,7 @@ def test_images_of_the_same_name_need_their_folders(tmp_path: Path) -> None:
     contents = [many_images(2), many_images(3)]
     folders = [write_images(tmp_path / "photos" / name, content) for name, content in zip("ab", contents)]
     paths = [write_annotations(tmp_path / f"{name}.json", content) for name, content in zip("ab", contents)]
-    with pytest.raises(DataError, match=r"a.json and .*b.json both list 000000000001.jpg; .*--images"):
+    with pytest.raises(DataError, match=r"a.json and .*b.json both list 000000000001.jpg; .*name the folder of each"):
         merge_annotations(paths)
     merged = merge_annotations(paths, folders)
     assert [image["file_name"][:2] for image in merged["images"]] == ["a/"] * 2 + ["b/"] * 3

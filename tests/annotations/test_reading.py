@@ -231,6 +231,10 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
     for missing in (tmp_path / "none.json", tmp_path):
         with pytest.raises(DataError, match=f"cannot read annotations {missing}: "):
             reader(missing)
+    archive = tmp_path / "cvat.zip"
+    archive.write_bytes(b"PK\x03\x04\xff")
+    with pytest.raises(DataError, match=f"{archive} is no JSON .*; unpack it, and .* COCO Keypoints"):
+        reader(archive)
     yolo = tmp_path / "data.yaml"
     yolo.write_text("train: images/train\nkpt_shape: [17, 3]\n")
     with pytest.raises(DataError, match=f"posenet annotations import {yolo} --output train.json$"):
@@ -260,7 +264,7 @@ class TestSplit:
     def test_image_ids_restrict_the_images(self, tmp_path: Path) -> None:
         path = write(tmp_path, document([1, 2, 3], []))
         assert [image.id for image in read_split(path, [2]).images] == [2]
-        with pytest.raises(DataError, match="no image 99; correct --image-ids"):
+        with pytest.raises(DataError, match="no image 99; correct the ids"):
             read_split(path, [1, 99])
 
     @pytest.mark.parametrize("annotations", [[], None, "missing"])

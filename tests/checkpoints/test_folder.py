@@ -164,7 +164,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, m
     monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.1)
     folder = tmp_path / "new"
     with locked_by_another_process(folder) as pid:
-        with pytest.raises(CheckpointError, match="new is in use by another process; .*--checkpoint-path"):
+        with pytest.raises(CheckpointError, match="new is in use by another process; .*checkpoint.path=DIR"):
             with run_lock(folder):
                 pytest.fail("two processes hold the lock")
         os.kill(pid, signal.SIGKILL)
@@ -177,7 +177,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, m
 
 def test_a_file_with_the_name_of_the_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("")
-    with pytest.raises(CheckpointError, match=r"run \(File exists\); .*--checkpoint-path"), run_lock(tmp_path / "run"):
+    with pytest.raises(CheckpointError, match=r"run \(File exists\); .*path=DIR"), run_lock(tmp_path / "run"):
         pass
 
 

@@ -88,14 +88,14 @@ def test_an_exceeded_quota_of_google_drive_names_the_page_to_open(host: WeightsH
     assert not cached("drive").exists()
 
 
-def test_a_failed_connection_to_google_drive_is_named_with_the_flag_for_another_file(
+def test_a_failed_connection_to_google_drive_is_named_with_what_to_do_instead(
     host: WeightsHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **options: object) -> None:
         raise requests.ConnectionError("HTTPSConnectionPool(host='drive.google.com', port=443): Max retries exceeded")
 
     monkeypatch.setattr(requests.Session, "request", fail)
-    with pytest.raises(CheckpointError, match="did not send the file: the connection failed; .*--checkpoint FILE"):
+    with pytest.raises(CheckpointError, match="did not send the file: the connection failed; .*give that file instead"):
         fetch("drive")
 
 

@@ -61,7 +61,7 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_last_one_an_er
     writer.save({"step": 1}, 1)
     assert writer.wait() is folder.error
     assert "step 1 is not saved, training continues: [Errno 28] No space left on device" in caplog.text
-    with pytest.raises(CheckpointError, match="--resume will continue from an earlier one: .*No space left"):
+    with pytest.raises(CheckpointError, match="resuming continues from an earlier one: .*No space left"):
         writer.finish()
     folder.error = None
     writer.save({"step": 2}, 2)

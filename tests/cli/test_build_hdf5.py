@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
+from tests.helpers.chairs import write_chairs
 from tests.helpers.drawn_data import document, person, write_annotations, write_coco
 
 INPUTS = "--images images --annotations annotations.json"
@@ -41,7 +43,13 @@ def test_a_built_store_is_summarized_and_verified(capsys: pytest.CaptureFixture[
     Path("images/000000000002.jpg").unlink()
     assert build("new/folder/a.h5", "--verify") == 0
     output = capsys.readouterr().out
-    for line in ("images        2", "people        2", "main persons  2", "crowds        0", "skipped       1"):
+    for line in (
+        "images        2",
+        "people        2",
+        "samples       2, each of a main person",
+        "crowds        0",
+        "skipped       1",
+    ):
         assert line in output
     assert "000000000002.jpg (image 2): No such file" in output and "a.h5 is intact" in output
     assert tool("--output new/folder/a.h5 --verify") == 0
@@ -59,9 +67,20 @@ def test_the_data_sets_of_a_run_are_inspected_by_name(capsys: pytest.CaptureFixt
     assert len(list(Path("drawn").iterdir())) == 3
 
 
+def test_objects_of_another_category_have_its_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    images, annotations = write_chairs(tmp_path / "drawn", "photos", 2, 1)
+    assert run_tool("annotations", ["skeleton", str(annotations), "--output", "chair.toml"]) == 0
+    words = ["--images", str(images), "--annotations", str(annotations), "--skeleton", "chair.toml", "--background"]
+    capsys.readouterr()
+    assert run_tool("build-hdf5", [*words, "--output", "chairs.h5", "--stats"]) == 0
+    output = capsys.readouterr().out
+    assert "chair         4\n" in output and "Keypoints of all chair" in output and "4 x chair without" in output
+    assert not re.findall(r"(?i)\b(?:persons?|people)\b", output)
+
+
 def test_statistics_are_printed_and_previews_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert build("a.h5", "--stats") == 0
-    assert "main persons (training samples)      3" in capsys.readouterr().out
+    assert "main person (training samples)      3" in capsys.readouterr().out
     assert tool("--output a.h5 --stats --preview previews --preview-count 2 --set train.input_size=64") == 0
     assert "2 samples" in capsys.readouterr().out and len(list(Path("previews").iterdir())) == 2
     Path("previews/sample_002.jpg").write_text("mine")
@@ -87,7 +106,7 @@ def test_images_without_annotations_are_stored_verified_and_inspected(capsys: py
     assert tool(f"{arguments} --verify --stats --preview drawn") == 0
     output = capsys.readouterr().out
     assert "images        2" in output and "a.h5 is intact" in output
-    assert "people        none: images without annotations" in output
+    assert "samples       all images, which have no annotations" in output
     assert "images without annotations (training samples)      2" in output
     assert "skipped       1 image of other proportions or unreadable" in output and "000000000002.jpg" in output
 

@@ -82,7 +82,7 @@ def test_several_results_files_are_compared(
 def test_empty_results_miss_everybody(annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = write(tmp_path / "empty.json", [])
     assert run("--annotations", annotations, "--results", empty, "--output", tmp_path / "report") == 0
-    assert "the results are empty, so everybody is missed" in capsys.readouterr().out
+    assert "the results are empty, so all are missed" in capsys.readouterr().out
 
 
 def evaluate(checkpoint: Path, coco: Path, annotations: Path, *words: object) -> None:

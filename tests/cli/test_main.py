@@ -156,6 +156,12 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
             f"error: too little memory (can't start new thread); {cli.NO_MEMORY_REMEDY}",
         ),
         (OSError("unable to open file"), 2, "error: unable to open file"),
+        (
+            DataError("a=FILE/x.png exists; use overwrite=True, images=DIR, checkpoint.path=DIR or data.train=FILE.h5"),
+            2,
+            "error: a=FILE/x.png exists; use --overwrite, --images DIR, --checkpoint-path DIR or --set "
+            "data.train=FILE.h5",
+        ),
         (KeyboardInterrupt(), 130, "interrupted"),
         (ConnectError("no contact"), 75, "error: no contact"),
         (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, f"error: {cli.PYTORCH_MISSING}"),

@@ -124,7 +124,7 @@ def test_a_rate_that_is_much_too_high_ends_with_advice_and_a_complete_log(train:
         (["--set", "model.stack=2"], "model.stack"),
         (["--set", "train.batch_size=0"], "train.batch_size"),
         (["--config", "missing.toml"], "missing.toml"),
-        (["--config", "yolo/data.yaml"], "given without --config: posenet train yolo/data.yaml"),
+        (["--config", "yolo/data.yaml"], "annotations are another argument: posenet train yolo/data.yaml"),
         (["--weights", "missing.pth"], "missing.pth"),
         (["--resume", "missing.pth"], "missing.pth"),
         (["--device", "toaster"], "toaster"),

@@ -63,7 +63,7 @@ def test_a_bad_setting_of_one_rank_is_reported_by_it_and_ends_both(cluster: Clus
     train = cluster.train(tmp_path / "run")
     outcomes = run_on_both(cluster, [train, [*train, "optim.lr=-1"]])
     assert [outcome.status for outcome in outcomes] == [2, 2]
-    assert "error: rank 1: --set or a flag: optim.lr must be positive" in error_line(outcomes[1].output)
+    assert "error: rank 1: an override: optim.lr must be positive" in error_line(outcomes[1].output)
     assert outcomes[1].output.count("error: ") == 1 and outcomes[0].output.count("error: ") == 0
     assert not list((tmp_path / "run").glob("*.pth"))
 

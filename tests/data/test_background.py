@@ -15,9 +15,9 @@ from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import compute_statistics, describe_sets, find_shared_images, verify_store
 from posenet.data.sampler import SampleKey, TrainSampler
-from posenet.data.store import Store, StoreList, open_data_sets
+from posenet.data.store import Store, StoreList, count_background, open_data_sets
 from posenet.data.targets import TargetRenderer
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, DataError
 from posenet.settings import AugmentConfig, DataSetConfig, load_config
 from posenet.skeleton import COCO
 from tests.helpers.batches import same_batch
@@ -162,6 +162,37 @@ def test_several_sets_share_their_images_of_nobody(paths: dict[str, Path], tmp_p
         assert [dataset.read_record(index)[0].image_id for index in (19, 20, 21, 22, 30)] == [20, 51, 52, 31, 54]
         name, size, per_epoch, share, _ = describe_sets(stores, "person", 0.25).rows[-1]
     assert (name, size, per_epoch, share) == ("images without people", 9, 4, "25.0%")
+
+
+def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
+    paths: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = document([61, 62, 63], [])
+    coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
+    with pytest.raises(DataError, match=r"a.json annotates nobody in 3 images; background=True stores"):
+        build_store(*coco, tmp_path / "a.h5", progress=False)
+    words = ["build-hdf5", "--images", str(coco[0]), "--background", "--stats", "--verify", "--output"]
+    assert main([*words, str(tmp_path / "a.h5"), "--annotations", str(coco[1])]) == 0
+    assert main([*words, str(tmp_path / "b.h5")]) == 0  # a folder alone
+    output = capsys.readouterr().out
+    assert output.count("background    3 images") == 2 and "train.teacher" not in output
+    for name in ("a", "b"):
+        with Store(tmp_path / f"{name}.h5") as store:
+            assert len(store) == 0 and count_background(store) == 3
+            assert all(store.read_record(row).decode_masks()[1].all() for row in range(3))
+    assert main([*words, str(tmp_path / "c.h5"), "--unlabelled"]) == 2
+    both = (str(paths["without"]), str(tmp_path / "b.h5"))
+    with open_data_sets(both, None) as stores:
+        assert stores.draws("person", 0.2) == [(20, 20), (0, 0), (3, 5)]
+        drawn = Counter(ids_of(stores, epoch_keys(stores, 0.2, 1)))
+    assert sum(drawn[number] for number in PEOPLE) == 20 and drawn.total() == 25
+    settings = ("data.background=0.5", "data.allow_overlap=true", f"data.train={list(both)}")
+    assert (
+        train_tiny({"train": paths["without"], "val": paths["without"]}, tmp_path / "run", *settings, max_steps=3).steps
+        == 3
+    )
+    with pytest.raises(DataError, match=r"b.h5 contains images of nobody alone; name a store with people too"):
+        train_tiny({"train": tmp_path / "b.h5", "val": paths["without"]}, tmp_path / "alone")
 
 
 def test_they_are_counted_and_compared_as_other_images(paths: dict[str, Path]) -> None:

@@ -144,7 +144,7 @@ class TestContent:
         build(coco, tmp_path / "both.h5", image_ids=[1, 3, 2], limit=2)
         assert Store(tmp_path / "ids.h5").image_ids.tolist() == [3, 1]
         assert Store(tmp_path / "both.h5").image_ids.tolist() == [3, 2]
-        with pytest.raises(DataError, match="annotations.json has no image 77 .*--image-ids"):
+        with pytest.raises(DataError, match="annotations.json has no image 77 .*correct the ids"):
             build(coco, tmp_path / "none.h5", image_ids=[1, 77])
 
     def test_real_photographs(self, coco_sample: Path, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ class TestUnreadable:
             (coco[0] / f"{number:012d}.jpg").unlink()
         assert len(build(coco, tmp_path / "allowed.h5", max_unreadable=share).skipped) == allowed
         (coco[0] / f"{allowed + 1:012d}.jpg").unlink()
-        with pytest.raises(DataError, match="check --images.*annotations lint lists all.*image 1|no readable image"):
+        with pytest.raises(DataError, match="check the folder.*annotations lint lists all.*image 1|no readable image"):
             build(coco, tmp_path / "a.h5", max_unreadable=share)
         assert not list(tmp_path.glob("a.h5*"))
 
@@ -335,7 +335,7 @@ class TestOutput:
 
     def test_an_existing_store_is_replaced_only_on_request(self, path: Path, records: list[Record]) -> None:
         before = path.read_bytes()
-        with pytest.raises(DataError, match="tiny.h5 exists; .*--overwrite"):
+        with pytest.raises(DataError, match="tiny.h5 exists; .*overwrite=True"):
             write_store(path, records[:1])
         assert path.read_bytes() == before
         link = path.with_name("link.h5")

@@ -37,12 +37,12 @@ def test_an_unusable_device_is_named_in_one_short_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         select_device(name)
     message = str(caught.value)
-    assert message.startswith(f"device {name!r} cannot be used here") and "--device cpu" in message
+    assert message.startswith(f"device {name!r} cannot be used here") and "the device cpu" in message
     assert "\n" not in message and len(message) < 400
 
 
 def test_the_number_of_a_gpu_is_answered_with_its_name() -> None:
-    with pytest.raises(ConfigError, match="device '1' cannot be used here .*; try --device cpu, or cuda:1 for a GPU"):
+    with pytest.raises(ConfigError, match="device '1' cannot be used here .*; try the device cpu, or cuda:1 for a GPU"):
         select_device("1")
 
 

@@ -34,7 +34,7 @@ CHANGES = {
     "category missing": ({"category_id": None}, "result 2 has category_id None"),
     "keypoints missing": ({"keypoints": None}, "result 2 has no list of keypoints"),
     "too few keypoints": ({"keypoints": [1.0] * 50}, "result 2 has 50 numbers as keypoints, but .* needs 51"),
-    "another skeleton": ({"keypoints": [1.0] * 63}, "63 numbers .*--skeleton"),
+    "another skeleton": ({"keypoints": [1.0] * 63}, "63 numbers .*skeleton=FILE"),
     "nested keypoints": ({"keypoints": [[1, 2, 3]] * 51}, "result 2 has keypoints that are not all numbers"),
     "text in keypoints": ({"keypoints": ["1"] * 51}, "result 2 has keypoints that are not all numbers"),
     "true in keypoints": ({"keypoints": [True] * 51}, "result 2 has keypoints that are not all numbers"),

@@ -189,7 +189,7 @@ def test_a_weight_that_fp16_cannot_hold_is_refused() -> None:
     assert network.colours.bias is not None
     network.colours.bias.data[30] = 1e5
     build_onnx(network, Config())
-    with pytest.raises(ConfigError, match="too large for fp16, whose largest number is 65504; export without --fp16"):
+    with pytest.raises(ConfigError, match="too large for fp16, whose largest number is 65504; export in float32"):
         build_onnx(network, Config(), amp="fp16")
 
 
@@ -390,7 +390,7 @@ def test_falling_back_to_the_cpu_is_a_warning_unless_a_gpu_was_asked_for(
     [record] = caplog.records
     assert record.levelname == "WARNING" and "computes on the CPU: its CUDA libraries are missing" in record.message
     assert predictor(spot_people_image(192, 256, 1))
-    with pytest.raises(ConfigError, match="cannot use cuda here: its CUDA libraries .* use --device cpu"):
+    with pytest.raises(ConfigError, match="cannot use cuda here: its CUDA libraries .* use the device cpu"):
         Predictor.from_checkpoint(spot_file, device="cuda", backend="onnxruntime")
     caplog.clear()
     Predictor.from_checkpoint(spot_file, device="cpu", backend="onnxruntime")
@@ -518,7 +518,7 @@ def test_each_process_uses_the_gpu_of_its_local_rank(
     assert device_of_process(spot_file, "cpu", backend, 2) == "cpu"
     with pytest.raises(ConfigError, match="local rank 4 has no device: this machine has only 4"):
         device_of_process(spot_file, "auto", backend, 4)
-    with pytest.raises(ConfigError, match="--device cuda:1: every process uses another device"):
+    with pytest.raises(ConfigError, match="device cuda:1: every process uses another device"):
         device_of_process(spot_file, "cuda:1", backend, 1)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(1))  # as under a scheduler
     assert device_of_process(spot_file, "cuda", backend, 3) == "cuda"

@@ -210,7 +210,7 @@ def test_the_input_size_is_height_and_width() -> None:
 def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) -> None:
     good, bad = write(tmp_path, "[train]\nepochs = 2\n"), tmp_path / "bad.toml"
     bad.write_text("[train]\nepochs = 0\n", encoding="utf-8")
-    assert error_of("train.epochs=0", path=good).startswith("--set or a flag: train.epochs must be")
+    assert error_of("train.epochs=0", path=good).startswith("an override: train.epochs must be")
     assert error_of("optim.lr=1", path=bad).startswith(f"{bad}: train.epochs must be")
     assert load_config(bad, ["train.epochs=3"]).train.epochs == 3
 

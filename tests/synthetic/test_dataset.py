@@ -237,7 +237,7 @@ def test_an_interrupted_run_does_not_look_complete(tmp_path: Path, monkeypatch: 
     write_dataset(tmp_path, train=3, val=1, workers=1, size=64, overwrite=True)
     assert len(list(tmp_path.glob("annotations/*.json"))) == 2
     before = file_contents(tmp_path)
-    with pytest.raises(DataError, match="contains a data set; .*--overwrite"):
+    with pytest.raises(DataError, match="contains a data set; .*overwrite=True"):
         write_dataset(tmp_path, train=2, val=1, workers=1, size=64)
     assert file_contents(tmp_path) == before
 

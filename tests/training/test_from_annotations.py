@@ -104,7 +104,7 @@ def test_annotations_become_a_network_and_every_step_names_its_command(
     assert named == commands.split()
     assert any(re.match(r"AP -?\d\.\d{3} of .*best.pth on \d images? that it was not trained on", m) for m in messages)
     assert any("Experiment tiny, for a CPU; --config NAME" in message for message in messages)
-    sheets = [message for message in messages if message.startswith("Annotated people beside those found: ")]
+    sheets = [message for message in messages if message.startswith("Annotations beside what was found: ")]
     assert Path(sheets[0].rpartition(": ")[2]).is_file()
 
 
@@ -184,7 +184,7 @@ def test_a_corrected_skeleton_is_kept() -> None:
     assert 'model.skeleton="mine.toml"' in data.overrides
     assert not file.exists() and mine.exists()
     Path("experiment.toml").write_text('[model]\nskeleton = "mine.toml"\n')
-    remedy = "not that of the experiment; name a file with --set model.skeleton"
+    remedy = "not that of the experiment; name a file with model.skeleton=FILE.toml"
     refused(lambda: prepare("coco/chairs.json", SETTINGS, experiment="experiment.toml"), ConfigError, remedy)
 
 
@@ -242,7 +242,7 @@ def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(copy: str) -
 
 def test_an_experiment_is_told_from_data() -> None:
     Path("tiny").mkdir()
-    assert all(map(is_data, ["data.yaml", "a/train.json", Path("X.YML"), "coco", Path("coco")]))
+    assert all(map(is_data, ["data.yaml", "a/train.json", Path("X.YML"), "a.zip", "coco", Path("coco")]))
     assert not any(map(is_data, ["tiny", "mine.toml", "missing", None, 3, posenet.load_config("tiny")]))
 
 
@@ -257,14 +257,18 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     Path("other").mkdir()
     Path("results.json").write_text(json.dumps([{"image_id": 1, "keypoints": [1, 2, 2], "score": 0.5}]))
     Path("text.json").write_text("3")
+    Path("cvat.zip").touch()
+    Path("cvat.xml").touch()
     Path("empty.json").write_text(json.dumps({"images": [], "annotations": [], "categories": []}))
     for source, message in {
         "missing.json": "missing.json does not exist; give a data.yaml",
         "coco/photos/1.jpg": "1.jpg is not a file of annotations; give a data.yaml",
         "other": r"other does not have one file of annotations \(found: none\); give the file itself",
-        "empty.json": "no folder in . has the images of empty.json; name the folder with --images",
+        "empty.json": "no folder in . has the images of empty.json; name the folder with images=DIR",
         "results.json": "results.json has no annotations: a file of COCO keypoints has .*; results are not annotations",
         "text.json": "text.json has no annotations",
+        "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
+        "cvat.xml": "cvat.xml is not a file of annotations; in CVAT, export the task as COCO Keypoints 1.0",
     }.items():
         refused(lambda: prepare(source, SETTINGS), DataError, message)
     shutil.copytree("coco/photos", "coco/again")
@@ -280,8 +284,8 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
 
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
     for options, kind, message in [
-        ({"images": "fotos"}, DataError, "fotos is not a folder; --images and --val-images name folders"),
-        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "chairs.json is not a folder"),
+        ({"images": "fotos"}, DataError, "fotos is not a folder of images"),
+        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "json is not a folder of images"),
         ({"val": "coco/photos"}, DataError, r"photos does not have one file of annotations"),
     ]:
         refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), kind, message)
@@ -296,15 +300,39 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
         refused(lambda: prepare("coco/chairs.json", [*SETTINGS, weights_setting]), CheckpointError, message)
     refused(lambda: train("coco/chairs.json", images=3), ConfigError, "images is 3; give a path")
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), ConfigError, "leave out --images")
+    refused(lambda: prepare("chairs", SETTINGS, images="chairs/images"), ConfigError, "leave out images=DIR")
     assert not list(Path("checkpoints").rglob("*.h5"))
 
 
-def test_images_are_found_although_one_is_missing_and_lint_names_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_unusable_image_is_left_out_and_more_stop(caplog: pytest.LogCaptureFixture) -> None:
     Path("coco/photos/3.jpg").unlink()
+    folder = prepare("coco/chairs.json", SETTINGS).folder / "data"
+    assert "left out: images without a file in the image folder: 3.jpg" in caplog.messages
+    assert "3.jpg" not in {
+        image["file_name"] for split in ("train", "val") for image in content_of(folder, split)["images"]
+    }
+    Path("coco/photos/4.jpg").unlink()
     message = r"1 kind of error .missing-file.*posenet annotations fix .*; --drop leaves out single entries that cannot"
     refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
-    assert any("images without a file in the image folder: 3.jpg" in text for text in caplog.messages)
+    assert any("images without a file in the image folder: 3.jpg, 4.jpg" in text for text in caplog.messages)
+
+
+def test_a_damaged_validation_image_is_left_out_of_the_ap_too(caplog: pytest.LogCaptureFixture) -> None:
+    images, annotations = write_chairs(Path("second").absolute(), "more", 3, 2)
+    file = images / "2.jpg"
+    file.write_bytes(file.read_bytes()[:1000])
+    options = {"images": "coco/photos", "val": annotations, "val_images": images}
+    assert train("coco/chairs.json", **options, max_steps=1).steps == 1
+    assert any(re.fullmatch("left out: files that cannot be decoded: 2.jpg .*", text) for text in caplog.messages)
+    caplog.clear()
+    caplog.set_level(logging.INFO, "posenet")
+    assert train("coco/chairs.json", **options).finished  # goes on without the image
+    assert any("on 2 images that it was not trained on" in text for text in caplog.messages)
+    with Store(RUN / "data" / "val.h5") as store:
+        assert store.image_ids.tolist() == [1, 3]
+    _, other = write_chairs(Path("third").absolute(), "more", 3, 2)  # the image as it was
+    file.write_bytes((other.parent / "more" / "2.jpg").read_bytes())
+    assert prepare("coco/chairs.json", SETTINGS, **options).annotations == annotations
 
 
 @pytest.mark.parametrize("folder", ["", "/home/somebody/chairs/", "C:\\chairs\\", "images/train/"])
@@ -342,7 +370,7 @@ def test_large_photographs_are_stored_smaller_and_those_of_nobody_too(caplog: py
     with Store(data.folder / "data" / "train.h5") as store:
         assert count_background(store) == 1
     assert any(
-        "train.h5 of 8 images with 14 objects, 1 made smaller, 1 without annotations" in t for t in caplog.messages
+        "train.h5 of 8 images with 14 x chair, 1 made smaller, 1 without annotations" in t for t in caplog.messages
     )
 
 
@@ -360,7 +388,7 @@ def test_the_command_that_chooses_one_of_several_kinds_of_objects_works_as_it_is
     content = read_document(Path("coco/chairs.json"))
     content["categories"].append({"id": 63, "name": "bar stool", "keypoints": ["seat", "foot"], "skeleton": [[1, 2]]})
     Path("coco/chairs.json").write_text(json.dumps(content))
-    with pytest.raises(DataError, match="choose one by --category: posenet annotations skeleton .*; then") as error:
+    with pytest.raises(DataError, match="choose one by category=NAME: posenet annotations skeleton .*; then") as error:
         prepare("coco/chairs.json", SETTINGS)
     command = re.findall(r"posenet (annotations skeleton .*); then", str(error.value))[0]
     assert run_tool("annotations", shlex.split(command)[1:]) == 0
@@ -372,7 +400,7 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     caplog.set_level(logging.INFO, "posenet")
     result = train("coco/chairs.json", experiment="demo")
     assert list(result.best) == ["AP"]
-    assert f"Annotated people beside those found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
+    assert f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
     assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
 
 
@@ -396,14 +424,17 @@ def load_checkpoint_height(folder: Path) -> int:
 
 def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    # The AP stays 0, so that the first epoch is the best.
-    train("coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1")
+    # The AP stays 0, so that the validation loss decides.
+    run = train("coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1")
+    entries = map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
+    losses = [entry["val_loss"] for entry in entries if "val_loss" in entry]
+    best = 1 + losses.index(min(losses))
     assert len(list((RUN / "pictures").iterdir())) == 2
-    assert any(message.startswith("Almost nobody is found: give more epochs") for message in caplog.messages)
+    assert any(message.startswith("Almost nothing is found: give more epochs") for message in caplog.messages)
     [line] = [message for message in caplog.messages if message.startswith("Experiment tiny")]
     keys = re.findall(r"([a-z]+\.[a-z_]+)=", line)
     assert len(keys) == len(set(keys)) and "train.evaluate_every=1" in line
-    assert f"Annotated people beside those found: {RUN}/pictures/epoch_0001.jpg" in caplog.messages
+    assert f"Annotations beside what was found: {RUN}/pictures/epoch_000{best}.jpg" in caplog.messages
 
 
 def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,21 @@ def test_a_greater_ap_and_a_smaller_validation_loss_are_better_and_kinds_are_not
     assert (progress.best, progress.stale, progress.best_kind) == (-8.0, 1, "val_loss")
 
 
+def test_the_validation_loss_decides_between_equal_scores_also_after_a_restart() -> None:
+    epochs = [(0.0, 5.0), (0.0, 6.0), (0.0, 4.0), (0.1, 9.0), (0.1, None), (0.1, 8.0), (0.1, 8.0)]
+    progress = Progress()
+    decisions = []
+    for ap, loss in epochs:
+        progress = restore_values(Progress, asdict(progress))
+        decisions.append(progress.record_score("AP", ap, loss))
+    assert decisions == [True, False, True, True, False, True, False]
+    assert (progress.best, progress.best_loss, progress.stale) == (0.1, 8.0, 3), "patience counts better scores"
+    earlier = {key: value for key, value in asdict(Progress(best_kind="AP", best=0.1)).items() if key != "best_loss"}
+    assert restore_values(Progress, earlier).record_score("AP", 0.1, 7.0), (
+        "checkpoints of earlier versions have no loss"
+    )
+
+
 @given(old_steps=st.integers(1, 1000), new_steps=st.integers(1, 1000), share=st.floats(0, 1))
 def test_an_epoch_of_another_length_keeps_the_completed_share(old_steps: int, new_steps: int, share: float) -> None:
     step = int(share * old_steps)

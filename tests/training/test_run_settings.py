@@ -61,7 +61,7 @@ def test_a_run_that_can_start_leaves_no_trace(overrides: list[str], options: dic
         ([NEW, STORE, "data.val=b.h5"], {}, "b.h5 does not exist"),
         ([NEW, STORE, "train.teacher=missing.pth"], {}, "missing.pth is not a file"),
         ([NEW, STORE, "train.weights=old"], {}, "old is a folder; give a file in it"),
-        ([OLD, STORE], {}, "old already contains a run; continue it with --resume"),
+        ([OLD, STORE], {}, "old already contains a run; continue it with resume=True"),
         ([OLD], {"resume": "missing.pth"}, "missing.pth is not a file"),
         ([NEW, "train.epoch=3"], {"resume": True}, "train.epochs"),
     ],
@@ -79,7 +79,7 @@ def test_a_missing_store_of_an_experiment_says_what_to_do_before(path: str | Pat
     assert str(error.value) == (
         "data/demo/train.h5 does not exist; build it with posenet build-hdf5, or run this where its path begins, not "
         f"in {Path.cwd()}; the first lines of posenet config demo say how, or name your own with "
-        "--set data.train=FILE.h5"
+        "data.train=FILE.h5"
     )
     with pytest.raises(PosenetError, match=r"b.h5 does not exist; build it with posenet build-hdf5, or run this"):
         check_before_start(path, ["data.train=b.h5"], False)

@@ -42,7 +42,7 @@ SHAPE_MARGIN = 0.02
 
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
-_OTHER_NAMES = "keypoints with other names than --keypoints, left out"
+_OTHER_NAMES = "keypoints with other names than those that are given, left out"
 _RARE_NAMES = "names of keypoints on fewer than 1 in 100 objects: if one is a mistake, rename its label in Label Studio"
 _SAME_NAMES = "names of keypoints that differ only in case, each of which is a keypoint: rename one in Label Studio"
 _OTHER_SHAPE = "tasks with another shape than the image of this name in the folder, left out: it is another image"
@@ -142,7 +142,7 @@ def import_label_studio(
             notes.add(_SAME_IMAGE if len(by_address) == 1 else _OTHER_IMAGE, name)
     if not people_of:
         reasons = "; ".join(notes.lines()) or "it has no tasks"
-        raise DataError(f"{path} has no annotated image of {images} ({reasons}); check --images")
+        raise DataError(f"{path} has no annotated image of {images} ({reasons}); check the folder of the images")
     num_lost = notes.count(_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
     if num_lost > FEW_LOST * len(tasks):
         _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
@@ -295,7 +295,7 @@ def _keypoint_names(people: Sequence[_Person], keypoints: Sequence[str] | None) 
     found = tuple(dict.fromkeys(name for person in people for name in person.points))
     names = tuple(keypoints or (COCO.file_names if set(found) <= set(COCO.file_names) else found))
     if len(set(names)) < len(names):
-        raise DataError(f"--keypoints names a keypoint twice: {truncate_for_message(names)}")
+        raise DataError(f"keypoints=NAMES has a keypoint twice: {truncate_for_message(names)}")
     return names
 
 

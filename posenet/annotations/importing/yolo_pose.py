@@ -151,7 +151,7 @@ def _parse_format(
         found = (
             f"has {count} keypoints, {len(names)} different names are known" if names else "does not name its keypoints"
         )
-        raise DataError(f"{path} {found}; name all {count} in their order by --keypoints")
+        raise DataError(f"{path} {found}; name all {count} in their order by keypoints=NAMES")
     return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
 
 
@@ -172,7 +172,7 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
     places = [value] if isinstance(value, str) else value
     if not isinstance(places, list) or not all(isinstance(place, str) and place for place in places) or not places:
         known = ", ".join(key for key in ("train", "val", "test") if content.get(key)) or "none"
-        raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by --split")
+        raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by split=NAME")
     here = data_file.absolute().parent
     stated = str(content.get("path") or "")
     roots = [here / stated, Path(stated), here]

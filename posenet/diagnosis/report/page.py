@@ -26,6 +26,7 @@ from posenet.diagnosis.error_kinds import (
     SIZES,
     TEXTS,
     UNCORRECTED,
+    Kind,
 )
 from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
 from posenet.diagnosis.report.selection import choose_images
@@ -144,6 +145,7 @@ def write_report(
         provenance: where the results come from, from name to value; the page states it.
         exif_frame: see ``find_annotated_frame``.
     """
+    skeleton = diagnoses[0].matched.skeleton
     chosen = choose_images(diagnoses, differences)
     images = [diagnoses[0].images[index] for index in chosen]
     thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
@@ -172,11 +174,12 @@ def write_report(
         # Nothing but this script and this style is allowed, and no connection of any kind.
         policy=f"default-src 'none'; img-src data:; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'",
-        kinds=TEXTS,
+        people=skeleton.people,
+        kinds={kind: Kind(*map(skeleton.name_objects, texts)) for kind, texts in TEXTS.items()},
         keypoint_kinds=KEYPOINT_KINDS,
         thresholds=OKS_THRESHOLDS,
         metrics=SHOWN_METRICS,
-        dimensions=DIMENSIONS,
+        dimensions={name: [*map(skeleton.name_objects, texts)] for name, texts in DIMENSIONS.items()},
         filters={"kind": (*LOCALISATION, "background", "missed"), "size": tuple(SIZES), "crowding": CROWDING},
         layers=LAYERS,
     )

@@ -18,7 +18,7 @@ FEW_IMAGES = 100
 FEW_SIDE, MANY_SIDE = 640, 400
 """Longer side in pixels of up to ``FEW_IMAGES`` and of more images, so that a page of 400 images has about 20 MB."""
 JPEG_QUALITY = 75
-NO_FOLDER = "The report was written without the images (--images), so the people stand on a plain ground."
+NO_FOLDER = "The report was written without the images (--images), so the keypoints stand on a plain ground."
 
 
 class Thumbnail(NamedTuple):
@@ -43,7 +43,9 @@ def _read_thumbnail(path: Path, image: CocoImage, side: int, exif_frame: ExifFra
     try:
         pixels, _ = read_annotated_image(path, image.height, image.width, exif_frame)
     except DataError:
-        return Thumbnail(b"", f"{image.file_name} is missing or cannot be read, so the people stand on a plain ground.")
+        return Thumbnail(
+            b"", f"{image.file_name} is missing or cannot be read, so the keypoints stand on a plain ground."
+        )
     height, width = pixels.shape[:2]
     note = ""
     if (height, width) != (image.height, image.width):

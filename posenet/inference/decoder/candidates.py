@@ -286,5 +286,5 @@ def _require_finite(values: np.ndarray) -> None:
     if not np.isfinite(sum_of_squares) and not np.isfinite(flat).all():
         raise DataError(
             "the network has computed NaN or infinite values: its weights are damaged, or its precision is too low; "
-            "use amp off (--amp off) or other weights"
+            "use amp off or other weights"
         )

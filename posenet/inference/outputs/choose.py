@@ -90,17 +90,17 @@ def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Out
     json_folder = json if json and _is_folder(json) else None
     if json and json != "-" and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
-            f"--json {json} writes JSON; end the name with .json, or .jsonl for one person per line, or name a folder "
-            "for a file of each image"
+            f"{json} is no name of a JSON file; end it with .json, or .jsonl for one person per line, or name a "
+            "folder for a file of each image"
         )
-    folders = {"--output": output, "--heatmaps": heatmaps, "--json": json_folder}
-    named = {flag: folder for flag, folder in folders.items() if folder}
-    for flag, folder in named.items():
+    folders = {"output": output, "heatmaps": heatmaps, "json": json_folder}
+    named = {name: folder for name, folder in folders.items() if folder}
+    for name, folder in named.items():
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
-            raise ConfigError(f"{flag} {folder} would be a folder for files named like the inputs; leave out {suffix}")
+            raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
     if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
-        raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
+        raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
     return Outputs(
         drawings=output_paths(sources, Path(output), drawing_suffixes) if output else {},
         sheets=output_paths(sources, Path(heatmaps), sheet_suffixes) if heatmaps else {},

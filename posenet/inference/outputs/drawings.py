@@ -156,7 +156,7 @@ def require_display() -> None:
     """Raise ``ConfigError`` unless OpenCV can open a window here."""
     reason = _why_no_window()
     if reason:
-        raise ConfigError(f"--show needs a display: {reason}; leave out --show and use --output DIR")
+        raise ConfigError(f"show=True needs a display: {reason}; leave it out, and use output=DIR")
 
 
 def _why_no_window() -> str:

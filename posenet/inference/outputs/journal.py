@@ -85,7 +85,7 @@ def require_journal(file: Path) -> None:
     if file.exists() and not find_journals(file):
         raise DataError(
             f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
-            "written by this tool; choose another name, or start again with --overwrite"
+            "written by this tool; choose another name, or start again with overwrite=True"
         )
 
 
@@ -95,7 +95,7 @@ def check_resumable(file: Path, world_size: int) -> None:
     if journals and not set(journals) & set(journal_paths(file, world_size)):
         raise DataError(
             f"{file} was begun by another number of processes ({journals[0].name}); continue it with as "
-            "many, or start again without --resume"
+            "many, or start again without resume=True"
         )
 
 
@@ -266,7 +266,7 @@ def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     if changed:
         raise DataError(
             f"{path.with_suffix('')} was written with other {', '.join(changed)}; continue it with the same ones, or "
-            "start again without --resume"
+            "start again without resume=True"
         )
     return header
 

@@ -188,7 +188,7 @@ def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Pa
     assert names == ["muzzle", *COCO.file_names[1:]]
     imported = import_label_studio(path, images, ["left_eye", "muzzle"])
     assert imported.document["categories"][0]["keypoints"] == ["left_eye", "muzzle"]
-    assert any("other names than --keypoints" in note for note in imported.notes)
+    assert any("other names than those that are given" in note for note in imported.notes)
     with pytest.raises(DataError, match="a keypoint twice"):
         import_label_studio(path, images, ["nose", "nose"])
 
@@ -260,7 +260,10 @@ def test_no_image_found_says_why_and_the_tool_needs_a_folder(
     message = r"has no annotated image of .*not in the folder, left out: 2 \(task 1, task 2\)\); check"
     with pytest.raises(DataError, match=message):
         import_label_studio(path, images)
-    assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "b.json")]) == 2
+    words = ["import", str(path), "--output", str(tmp_path / "b.json")]
+    assert run_tool("annotations", [*words, "--images", str(images), "--split", "train", "val"]) == 2
+    assert "has no splits, which only YOLO-pose has; leave out --split" in capsys.readouterr().err
+    assert run_tool("annotations", words) == 2
     assert "--images" in capsys.readouterr().err
 
 

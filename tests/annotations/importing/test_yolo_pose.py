@@ -171,7 +171,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     assert any("flip_idx pairs other keypoints" in note for note in notes)
     assert import_yolo_pose(data_file, number_unnamed=True).document["categories"][0]["keypoints"] == names
     for bad in (names[:3], names[:16] + names[:1]):
-        with pytest.raises(DataError, match="--keypoints"):
+        with pytest.raises(DataError, match="keypoints=NAMES"):
             found(bad)
     change(data_file, flip_idx="[1, 0]")
     with pytest.raises(
@@ -179,7 +179,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     ):
         found()
     change(data_file, kpt_names=None, flip_idx="[]", kpt_shape="[5, 3]")
-    with pytest.raises(DataError, match="does not name its keypoints; name all 5 in their order by --keypoints"):
+    with pytest.raises(DataError, match="does not name its keypoints; name all 5 in their order by keypoints=NAMES"):
         import_yolo_pose(data_file)
 
 
@@ -193,7 +193,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1: 56 numbers, 39 finite ones"),
         ({"names": "{4: dog}"}, "class 0 has no name"),
         ({"train": "images/other"}, "images/other does not exist"),
-        ({"train": None}, "has no split train .*--split"),
+        ({"train": None}, "has no split train .*split=NAME"),
         ({"train": "[1]"}, "has no split train"),
         ({"train": "'['"}, "does not exist"),
         ({"bad": "[1"}, "is not valid YAML"),

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 from posenet.diagnosis.compare import compare
 from posenet.diagnosis.report import write_report
 from posenet.diagnosis.report.filters import format_gain, format_share
+from posenet.skeleton import COCO
 from tests.helpers.diagnoses import (
     HEIGHT,
     WIDTH,
@@ -90,6 +92,14 @@ def test_tables_and_charts_need_no_script(one: Page, tmp_path: Path) -> None:
     gallery = one.text[one.text.index('id="tiles"') :]
     assert [len(re.findall(f'data-person="{name}', gallery)) for name in "trm"] == [9, 10, 1]
     assert re.findall(r'class="tile" href="#image=(\d+)"', gallery)[0] == "14", "the worst image first"
+
+
+def test_objects_of_another_category_have_its_name(tmp_path: Path) -> None:
+    diagnosis = small_diagnosis(tmp_path)
+    matched = replace(diagnosis.matched, skeleton=replace(COCO, category="bird"))
+    text = Page(write_report([replace(diagnosis, matched=matched)], [], tmp_path / "birds", progress=False)).plain()
+    assert "Missed bird" in text and "Hardest bird: " in text
+    assert not re.findall(r"(?i)\b(?:person|people)\b", text)
 
 
 def test_the_headline_tells_missed_people_from_inexact_ones(tmp_path: Path) -> None:

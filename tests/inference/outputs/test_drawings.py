@@ -96,7 +96,7 @@ def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  GUI:                           QT5\n")
-    with pytest.raises(ConfigError, match="--show needs a display: there is none"):
+    with pytest.raises(ConfigError, match="show=True needs a display: there is none"):
         require_display()
     monkeypatch.setenv("DISPLAY", ":77")
     monkeypatch.setattr(sys, "executable", shutil.which("false") or pytest.skip("no command that fails"))
