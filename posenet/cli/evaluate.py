@@ -103,6 +103,8 @@ def _report(
     print_message(evaluation.table(), file=messages)
     print_message("\nmean OKS of each keypoint, 0 in people not found:", file=messages)
     print_message(evaluation.keypoint_table(), file=messages)
+    if advice := evaluation.advise_on_min_score():
+        print_message(f"\n{advice}", file=messages)
     if args.report:
         name = Path(args.checkpoint).name
         diagnosis = diagnose(

@@ -230,7 +230,8 @@ class Predictor:
             kept = [person for person in people if person.score >= self.min_score]
             rows, columns = letterbox.image_cells
             kept_maps = maps[:, :rows, :columns] if self.keep_maps else None
-            results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps))
+            best_score = people[0].score if people else 0.0
+            results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps, best_score))
         return results
 
     def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:

@@ -35,6 +35,8 @@ class Result(Sequence[Person]):
     """Meaning of the keypoints."""
     maps: np.ndarray | None = None
     """(C, h, w) float32 maps of the network without padding; None unless the predictor keeps them."""
+    best_score: float = 0.0
+    """Highest score in the image, also if it is below ``min_score``; 0 if there is nothing like a person."""
 
     @overload
     def __getitem__(self, index: int) -> Person: ...

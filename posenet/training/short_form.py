@@ -491,12 +491,16 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
         return {}
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
+    if advice := evaluation.advise_on_min_score():
+        _log.info("%s", advice)
     if ap < LOW_AP:
         _log.warning("Almost nobody is found: give more epochs (--epochs), or read posenet docs troubleshooting")
     sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
         _log.info("Annotated people beside those found: %s", sheet)
-    _log.info("Next: %s", _command("predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"))
+    words = ["predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
+    words += ["--min-score", f"{evaluation.min_score:g}"] if advice else []
+    _log.info("Next: %s", _command(*words))
     return evaluation.metrics
 
 

@@ -25,7 +25,9 @@ from posenet.cli.main import run_tool
 from posenet.data.store import Store, count_background
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
+from posenet.training import short_form
 from posenet.training.short_form import MAX_SIDE, is_data, prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
@@ -394,6 +396,14 @@ def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCapture
     keys = re.findall(r"([a-z]+\.[a-z_]+)=", line)
     assert len(keys) == len(set(keys)) and "train.evaluate_every=1" in line
     assert f"Annotated people beside those found: {RUN}/pictures/epoch_0001.jpg" in caplog.messages
+
+
+def test_low_scores_change_the_next_command(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    monkeypatch.setattr(short_form, "evaluate", lambda *_, **__: Evaluation({"AP": 0.4}, 1, min_score=0.15))
+    train("coco/chairs.json")
+    assert sum(message.startswith("Scores are low: --min-score 0.15 ") for message in caplog.messages) == 1
+    assert caplog.messages[-1].startswith("Next: ") and caplog.messages[-1].endswith(" --min-score 0.15")
 
 
 def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture) -> None:
