@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--annotations",
         required=True,
         metavar="JSON",
-        help="person_keypoints_*.json, or image_info_*.json for predictions without metrics",
+        help="COCO keypoint file, or image_info_*.json for predictions without metrics",
     )
     parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
     parser.add_argument(
