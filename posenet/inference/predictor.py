@@ -106,6 +106,10 @@ class Predictor:
         config = config or Config()
         self.settings = override_settings(settings or config.inference, overrides)
         self.skeleton = skeleton or config.model.skeleton
+        if self._file is not None and (difference := self.skeleton.different_channels(config.model.skeleton)):
+            raise ConfigError(
+                f"{network} is for another skeleton than the one that is given, which has {difference}; leave it out"
+            )
         self.min_score = min_score
         self.exif_frame = exif_frame or config.data.exif_frame
         self.keep_maps = keep_maps

@@ -167,10 +167,16 @@ def prepare(
             if is_started and not is_same:
                 _log.warning("The data have changed since the run in %s began: it goes on with the new ones", folder)
             state.unlink(missing_ok=True)
-            for part in filter(None, (train, val_part)):
-                _check(part, load_skeleton(skeleton) if is_drafted else None, exif_frame)
+            _check(train, load_skeleton(skeleton) if is_drafted else None, exif_frame)
         if not is_drafted:
             _draft(train, skeleton)
+        if is_new and val_part is not None:
+            try:
+                _check(val_part, load_skeleton(skeleton), exif_frame)
+            except DataError:
+                if not is_drafted:
+                    skeleton.unlink()  # the names may be corrected in either file
+                raise
         digest = _checksum([train, val_part], skeleton, exif_frame)
         if val_part is None:
             if train_file.suffix.lower() in YAML_SUFFIXES and names_split(train_file, "val"):

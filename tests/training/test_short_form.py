@@ -270,6 +270,23 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     assert not list(RUN.rglob("*.h5"))
 
 
+def test_validation_data_with_other_names_are_refused_before_anything_is_built(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    images, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
+    content = read_document(annotations)
+    content["categories"][0]["keypoints"] = [name.upper() for name in NAMES]
+    annotations.write_text(json.dumps(content))
+    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "no-such-keypoints")
+    assert any(f"it has {NAMES[0].upper()!r} instead of {NAMES[0]!r}" in message for message in caplog.messages)
+    assert not list(RUN.rglob("*.h5"))
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"][0]["keypoints"] = [name.upper() for name in NAMES]
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    assert prepare("coco/chairs.json", SETTINGS, **options)
+
+
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
     for options, kind, message in [
         ({"images": "fotos"}, DataError, "fotos is not a folder; --images and --val-images name folders"),
