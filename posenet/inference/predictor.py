@@ -26,6 +26,7 @@ from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import INPUT_MULTIPLE, Config, ExifFrame, InferenceConfig, TrackingConfig
+from posenet.settings.heights import advise_on_height
 from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIN_SCORE
 
@@ -110,6 +111,9 @@ class Predictor:
             raise ConfigError(
                 f"{network} is for another skeleton than the one that is given, which has {difference}; leave it out"
             )
+        # Only the checkpoint of a run says how the network was trained.
+        if config.data.train and (advice := advise_on_height(dataclasses.replace(config, inference=self.settings))):
+            _log.warning("%s: %s", network, advice)
         self.min_score = min_score
         self.exif_frame = exif_frame or config.data.exif_frame
         self.keep_maps = keep_maps
