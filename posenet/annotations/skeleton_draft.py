@@ -95,7 +95,8 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
         return COCO
     skeleton = draft_skeleton(annotations).skeleton
     _log.warning(
-        "%s has other keypoints than COCO: results are compared with OKS constants of %g; --skeleton names others",
+        "%s has other keypoints than COCO: results are compared with OKS constants of %g; --skeleton (skeleton=) names "
+        "others",
         annotations,
         DEFAULT_SIGMA,
     )
