@@ -107,6 +107,7 @@ class ToolParser(argparse.ArgumentParser):
         defaults: dict[str, Any] = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
         super().__init__(**defaults | options)
         self._actions_of_tool: Mapping[str, ToolParser] = {}
+        self._words: Sequence[str] = ()
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         action = super().add_argument(*names, **options)
@@ -122,6 +123,7 @@ class ToolParser(argparse.ArgumentParser):
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
         self._refuse_unknown_flag(words)
+        self._words = words
         args = self.parse_args(words)
         for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
             remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
@@ -148,6 +150,9 @@ class ToolParser(argparse.ArgumentParser):
         _, _, rest = message.partition("unrecognized arguments: ")
         if rest and (remedy := describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS])):
             message += f"; {remedy}"
+        first = next(iter(self._words), "")
+        if "required: --checkpoint" in message and first.endswith((".pth", ".pt", ".onnx")):
+            message += f"; --checkpoint goes before {first}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 

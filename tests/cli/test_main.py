@@ -310,6 +310,7 @@ def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None], er
         (["val"], "there is no tool val; here it is posenet evaluate; see"),
         ([__file__], f"to find people in it: posenet predict {__file__}; see"),
         (["--nonsense"], "unknown flag --nonsense; see posenet --help"),
+        (["export-onnx", "best.pth"], "--checkpoint/--weights, --output; --checkpoint goes before best.pth; see"),
         (["train", "--batch-sice", "3"], "unknown flag --batch-sice; did you mean --batch-size?; see posenet train --"),
     ],
 )
