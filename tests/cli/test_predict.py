@@ -392,13 +392,10 @@ def test_a_part_of_a_video_is_predicted(predict: Predict, clip: Path) -> None:
     assert [frame.seconds for frame in frames] == pytest.approx([0, 0.2], abs=1e-3)
 
 
-def test_the_drawn_video_has_the_sound_and_the_rate_of_the_original(predict: Predict) -> None:
-    av = pytest.importorskip("av")
+def test_the_drawn_video_has_the_times_of_the_original(predict: Predict) -> None:
     times = [0.0, 0.1, 0.15, 1.0, 1.6]
-    assert predict(write_media(Path("in.mp4"), times, sound=1.7), "--output", "out") == 0
+    assert predict(write_media(Path("in.mp4"), times), "--output", "out") == 0
     np.testing.assert_allclose([frame.seconds for frame in read_video(Path("out/in.mp4"))], times, atol=1e-3)
-    with av.open("out/in.mp4") as container:
-        assert container.streams.audio[0].codec_context.name == "aac"
 
 
 def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import math
@@ -14,8 +13,7 @@ from typing import Any, cast
 import av
 import cv2
 import numpy as np
-from av.audio.stream import AudioStream
-from av.container import InputContainer, OutputContainer
+from av.container import InputContainer
 from av.packet import Packet
 from av.stream import Stream
 from av.video.reformatter import Colorspace, VideoReformatter
@@ -170,7 +168,7 @@ class PyAVReader(VideoReader):
 
 
 class VideoWriter:
-    """Writes an H.264 video with the exact times of its images, and copies the sound of another.
+    """Writes an H.264 video with the exact times of its images; it has no sound.
 
     Args:
         path: its suffix, one of ``WRITABLE_VIDEO_SUFFIXES``, gives the format.
@@ -178,15 +176,12 @@ class VideoWriter:
             with a side above ``MAX_SIDE`` are made smaller.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
-        sound_from: a video file whose sound is copied.
 
     Raises:
         OSError: the disk is full.
     """
 
-    def __init__(
-        self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0, sound_from: Path | None = None
-    ) -> None:
+    def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
         zoom = min(1.0, MAX_SIDE / max(size))
         if zoom < 1:
             smaller = (max(1, round(size[0] * zoom)), max(1, round(size[1] * zoom)))
@@ -218,19 +213,13 @@ class VideoWriter:
         context.colorspace = Colorspace.ITU709
         # Frames that are stored out of order confuse the length of files with a variable rate, and AVI altogether.
         context.max_b_frames = 0
-        self._sound = _SoundCopy(sound_from, self._container) if sound_from else None
         self._container.start_encoding()
 
     def write(self, image: np.ndarray, seconds: float) -> None:
         """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one."""
         if self._start is None:
             self._start = seconds
-            if self._sound:
-                self._sound.skip_to(seconds)
         time = seconds - self._start
-        if self._sound:
-            time += self._sound.image_delay
-            self._sound.copy_until(time + self._frame_length)
         self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
         frame = av.VideoFrame.from_ndarray(self._fit(image), format="bgr24")
         frame = self._reformatter.reformat(frame, format="yuv420p", dst_colorspace=Colorspace.ITU709)
@@ -253,73 +242,7 @@ class VideoWriter:
         try:
             self._container.mux(self._stream.encode(None))
         finally:
-            if self._sound:
-                self._sound.close()
             self._container.close()
-
-
-class _SoundCopy:
-    """Copies the sound of a video into another one, unchanged, a little at a time.
-
-    Attributes:
-        image_delay: seconds between the start of the copied sound and the first image.
-    """
-
-    def __init__(self, source: Path, target: OutputContainer) -> None:
-        self._target = target
-        self._name = str(source)
-        self._source = _open_input(source)
-        images = self._source.streams.best("video")
-        self._start = (self._source.start_time or 0) / av.time_base
-        self._first_image = self._start
-        if images is not None and images.start_time is not None:
-            self._first_image = _seconds(images.start_time, images)
-        self.image_delay = self._first_image - self._start
-        self._streams: dict[int, AudioStream] = {}
-        for stream in self._source.streams.audio:
-            if stream.codec_context is None or stream.codec_context.codec.canonical_name not in target.supported_codecs:
-                _log.warning("The sound of %s is left out: %s does not hold its codec", self._name, target.format.name)
-            else:
-                self._streams[stream.index] = target.add_stream_from_template(stream)
-        self._packets = self._read_packets()
-        self._next = next(self._packets, None)
-
-    def _read_packets(self) -> Iterator[Packet[Any]]:
-        if not self._streams:
-            return
-        with contextlib.suppress(av.FFmpegError):  # the reader of the images reports damage
-            for packet in self._source.demux([self._source.streams[index] for index in self._streams]):
-                if packet.dts is not None:
-                    yield packet
-
-    def skip_to(self, seconds: float) -> None:
-        """Leave out the sound before an image, which is at ``seconds`` after the first image."""
-        if seconds > 0:
-            self._start = self._first_image + seconds
-            self.image_delay = 0.0
-            while self._next is not None and _packet_time(self._next) < self._start:
-                self._next = next(self._packets, None)
-
-    def copy_until(self, seconds: float) -> None:
-        """Copy the sound up to a time of the target."""
-        while self._next is not None and _packet_time(self._next) < self._start + seconds:
-            packet = self._next
-            shift = round(self._start / packet.time_base)
-            packet.dts = None if packet.dts is None else packet.dts - shift
-            packet.pts = None if packet.pts is None else packet.pts - shift
-            packet.stream = self._streams[packet.stream_index]
-            try:
-                self._target.mux(packet)
-            except av.FFmpegError as error:
-                if isinstance(error, OSError):
-                    raise
-                _log.warning("The rest of the sound of %s is left out: it is damaged", self._name)
-                self._next = None
-                return
-            self._next = next(self._packets, None)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def _display_matrix(frame: av.VideoFrame) -> list[list[int]]:

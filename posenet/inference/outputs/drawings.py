@@ -23,7 +23,7 @@ import numpy as np
 from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, atomic_replacement, name_file_in_errors, resolve_link, shorten_name
 from posenet.images import WRITABLE_SUFFIXES, write_image
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
+from posenet.inference.media.sources import Frame, Source
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
@@ -116,14 +116,12 @@ def _open_video(path: Path, frame: Frame, drawing: np.ndarray) -> Iterator[Video
     """Open the drawn video of a source; ``frame`` and ``drawing`` are its first."""
     from posenet.inference.media.video import VideoWriter  # needs PyAV
 
-    source_path = frame.source.path
-    has_sound = source_path is not None and source_path.suffix.lower() in VIDEO_SUFFIXES
-    sound_from = source_path if has_sound else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_replacement(resolve_link(path), path.suffix) as temporary:
-        video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect, sound_from=sound_from)
-        with contextlib.closing(video):
-            yield video
+    with (
+        atomic_replacement(resolve_link(path), path.suffix) as temporary,
+        contextlib.closing(VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect)) as video,
+    ):
+        yield video
 
 
 @contextlib.contextmanager
