@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="INPUT",
-        help="images, videos, folders, quoted glob patterns, numbered images (frame_%%04d.png), addresses (http, "
-        "https, rtsp) or cameras (0, /dev/video0); - reads a list of files, or one image, from standard input",
+        help="images, videos, folders, quoted glob patterns, addresses (http, https, rtsp) or cameras (0, "
+        "/dev/video0); - reads a list of files, or one image, from standard input",
     )
     add_checkpoint_option(parser, default=PUBLISHED)
 

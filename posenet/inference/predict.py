@@ -26,7 +26,6 @@ from posenet.inference.media.reader import FrameSelection
 from posenet.inference.media.sources import (
     Frame,
     Source,
-    files_of_source,
     find_sources,
     parse_standard_input,
     split_into_blocks,
@@ -252,7 +251,7 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if options.resume and live:
         raise ConfigError(f"--resume needs inputs that can be read again, unlike {live[0]}")
     kinds = {source.kind for source in sources}
-    if "video" in kinds or (options.output and kinds & {"numbered", "camera"}):
+    if "video" in kinds or (options.output and "camera" in kinds):
         require_pyav()
     return sources
 
@@ -283,8 +282,9 @@ def _describe(
     inputs = hashlib.sha256()
     for source in sources:
         # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
-        sizes = [path.stat().st_size for path in files_of_source(source) if path.is_file()]
-        inputs.update(f"{source.kind}:{source.name}:{sizes or len(source.data)}\n".encode(errors="surrogateescape"))
+        path = source.path
+        size = path.stat().st_size if path is not None and path.is_file() else len(source.data)
+        inputs.update(f"{source.kind}:{source.name}:{size}\n".encode(errors="surrogateescape"))
     settings = dataclasses.asdict(predictor.settings)
     return {
         "journal": JOURNAL_VERSION,

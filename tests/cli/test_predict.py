@@ -160,16 +160,12 @@ def test_an_input_of_any_kind_is_never_replaced(
     Path("list.txt").write_text("photos/a.png\n")
     os.link("photos/a.png", "a.jsonl")
     Path("b.csv").symlink_to("photos/b.png")
-    for number in range(2):
-        shutil.copy("photos/a.png", f"frame_{number}.png")
-    os.link("frame_1.png", "frame.csv")
     before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     for words in (
         ["photos", "--config", "mine.toml", "--csv", "mine.toml"],
         ["photos", "--set", "model.skeleton='mine.toml'", "--csv", "mine.toml"],
         ["photos", "--json", "a.jsonl"],
         ["photos", "--csv", "b.csv"],
-        ["frame_%d.png", "--csv", "frame.csv"],
         ["photos", "--csv", spot_file],
     ):
         assert predict(*words, "--overwrite") == 2

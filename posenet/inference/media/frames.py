@@ -27,7 +27,7 @@ from posenet.images import (
     to_bgr,
 )
 from posenet.inference.media.live import Camera, read_live
-from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
+from posenet.inference.media.reader import Animation, FrameSelection, VideoReader
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
 from posenet.threads import map_in_threads, read_ahead
 
@@ -197,8 +197,8 @@ def _open_video(
     if source.kind == "camera":
         return read_live(Camera(source), selection, stop_requested)
     reader: VideoReader
-    if source.kind in ("numbered", "animation"):
-        reader = NumberedImages(source) if source.kind == "numbered" else Animation(source)
+    if source.kind == "animation":
+        reader = Animation(source)
     else:
         require_pyav()
         from posenet.inference.media.video import PyAVReader

@@ -1,4 +1,4 @@
-"""Reading videos frame by frame: what all readers share, and videos that are made of still images."""
+"""Reading videos frame by frame: what all readers share, and animations."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from PIL import Image
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import require_regular_file
-from posenet.images import PILLOW_ERRORS, read_image, to_bgr
-from posenet.inference.media.sources import Frame, Source, numbered_files
+from posenet.images import PILLOW_ERRORS, to_bgr
+from posenet.inference.media.sources import Frame, Source
 
 DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
@@ -78,7 +78,8 @@ class VideoReader(ABC):
         """Why the video counts as cut off after all its frames are read; empty if it is complete."""
         return ""
 
-    def close(self) -> None:  # noqa: B027  # numbered images keep no file open
+    @abstractmethod
+    def close(self) -> None:
         """Release the file or the device."""
 
     def frames(self, selection: FrameSelection) -> Iterator[Frame]:
@@ -139,30 +140,6 @@ class VideoReader(ABC):
 def plausible_rate(rate: float) -> float:
     """A stated frame rate, or the default where it is implausible or not a number."""
     return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
-
-
-class NumberedImages(VideoReader):
-    """Image files such as ``frame_%04d.png``, as a video; ``DataError`` if there are none."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._files = numbered_files(Path(str(source.location)))
-        self._current: np.ndarray
-
-    def decode(self) -> Iterator[float | None]:
-        for number, path in enumerate(self._files):
-            try:
-                self._current = read_image(path)
-            except DataError:
-                yield None
-            else:
-                yield number / DEFAULT_FRAME_RATE
-
-    def image(self) -> np.ndarray:
-        return self._current
-
-    def length_seconds(self) -> float:
-        return len(self._files) / DEFAULT_FRAME_RATE
 
 
 class Animation(VideoReader):

@@ -29,12 +29,11 @@ MIN_BLOCKS = 64
 MAX_BLOCK_BATCHES = 16
 """Batches in a block at most; what an interruption costs, if the run is resumed."""
 
-_NUMBER_FIELD = re.compile(r"%(?:0(\d+))?d")
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
-Kind = Literal["image", "animation", "numbered", "video", "camera", "memory"]
-"""An animation is a file whose suffix leaves open whether it holds one image or several. A pattern of numbered images,
-such as ``frame_%04d.png``, is a video. An image that a program holds in memory comes from no file."""
+Kind = Literal["image", "animation", "video", "camera", "memory"]
+"""An animation is a file whose suffix leaves open whether it holds one image or several. An image that a program holds
+in memory comes from no file."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Source:
 
     kind: Kind
     location: Path | str | int
-    """The path of a file or a pattern; an address; of a camera, its number or its device file ``/dev/video0``."""
+    """The path of a file; an address; of a camera, its number or its device file ``/dev/video0``."""
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     data: bytes = b""
@@ -53,7 +52,7 @@ class Source:
 
     @property
     def path(self) -> Path | None:
-        """The path of a file or a pattern; None for other sources."""
+        """The path of a file; None for other sources."""
         return self.location if isinstance(self.location, Path) else None
 
     @property
@@ -77,8 +76,7 @@ class Source:
         if self.url is not None:
             address = split_address(self.url)
             return Path(address.path).stem or address.hostname or "stream"
-        stem = Path(str(self.location)).stem
-        return (_NUMBER_FIELD.sub("", stem).strip("-_. ") or "images") if self.kind == "numbered" else stem
+        return Path(str(self.location)).stem
 
     @property
     def suffix(self) -> str:
@@ -168,9 +166,6 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         yield Source("camera", item)  # also one that is not connected
     elif is_address(item):
         yield _named_source(item)
-    elif len(_NUMBER_FIELD.findall(path.name)) == 1 and not path.exists():
-        numbered_files(path)  # raises an error if there are none
-        yield Source("numbered", path)
     else:
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | ANIMATION_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
@@ -213,30 +208,6 @@ def _kind_of_suffix(suffix: str) -> Kind:
     if suffix.lower() in ANIMATION_SUFFIXES:
         return "animation"
     return "video" if suffix.lower() in VIDEO_SUFFIXES else "image"
-
-
-def numbered_files(pattern: Path) -> list[Path]:
-    """The files that ``frame_%04d.png`` stands for, in the order of their numbers; ``DataError`` if there are none."""
-    field = _NUMBER_FIELD.search(pattern.name)
-    assert field is not None
-    before, after = pattern.name[: field.start()], pattern.name[field.end() :]
-    digits = int(field[1] or 1)
-    number = rf"(\d{{{digits}}}|[1-9]\d{{{digits},}})"  # %02d is 07, but also 123
-    files: dict[int, Path] = {}
-    for path in pattern.parent.iterdir() if pattern.parent.is_dir() else ():
-        match = re.fullmatch(re.escape(before) + number + re.escape(after), path.name)
-        if match:
-            files[int(match[1])] = path
-    if not files:
-        raise DataError(f"no file matches {pattern} (%d stands for a number, %04d for one of four digits)")
-    return [path for _, path in sorted(files.items())]
-
-
-def files_of_source(source: Source) -> list[Path]:
-    """The files that a source is read from."""
-    if source.path is None:
-        return []
-    return numbered_files(source.path) if source.kind == "numbered" else [source.path]
 
 
 def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output, resolve_link
 from posenet.images import IMAGE_SUFFIXES
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Source, files_of_source
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Source
 from posenet.inference.outputs.drawings import drawing_suffixes, output_paths, sheet_suffixes
 from posenet.inference.outputs.journal import find_journals, require_journal, side_files, unrecorded_outputs
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
@@ -155,7 +155,7 @@ def check_paths(
             (files if suffix else folders).append(path)
     check_outputs(
         [*outputs.files, *files],
-        itertools.chain(other_inputs, *map(files_of_source, sources)),
+        itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
         overwrite=options.overwrite or is_continued,
         folders=folders,
         side_files=beside,

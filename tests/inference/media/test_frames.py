@@ -98,20 +98,6 @@ def test_a_damaged_animation_is_reported(tmp_path: Path, capfd: pytest.CaptureFi
     assert capfd.readouterr() == ("", ""), "a library printed something"
 
 
-def test_numbered_images_are_a_video_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    for number in (8, 9, 10, 12):
-        write_image(tmp_path / f"frame_{number}.png", np.full((48, 64, 3), number, np.uint8))
-    write_image(tmp_path / "frame_007.png", GREY)  # has the number, but not in this form
-    frames = list(read_frames(tmp_path / "frame_%d.png"))
-    assert [(frame.number, int(frame.image[0, 0, 0])) for frame in frames] == [(0, 8), (1, 9), (2, 10), (3, 12)]
-    assert frames[-1].seconds == pytest.approx(3 / 25)
-    (tmp_path / "frame_9.png").write_bytes(b"no image")
-    _, damaged, *_ = read_frames(tmp_path / "frame_%d.png")
-    assert "frame 1 of" in str(damaged.error)
-    with pytest.raises(DataError, match="%04d for one of four digits"):
-        list(read_frames(tmp_path / "none_%04d.png"))
-
-
 def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:
     write_image(tmp_path / "b.png", GREY)
     write_video(tmp_path / "clip.mp4", count=5)

@@ -55,15 +55,6 @@ def test_addresses_and_device_files_are_sources() -> None:
     ]
 
 
-def test_patterns_and_their_stems(tmp_path: Path) -> None:
-    for name in ("frame_0001.png", "7.jpg", "a-012-b.png", "100%d.png", "plain.png"):
-        (tmp_path / name).write_bytes(b"")
-    names = ["frame_%04d.png", "%d.jpg", "a-%03d-b.png", "100%d.png", "plain.png"]
-    sources = find_sources([tmp_path / name for name in names])
-    assert [source.kind for source in sources] == ["numbered"] * 3 + ["image"] * 2
-    assert [source.stem for source in sources[:3]] == ["frame", "images", "a--b"]
-
-
 @pytest.mark.parametrize("data", ["a.png\nb.mp4\r\n\n", "\ufeffa.png\nb.mp4\n", "a.png\0b.mp4\0"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_a_list_has_lines_or_nuls_in_any_usual_encoding(data: str, encoding: str) -> None:
