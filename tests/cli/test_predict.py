@@ -599,7 +599,7 @@ def test_special_files_and_loops_in_a_list_are_skipped_and_named(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(listed).encode())))
     assert predict("-", "--json", "a.json") == 2
     errors = capsys.readouterr().err
-    assert "cannot read fifo.gif: it is a FIFO, not a regular file" in errors
+    assert "cannot read fifo.png: it is a FIFO, not a regular file" in errors
     assert "cannot read loop.png: Too many levels of symbolic links" in errors
     assert "cannot read zero.png: it is a device, not a regular file" in errors
     assert "5 of 6 inputs could not be read" in errors
@@ -612,7 +612,7 @@ def test_a_resumed_prediction_removes_the_temporary_file_of_a_killed_one(predict
     assert not Path(".a.json.7.tmp").exists() and read_json("a.json")
 
 
-@pytest.mark.parametrize("name", ["source=a.png", "source=*.png", "source=1/%d.png"])
+@pytest.mark.parametrize("name", ["source=a.png", "source=*.png"])
 def test_an_input_may_look_like_a_flag_of_another_program(predict: Predict, name: str) -> None:
     for path in ("source=a.png", "source=1/1.png"):
         write_image(Path(path), spot_image(97, 131, *SPOTS, 4))

@@ -274,14 +274,14 @@ def renumber_images(path: Path) -> None:
 
 
 def write_inputs() -> None:
-    """Images, a video, and an animation for prediction."""
+    """Images, a video and a GIF for prediction."""
     images = sorted(Path("data/demo/coco/val2017").glob("*.jpg"))
     shutil.copytree(images[0].parent, "photos")
     shutil.copy(images[0], "photo.jpg")
     shutil.copy(images[0], images[0].with_name("000010000005.jpg"))
     write_image(Path("b.png"), np.zeros((40, 50, 3), np.uint8))
     write_video(Path("clip.mp4"), count=3)
-    write_animation(Path("wave.webp"), count=3)
+    write_animation(Path("wave.gif"), count=3)
 
 
 def write_exports() -> None:

@@ -14,7 +14,7 @@ from posenet.data.loader import Batch
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.inference.media.sources import Frame, Source, parse_standard_input
-from posenet.inference.outputs.drawings import output_paths, sheet_path, sheet_suffixes
+from posenet.inference.outputs.drawings import output_paths, sheet_path, sheet_suffix
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO
@@ -97,8 +97,8 @@ def test_a_map_covers_the_background_where_it_is_high() -> None:
 
 def test_sheets_of_images_are_files_and_those_of_videos_are_folders(tmp_path: Path) -> None:
     sources = [*parse_standard_input(b"a.png\nx/A.jpg\na.mp4"), CAMERA]
-    paths = output_paths(sources, tmp_path, sheet_suffixes)
-    assert [path.name for [path] in paths.values()] == ["a.jpg", "A-2.jpg", "a", "camera-2"]
+    paths = output_paths(sources, tmp_path, sheet_suffix)
+    assert [path.name for path in paths.values()] == ["a.jpg", "A-2.jpg", "a", "camera-2"]
     assert sheet_path(paths[sources[0]], Frame(sources[0], IMAGE)) == tmp_path / "a.jpg"
     assert sheet_path(paths[CAMERA], Frame(CAMERA, IMAGE, 12)) == tmp_path / "camera-2" / "000012.jpg"
 

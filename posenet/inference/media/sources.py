@@ -18,11 +18,9 @@ from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
 
 VIDEO_SUFFIXES = frozenset(
-    ".3g2 .3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
+    ".3g2 .3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
 )
 """Files with these suffixes are read as videos."""
-ANIMATION_SUFFIXES = frozenset([".gif", ".tif", ".tiff", ".webp"])
-"""Files with these suffixes hold one image, or several: an animation or the pages of a document."""
 
 MIN_BLOCKS = 64
 """Sources are split into fewer blocks only if there are too few for as many whole batches."""
@@ -31,9 +29,8 @@ MAX_BLOCK_BATCHES = 16
 
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
-Kind = Literal["image", "animation", "video", "camera", "memory"]
-"""An animation is a file whose suffix leaves open whether it holds one image or several. An image that a program holds
-in memory comes from no file."""
+Kind = Literal["image", "video", "camera", "memory"]
+"""An image that a program holds in memory comes from no file."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +79,6 @@ class Source:
     def suffix(self) -> str:
         """The suffix of a file or of an address; empty for other sources."""
         return Path(split_address(self.url).path if self.url is not None else self.path or "").suffix
-
-    @property
-    def may_be_image(self) -> bool:
-        """Whether it holds one image, or may do so."""
-        return self.kind in ("image", "animation")
 
     @property
     def may_be_live(self) -> bool:
@@ -167,7 +159,7 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     elif is_address(item):
         yield _named_source(item)
     else:
-        for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | ANIMATION_SUFFIXES, recursive=recursive):
+        for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
             yield Source(_kind_of_suffix(file.suffix), file, subfolder)
 
@@ -205,8 +197,6 @@ def _named_source(item: str) -> Source:
 
 
 def _kind_of_suffix(suffix: str) -> Kind:
-    if suffix.lower() in ANIMATION_SUFFIXES:
-        return "animation"
     return "video" if suffix.lower() in VIDEO_SUFFIXES else "image"
 
 
@@ -220,7 +210,7 @@ def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[S
     blocks: list[list[Source]] = []
     for source in sources:
         last = blocks[-1] if blocks else []
-        if not (0 < len(last) < size and last[0].may_be_image and source.may_be_image):
+        if not (0 < len(last) < size and last[0].kind == "image" == source.kind):
             blocks.append([])
         blocks[-1].append(dataclasses.replace(source, block=len(blocks) - 1))
     return blocks

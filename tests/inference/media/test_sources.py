@@ -73,7 +73,7 @@ def test_an_image_on_standard_input_is_an_input_and_other_bytes_are_refused() ->
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 20])
 def test_blocks_are_batches_or_videos_and_shares_join_to_the_whole(world_size: int) -> None:
-    kinds = ["image"] * 5 + ["video", "animation", "image", "camera"] + ["image"] * 4
+    kinds = ["image"] * 5 + ["video", "image", "image", "camera"] + ["image"] * 4
     sources = [Source(kind, Path(str(index))) for index, kind in enumerate(kinds)]  # type: ignore[arg-type]
     blocks = split_into_blocks(sources, 4)
     names = [[int(source.name.removeprefix("camera ")) for source in block] for block in blocks]
