@@ -8,7 +8,6 @@ import itertools
 import logging
 import math
 import os
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
@@ -16,7 +15,6 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 from PIL import Image
 
-from posenet.downloading import fetch_video
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
     PILLOW_ERRORS,
@@ -204,16 +202,9 @@ def _open_video(
     require_pyav()
     from posenet.inference.media.video import PyAVReader
 
-    location: str | Path
-    if source.url is None:
-        is_file, location = True, Path(str(source.location))
-    else:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="posenet-")))
-        is_file, copy = fetch_video(source.url, folder, stop_requested)
-        location = copy or source.url
-    reader = PyAVReader(source, location)
-    if not is_file and not reader.length:
-        return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source, location))
+    reader = PyAVReader(source)
+    if reader.is_live:
+        return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source))
     frames = stack.enter_context(contextlib.closing(reader)).frames(selection)
     ahead = read_ahead(frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES)
     return stack.enter_context(contextlib.closing(ahead))

@@ -117,7 +117,9 @@ class VideoReader(ABC):
             number += 1
         frames_read = number - unreadable
         if frames_read == 0:
-            yield self._error(f"{name} is damaged: no frame can be decoded")
+            # FFmpeg cannot read all files from servers that do not send parts of them.
+            remedy = "; download it, and give the file" if self.source.url is not None else ""
+            yield self._error(f"{name} is damaged: no frame can be decoded{remedy}")
         elif reason := self.why_incomplete(frames_read):
             yield self._error(f"{name} ends early: {reason}")
         elif first_selected is None:

@@ -42,6 +42,8 @@ INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
 """Formats with an index."""
 _ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 """How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
+PLAYLISTS = frozenset(["hls", "dash"])
+"""Formats of lists of the parts of a stream. Their size is that of the list."""
 STREAM_TIMEOUT = 10.0
 """Seconds without data after which a stream counts as lost."""
 STREAM_OPTIONS = {
@@ -53,14 +55,18 @@ STREAM_OPTIONS = {
 
 
 class PyAVReader(VideoReader):
-    """A video file or a stream, read from ``location``: the path or the address of the source, or the path of a copy.
+    """A video file or a stream, at a path or an address.
+
+    Attributes:
+        is_live: whether it has no end that is known, as a live stream has none.
 
     Raises:
         DataError: there is no such file, FFmpeg cannot open it, or it has no images.
     """
 
-    def __init__(self, source: Source, location: Path | str) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
+        location = source.url or Path(str(source.location))
         name = source.name
         if isinstance(location, Path) and not location.is_file():
             raise DataError(f"cannot read {name}: no such file")
@@ -69,8 +75,10 @@ class PyAVReader(VideoReader):
         try:
             self._container = _open_input(location)
         except av.FFmpegError as error:
-            remedy = "; it may be cut off or damaged" if isinstance(location, Path) else ""
-            raise DataError(f"{name} cannot be opened as a video: {error.strerror}{remedy}") from error
+            remedy = (
+                "it may be cut off or damaged" if isinstance(location, Path) else "check the address, or download it"
+            )
+            raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
         stream = self._container.streams.best("video")
         if stream is None or stream.codec_context is None:
             self._container.close()
@@ -91,6 +99,8 @@ class PyAVReader(VideoReader):
         self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
         self._end = 0.0
         self.length = (self._container.duration or 0) / av.time_base  # in seconds; 0 if unknown
+        is_endless = self._container.size <= 0 or self._container.format.name in PLAYLISTS
+        self.is_live = source.url is not None and is_endless and not self.length
         self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
 
     def decode(self) -> Iterator[float | None]:

@@ -91,15 +91,20 @@ def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:
     assert "missing.mp4" in str(missing_video.error) and "404" in str(missing_video.error)
 
 
-def test_a_video_on_a_server_without_ranges_is_downloaded(tmp_path: Path) -> None:
-    """The test server serves no ranges. The index of this file is at its end, and an animation is no live stream."""
+def test_videos_are_read_from_a_server_that_sends_no_parts(tmp_path: Path) -> None:
+    """As the test server. A GIF states no length, but is no live stream."""
     write_video(tmp_path / "clip.avi", count=5)
     write_animation(tmp_path / "x.gif")
     with media_server(tmp_path) as address:
         frames = list(read_frames([f"{address}/clip.avi"]))
         assert [frame.number for frame in frames] == list(range(5)) and not frames[0].is_live
         frames = list(read_frames([f"{address}/x.gif"]))
-        assert len(frames) in (1, 20) and not any(frame.is_live for frame in frames)
+        assert len(frames) == 20 and not any(frame.is_live for frame in frames)
+        (tmp_path / "broken.mp4").write_bytes(b"no video")
+        [frame] = read_frames([f"{address}/broken.mp4"])
+        assert "broken.mp4 cannot be opened as a video" in str(
+            frame.error
+        ) and "check the address, or download it" in str(frame.error)
 
 
 def test_a_live_http_stream_is_connected_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -192,8 +197,8 @@ def test_a_malformed_address_in_a_list_is_reported_like_other_unreadable_files(t
     write_image(tmp_path / "b.png", GREY)
     sources = parse_standard_input(f"http://[::1/x.jpg\nhttp://[::1/x.mp4\n{tmp_path / 'b.png'}".encode())
     first, second, last = read_frames(sources)
-    assert "cannot read http://[::1/x.jpg: Invalid IPv6 URL; correct the address" in str(first.error)
-    assert "cannot read http://[::1/x.mp4: Invalid IPv6 URL; correct the address" in str(second.error)
+    assert "http://[::1/x.jpg cannot be opened as a video: Invalid argument; check the" in str(first.error)
+    assert "http://[::1/x.mp4 cannot be opened as a video: Invalid argument; check the" in str(second.error)
     assert not last.error
 
 
