@@ -14,8 +14,6 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from posenet.annotations.coco import list_image_files
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
@@ -28,8 +26,8 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, find_shared_images, verify_store
-from posenet.data.store import Store, open_data_sets, require_store_files
+from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, verify_store
+from posenet.data.store import open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs
@@ -38,9 +36,6 @@ from posenet.messages import pluralize, to_single_line
 from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
 from posenet.visualization.sheets import preview_paths, write_previews
-
-IDS_SHOWN = 5
-"""Number of image ids to print of a longer list."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,16 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--preview",
         type=Path,
         metavar="DIR",
-        help="draw training samples into this folder, augmented as --config and --set define, with their masks and "
-        "target maps",
-    )
-    add("--preview-count", type=positive_int, default=8, metavar="N", help="number of training samples to draw")
-    add(
-        "--check-split",
-        nargs=2,
-        type=Path,
-        metavar=("A.h5", "B.h5"),
-        help="only look for image files that two stores share, whatever their ids; exit status 2 if there are any",
+        help="draw some training samples into this folder, augmented as --config and --set define, with their masks "
+        "and target maps",
     )
     add(
         "--image-ids",
@@ -108,9 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Build a store, or inspect one, as the flags say."""
-    if args.check_split:
-        _check_split(*args.check_split)
-        return
     config = load_config(args.config, args.overrides)
     if args.unlabelled and args.annotations is not None:
         raise DataError("--unlabelled stores images without annotations; leave out --unlabelled or --annotations")
@@ -129,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
         require_store_files(config.data.train if args.output is None else str(args.output))
     if args.preview:
         inputs = chain(input_files(args), _images(args))
-        check_outputs(preview_paths(args.preview, args.preview_count), inputs, overwrite=args.overwrite)
+        check_outputs(preview_paths(args.preview), inputs, overwrite=args.overwrite)
     if is_built:
         report = build_store(
             args.images,
@@ -185,25 +169,8 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
             transform = load_transform(config.data.transform)
             size, framing, seed = config.train.size, config.data.framing, config.train.seed
             dataset = PoseDataset(stores, size, framing, config.augment, seed, transform)
-            paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
+            paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview)
             print_message(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
-
-
-def _check_split(first: Path, second: Path) -> None:
-    """Print the images that two stores share; ``DataError`` if there are any."""
-    with Store(first) as first_store, Store(second) as second_store:
-        print_message(f"{first}: {pluralize(first_store.num_images, 'image')}", end="; ")
-        print_message(f"{second}: {pluralize(second_store.num_images, 'image')}")
-        shared = find_shared_images(first_store, second_store)
-    print_message(f"the same content  {len(shared)}{_first_ids(shared[:, 0])}")
-    if len(shared):
-        raise DataError(f"{first} and {second} share images; build them from separate splits or with --image-ids")
-
-
-def _first_ids(ids: np.ndarray) -> str:
-    shown = ", ".join(map(str, ids[:IDS_SHOWN].tolist()))
-    dots = ", ..." if len(ids) > IDS_SHOWN else ""
-    return f"  ({shown}{dots})" if shown else ""
 
 
 def _print_summary(summary: StoreSummary) -> None:

@@ -23,6 +23,7 @@ from posenet.visualization.sheets import (
     GAP,
     LABEL_HEIGHT,
     MIN_SAMPLE_WIDTH,
+    NUM_PREVIEWS,
     channel_names,
     contact_sheet,
     dim_image,
@@ -150,10 +151,10 @@ def test_a_training_sample_is_drawn_where_it_is() -> None:
     assert (masks[:90, 40:] == 128).all()
 
 
-def test_every_sample_of_one_epoch_has_one_drawing(stores: dict[str, Path], tmp_path: Path) -> None:
+def test_the_first_samples_of_an_epoch_have_one_drawing_each(stores: dict[str, Path], tmp_path: Path) -> None:
     with Store(stores["val"]) as store:
         dataset = PoseDataset(store, (SIZE, SIZE))
         renderer = TargetRenderer.from_config(Config())
-        paths = write_previews(dataset, renderer, tmp_path / "new" / "folder", len(dataset) + 5)
-        assert len(paths) == len(dataset) and len(set(paths)) == len(paths)
+        paths = write_previews(dataset, renderer, tmp_path / "new" / "folder")
+        assert len(paths) == min(len(dataset), NUM_PREVIEWS) and len(set(paths)) == len(paths)
     assert all(cv2.imread(str(path)).shape == (*SAMPLE_SHEET, 3) for path in paths)
