@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Iterator
 from fractions import Fraction
@@ -24,16 +23,12 @@ from posenet.inference.media.reader import VideoReader, plausible_rate
 from posenet.inference.media.sources import Source
 from posenet.messages import to_single_line
 
-_log = logging.getLogger(__name__)
-
 MAX_MISSING_SHARE = 0.05
 """A video that lacks more than this share of its length at the end was cut off; lengths in headers are rough."""
 MIN_MISSING_FRAMES = 3
 """Nor does a video count as cut off that lacks fewer frames."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
-MAX_SIDE = 16384
-"""The codec writes no larger images."""
 TICKS_PER_SECOND = 60000
 """Clock of written videos."""
 MIN_WRITTEN_RATE = 0.001
@@ -182,8 +177,7 @@ class VideoWriter:
 
     Args:
         path: its suffix, one of ``WRITABLE_VIDEO_SUFFIXES``, gives the format.
-        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel. Images
-            with a side above ``MAX_SIDE`` are made smaller.
+        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
 
@@ -192,16 +186,6 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
-        zoom = min(1.0, MAX_SIDE / max(size))
-        if zoom < 1:
-            smaller = (max(1, round(size[0] * zoom)), max(1, round(size[1] * zoom)))
-            _log.warning(
-                "a drawn video of %d x %d pixels is made smaller, %d x %d: H.264 allows sides of %d pixels at most",
-                *reversed(size),
-                *reversed(smaller),
-                MAX_SIDE,
-            )
-            size = smaller
         self._size = size
         suffix = path.suffix.lower()
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)

@@ -206,24 +206,6 @@ def test_a_title_that_is_not_utf_8_does_not_matter(tmp_path: Path) -> None:
     assert [frame.error for frame in read_video(path)] == [None] * 12
 
 
-@pytest.mark.parametrize("size, expected", [((50, 20000), (41, 16384)), ((16400, 20), (16384, 20))])
-def test_a_video_that_is_too_wide_for_the_codec_is_made_smaller(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, size: tuple[int, int], expected: tuple[int, int]
-) -> None:
-    image = np.full((*size, 3), 90, np.uint8)
-    image[:, : size[1] // 2] = 200
-    path = write_images(tmp_path / "wide.mp4", [image], [0.0])
-    height, width = expected
-    assert caplog.messages == [
-        f"a drawn video of {size[1]} x {size[0]} pixels is made smaller, {width} x {height}: H.264 allows sides of "
-        "16384 pixels at most"
-    ]
-    [frame] = read_video(path)
-    assert frame.image.shape[:2] == (height + height % 2, width)
-    assert frame.image[5, width // 4, 0] == pytest.approx(200, abs=4)
-    assert frame.image[5, width * 3 // 4, 0] == pytest.approx(90, abs=4)
-
-
 def test_a_frame_that_cannot_be_converted_is_reported_and_the_others_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
