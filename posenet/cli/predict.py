@@ -123,7 +123,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="give every person of a video an id and a colour that stay; people are left out until they are confirmed",
     )
     add_switch(group, "--smooth", help="remove the jitter of keypoints in videos; implies --track")
-    add_switch(group, "--trails", help="draw where every person of a video was in the last seconds; implies --track")
 
     add_network_options(parser, amp="auto", backend="auto")
     add_process_options(parser)

@@ -55,7 +55,6 @@ from posenet.inference.result import Result
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
-from posenet.visualization.drawing import Trails
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 JOURNAL_VERSION = 2
@@ -103,7 +102,6 @@ def predict(
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
-            trails: draw where every person of a video was; implies ``track``.
             style: of the drawings; see ``draw_people``.
             keypoint_score: keypoints with lower scores are not drawn.
 
@@ -185,7 +183,7 @@ def _prepare(
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
-        _log.warning("--track, --smooth and --trails have no effect on images, only on videos and cameras")
+        _log.warning("--track and --smooth have no effect on images, only on videos and cameras")
     with _without_empty_folders(new_folders):
         loaded = ranks.run_on_all(lambda: _load(predictor))
     if outputs.sheets:
@@ -439,7 +437,6 @@ def _open_image_outputs(
 ) -> list[Write]:
     """Open the outputs that each image or video has for itself, which ``stack`` completes; see ``show_in_window``."""
     outputs, options = run.outputs, run.options
-    trails = Trails() if options.trails else None
     writers: list[Write] = []
     shows = []
     if outputs.people:
@@ -452,8 +449,6 @@ def _open_image_outputs(
     def draw(result: Result) -> None:
         frame = result.frame
         drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score)
-        if trails:
-            trails.draw(drawing, frame.source, frame.seconds, result)
         for show in shows:
             show(frame, drawing)
         if outputs.sheets:

@@ -43,14 +43,13 @@ class PredictionOptions:
     stride: int = 1
     track: bool = False
     smooth: bool = False
-    trails: bool = False
     style: Style = "standard"
     keypoint_score: float = KEYPOINT_MIN_SCORE
 
     @property
     def is_tracked(self) -> bool:
         """Whether people get numbers."""
-        return self.track or self.smooth or self.trails
+        return self.track or self.smooth
 
 
 @dataclass(frozen=True)
