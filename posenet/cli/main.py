@@ -46,7 +46,6 @@ TOOLS = {
     "diagnose": "Diagnose COCO results: which errors cost how much AP, as a report; and compare several results.",
     "predict": "Find people in images, videos, streams and cameras; draw them, and write their keypoints.",
     "app": "Open a page on this machine: drop a photograph or a video, see the people, download their keypoints.",
-    "plot": "Draw the curves of a training run from its log: losses, scores, learning rate and speed.",
     "annotations": "Annotation files: find their problems, repair them, import other formats, draft a skeleton.",
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",

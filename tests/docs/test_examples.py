@@ -385,7 +385,7 @@ def test_commands_of_a_shell_block() -> None:
     text = r"""
 ids="1 2"   # two images
 posenet evaluate --image-ids $ids \
-    --flip && posenet plot 'a run'
+    --flip && posenet diagnose 'a run'
 for split in train val; do   # one store each
     posenet build-hdf5 --output $split.h5
 done
@@ -393,7 +393,7 @@ find . -name '*.jpg' | posenet predict -
 """
     assert parse_commands(text) == [
         Command(("posenet", "evaluate", "--image-ids", "1", "2", "--flip")),
-        Command(("posenet", "plot", "a run")),
+        Command(("posenet", "diagnose", "a run")),
         Command(("posenet", "build-hdf5", "--output", "train.h5")),
         Command(("posenet", "build-hdf5", "--output", "val.h5")),
         Command(("posenet", "predict", "-"), piped_from=("find", ".", "-name", "*.jpg")),
