@@ -117,4 +117,4 @@ def _report(
         }
         print_message(file=messages)
         images, exif_frame = Path(args.images), predictor.exif_frame
-        write_diagnosis([diagnosis], images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
+        write_diagnosis(diagnosis, images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
