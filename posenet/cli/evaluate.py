@@ -101,8 +101,6 @@ def _report(
         return
     print_message(pluralize(evaluation.images, "image"), file=messages)
     print_message(evaluation.table(), file=messages)
-    print_message("\nmean OKS of each keypoint, 0 in people not found:", file=messages)
-    print_message(evaluation.keypoint_table(), file=messages)
     if args.report:
         name = Path(args.checkpoint).name
         diagnosis = diagnose(

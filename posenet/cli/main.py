@@ -43,7 +43,7 @@ TOOLS = {
     "train-parallel": "Train a PoseNet on several devices of one machine, in one process (DataParallel).",
     "train-distributed": "Train a PoseNet in several processes, on one machine or several (DistributedDataParallel).",
     "evaluate": "Evaluate a checkpoint on a COCO keypoint split: AP and AR, and the results file.",
-    "diagnose": "Diagnose COCO results: which errors cost how much AP, as a report; and compare several results.",
+    "diagnose": "Diagnose COCO results: which errors cost how much AP, as a report.",
     "predict": "Find people in images, videos, streams and cameras; draw them, and write their keypoints.",
     "app": "Open a page on this machine: drop a photograph or a video, see the people, download their keypoints.",
     "annotations": "Annotation files: find their problems, repair them, import other formats, draft a skeleton.",
