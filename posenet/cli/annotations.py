@@ -24,9 +24,9 @@ from posenet.annotations.rules import describe_errors, fix_annotations, lint_ann
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
-    SWITCH,
     add_config_options,
     add_overwrite_option,
+    add_switch,
     fraction,
     input_files,
     message_stream,
@@ -69,11 +69,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help="compare with this skeleton file, or with coco; by default, with the categories in the file",
         )
-        add("--json", **SWITCH, help="print the findings as one JSON list, with all places")
+        add_switch(action, "--json", help="print the findings as one JSON list, with all places")
         add_config_options(action)
-    fix.add_argument(
+    add_switch(
+        fix,
         "--drop",
-        **SWITCH,
         help="leave out what cannot be repaired, and name it: images, annotations, or the keypoints of an annotation, "
         "whose place training then ignores",
     )

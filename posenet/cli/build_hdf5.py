@@ -17,9 +17,9 @@ from pathlib import Path
 from posenet.annotations.coco import list_image_files
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
-    SWITCH,
     add_config_options,
     add_overwrite_option,
+    add_switch,
     fraction,
     input_files,
     positive_int,
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of the images")
     add("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    add("--unlabelled", **SWITCH, help="store all images of --images without annotations, for train.teacher")
+    add_switch(parser, "--unlabelled", help="store all images of --images without annotations, for train.teacher")
     add(
         "--skeleton",
         metavar="FILE",
@@ -52,8 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--output", type=Path, metavar="FILE.h5", help="the store")
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
-    add("--verify", **SWITCH, help="read the whole finished store and check it")
-    add("--stats", **SWITCH, help="count people, keypoints, sizes and masks")
+    add_switch(parser, "--verify", help="read the whole finished store and check it")
+    add_switch(parser, "--stats", help="count people, keypoints, sizes and masks")
     add(
         "--preview",
         type=Path,
@@ -80,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
-    add("--background", **SWITCH, help="also store the images without any annotation: they teach what is no person")
+    add_switch(
+        parser, "--background", help="also store the images without any annotation: they teach what is no person"
+    )
     add(
         "--max-side",
         type=positive_int,
