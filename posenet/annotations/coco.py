@@ -23,7 +23,8 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
-from posenet.annotations.people import Outline, parse_coco_text, validate_run_lengths
+from posenet.annotations.people import Outline
+from posenet.annotations.run_lengths import parse_coco_text, validate_run_lengths
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input, require_regular_file, write_atomically
@@ -98,21 +99,19 @@ class IdColumn(NamedTuple):
 
 
 class NumberColumn(NamedTuple):
-    """(A, ...) float64 numbers of the annotations, 0 where they cannot be used; (A,) bool: where they are a list of the
-    expected length; and where, also, all are numbers that are finite and below ``MAX_NUMBER``."""
+    """Numbers of the annotations."""
 
-    values: np.ndarray
-    is_complete: Mask
-    is_usable: Mask
+    values: np.ndarray  # (A, ...) float64, 0 where they cannot be used
+    is_complete: Mask  # a list of the expected length
+    is_usable: Mask  # also, all are numbers, finite and below MAX_NUMBER
 
 
 class OutlineColumn(NamedTuple):
-    """The outlines of the annotations, None where none can be used; and where a number of them is not finite, or the
-    outline or a part of it cannot be used for another reason."""
+    """The outlines of the annotations."""
 
-    values: list[Outline]
-    is_infinite: Mask
-    is_damaged: Mask
+    values: list[Outline]  # None where it cannot be used
+    is_infinite: Mask  # an outline contains a number that is not finite
+    is_damaged: Mask  # the outline, or a part of it, cannot be used for another reason
 
 
 class Category(NamedTuple):

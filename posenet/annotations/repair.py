@@ -24,9 +24,9 @@ from posenet.annotations.people import (
     SHARE_OF_KEYPOINT_BOX,
     Outline,
     box_of_points,
-    decode_columns,
     polygons_to_mask,
 )
+from posenet.annotations.run_lengths import decode_columns
 from posenet.errors import DataError
 from posenet.images import MAX_PIXELS, AnnotatedFrame, read_header
 
@@ -34,8 +34,8 @@ EDGE_MARGIN = 1.0
 """Keypoints at most this far outside the image, in pixels, are at its edge: coordinates are rounded."""
 
 NEARLY_ALL = 0.9
-"""Share of the people whose box is the one around their keypoints, from which it is that of all: a few were cut off at
-the border, or have a keypoint that was deleted."""
+"""If at least this share of the people have the box around their keypoints, all boxes of the file are taken for such:
+the others were cut off at the border, or lost a keypoint."""
 
 _REFERENCES = {"images": "image_id", "categories": "category_id", "annotations": ""}
 """The keys by which annotations refer to the entries of a section."""

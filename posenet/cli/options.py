@@ -99,7 +99,7 @@ def input_files(args: argparse.Namespace) -> Iterator[Path | int]:
 
     ``-`` is standard input, descriptor 0.
 
-    Whatever a tool reads is protected from its outputs in this way, also by flags that will be added to it.
+    So no output replaces an input, and the inputs of flags that are added later are protected too.
     """
     for name, value in vars(args).items():
         if name in _NOT_INPUTS:

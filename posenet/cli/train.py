@@ -27,7 +27,7 @@ from posenet.training.run_settings import check_before_start
 if TYPE_CHECKING:
     from posenet.devices.runtime import Runtime
 
-OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
+APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""
 
 _log = logging.getLogger(__name__)
@@ -152,7 +152,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "precision of the network; off is float32, auto depends on the device",
         choices=["auto", "off", "bf16", "fp16"],
     )
-    group.add_argument("--opt-level", choices=OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16")
+    group.add_argument(
+        "--opt-level", choices=APEX_OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16"
+    )
     _add_setting(
         group,
         "--loss-scale",
@@ -235,7 +237,9 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     from posenet.training.train import train
 
     if args.opt_level:
-        _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, OPT_LEVELS[args.opt_level])
+        _log.info(
+            "--opt-level %s is an option of Apex; using --amp %s", args.opt_level, APEX_OPT_LEVELS[args.opt_level]
+        )
     restarted = is_restarted(os.environ)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
@@ -271,7 +275,7 @@ def _overrides(args: argparse.Namespace) -> list[str]:
     """The overrides of settings, and after them the flags as such."""
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
     if args.opt_level:
-        values["train.amp"] = OPT_LEVELS[args.opt_level]
+        values["train.amp"] = APEX_OPT_LEVELS[args.opt_level]
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.

@@ -86,18 +86,19 @@ class TrainSampler(Sampler[list[SampleKey]]):
             order = np.random.default_rng((self.seed, epoch)).permutation(self.epoch_length)
             if self.draws:
                 order = self._draw(epoch)[order]
-            order = self._repeat_to_fill_a_step(order)
+            order = self._fit_to_whole_steps(order)
             first_of_epoch = max(first_batch - epoch * self.batches_per_epoch, 0)
             for batch in range(first_of_epoch, self.batches_per_epoch):
                 start = batch * self.global_batch_size + self.rank * self.batch_size
                 yield [(epoch, int(index)) for index in order[start : start + self.batch_size]]
 
-    def _repeat_to_fill_a_step(self, order: np.ndarray) -> np.ndarray:
+    def _fit_to_whole_steps(self, order: np.ndarray) -> np.ndarray:
         """The indices of an epoch's batches: the start of ``order``, or all of it several times.
 
         Index i + k · length is sample i with another augmentation.
         """
         count = self.batches_per_epoch * self.global_batch_size
+        # ``order`` may have such indices already: a repetition gets those above all of them.
         indices_per_round = self.length * (1 + int(order.max()) // self.length)
         rounds = np.arange(count) // len(order)
         return np.resize(order, count) + rounds * indices_per_round

@@ -39,7 +39,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import h5py
 import numpy as np
 
-from posenet.annotations.people import decode_mask
+from posenet.annotations.run_lengths import decode_mask
 from posenet.errors import DataError
 from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
@@ -545,10 +545,10 @@ class StoreList:
 
 
 def sample_rows(store: Store | StoreList, framing: str) -> np.ndarray:
-    """(N + B, 2) int64: the row of the image, and of the person within it or ``NO_PERSON``, of what can be drawn.
+    """(N + B, 2) int64: for each sample of an epoch the row of the image, and of the person in it or ``NO_PERSON``.
 
-    First the N samples: one for every main person, or with the framing "image" one for every image that has any; then
-    the B background images.
+    First N samples: one for every main person, or with the framing "image" one for every image that has any; then the B
+    background images.
     """
     with_sample = np.unique(store.samples[:, 0])
     background = np.setdiff1d(np.arange(store.num_images), with_sample, assume_unique=True)

@@ -102,7 +102,7 @@ class Resampling(NamedTuple):
     zoom: tuple[float, float]
     """New cells per cell."""
     cells: tuple[int, int]
-    """The cells, from the first one, that the decoded cells depend on."""
+    """How many cells, counted from the first, the decoded cells depend on."""
     repeated: tuple[int, int]
     """How often the last cell is repeated, so that there are enough of them."""
     decoded_cells: tuple[int, int]

@@ -21,9 +21,9 @@ from posenet.settings import TrackingConfig
 from posenet.threads import until_failure
 
 WINDOW_BATCHES = 16
-"""A batch is filled from the images that follow each other, at most from this many times its size."""
+"""A batch is filled from a window of images that follow each other: at most from this many times its size."""
 WINDOW_BYTES = 72 * 2**20
-"""And only from as many as take this much memory."""
+"""Largest memory of the images in that window."""
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
 RUNNING_BYTES = 48 * 2**20

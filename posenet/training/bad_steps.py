@@ -41,7 +41,7 @@ class BadStepPolicy:
         self.counts = BadStepCounts()
 
     def is_bad(self, value: float) -> bool:
-        """Whether a loss or a gradient norm is bad. The loss of a bad step may be good on this rank."""
+        """Whether a loss or a gradient norm is bad. A step is bad if this holds on any rank."""
         return not math.isfinite(value) or value > self.threshold
 
     def bad_losses(self, losses: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ class TrainingLoop:
             _log.info("%s has completed its %s already; --epochs adds more", run.folder.path, epochs)
             return self._result(finished=True)
         self._rehearse_validation()
-        while progress.epoch < num_epochs and not self._is_stale():
+        while progress.epoch < num_epochs and not self._must_stop_early():
             if not (self.train_one_epoch() and self.finish_epoch()):
                 self.save()
                 run.writer.finish()
@@ -120,7 +120,7 @@ class TrainingLoop:
                 self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
-        # This saves before the validation, if that is due. Its answer is not needed: the validation notices a stop too.
+        # If a save is due, it happens here, before the validation. The answer is not needed: that notices a stop too.
         self._vote()
         return True
 
@@ -235,7 +235,7 @@ class TrainingLoop:
         is_best = progress.record_score(kind, scores.get(kind), scores["val_loss"])
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
-        is_over = progress.epoch >= run.config.train.epochs or self._is_stale()
+        is_over = progress.epoch >= run.config.train.epochs or self._must_stop_early()
         if is_best or is_over or not run.bad_steps.counts.bad_in_a_row:
             self.save(is_best)
         return True
@@ -291,7 +291,7 @@ class TrainingLoop:
     def _has_done_max_steps(self) -> bool:
         return 0 < self.max_steps <= self.progress.total_steps
 
-    def _is_stale(self) -> bool:
+    def _must_stop_early(self) -> bool:
         """Whether the run has to stop early, because its scores have not become better for long enough."""
         return 0 < self.run.config.train.patience <= self.progress.stale
 

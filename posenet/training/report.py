@@ -81,7 +81,8 @@ def _num_parameters(run: Run) -> int:
 class Report:
     """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks.
 
-    ``says_next``: the last line names the next command, and ``--resume`` continues the run. Not so with annotations.
+    ``says_next``: whether the last line names the next command, and ``--resume`` continues a stopped run. It is false
+    for a run on annotations, which the same command continues.
     """
 
     def __init__(self, run: Run, callbacks: CallbackList, says_next: bool) -> None:

@@ -9,16 +9,15 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.people import (
+from posenet.annotations.people import person_masks, select_main_persons
+from posenet.annotations.reading import read_annotations
+from posenet.annotations.run_lengths import (
     MAX_STORED_RUN,
     decode_mask,
     encode_mask,
     parse_coco_text,
-    person_masks,
-    select_main_persons,
     validate_run_lengths,
-)  # fmt: skip
-from posenet.annotations.reading import read_annotations
+)
 from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, read_people
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from posenet.inference.decoder.candidates import (
     largest_number_of_peaks,
 )
 from posenet.inference.decoder.fragments import assign_fragments
+from posenet.inference.decoder.grouping import group_candidates
 from posenet.inference.decoder.pose_model import MAX_DEVIATION, MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
@@ -31,7 +31,7 @@ MIN_KEYPOINTS = 1
 MIN_SCORE = 0.05
 """People with a lower score are dropped."""
 MAX_MISSING_LIMB_SHARE = 0.01
-"""The maps are taken to show all limbs if a smaller share of the body parts inside people has none."""
+"""If fewer than this share of the body parts inside people lack a limb, the maps are taken to show all limbs."""
 LIMB_SCORE_FLOOR = 0.05
 """Added to sums of limb scores in the score of a person, so that weak limbs hardly matter."""
 DISTANCES_PER_STEP = 2**20
@@ -180,65 +180,6 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     return _consecutive(target[label]), limbs_are_complete
 
 
-def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Group candidates so that limbs with high scores join members of one group, and no group has a keypoint twice.
-
-    At first, every candidate is a separate group. The link between two groups is the sum of the scores of all limbs
-    between them; groups that have a keypoint in common have no link. In each step, the two groups with the strongest
-    link are merged.
-
-    Args:
-        keypoint: (N,) keypoint of each candidate.
-        ends: (M, 2) candidates that each limb connects; no pair twice.
-        score: (M,) score of each limb, above 0.
-
-    Returns:
-        (N,) label of each candidate's group: the row of one of its members.
-    """
-    members = [[row] for row in range(len(keypoint))]
-    keypoint_bits = [1 << index for index in keypoint.tolist()]  # the keypoints of each group, one bit for each
-    links: list[dict[int, float]] = [{} for _ in members]  # links[a][b] is the link between groups a and b
-    queue = list(zip((-score).tolist(), *ends.T.tolist()))  # (-link, a, b): a heap returns the smallest first
-    for negative_link, a, b in queue:
-        links[a][b] = links[b][a] = -negative_link
-    heapify(queue)
-    while queue:
-        negative_link, a, b = heappop(queue)
-        if links[a].get(b) != -negative_link:  # a or b has been merged since this entry was queued
-            continue
-        if len(links[a]) < len(links[b]):
-            a, b = b, a
-        members[a] += members[b]
-        members[b] = []
-        keypoint_bits[a] |= keypoint_bits[b]
-        _merge_links(links, keypoint_bits, a, b, queue)
-    label = [0] * len(members)
-    for group, rows in enumerate(members):
-        for row in rows:
-            label[row] = group
-    return np.array(label, np.int64)
-
-
-def _merge_links(
-    links: list[dict[int, float]], keypoint_bits: list[int], a: int, b: int, queue: list[tuple[float, int, int]]
-) -> None:
-    """Add the links of group b to those of group a, and remove a's links to groups with a keypoint of b."""
-    links_of_a = links[a]
-    links_of_b = links[b]
-    links[b] = {}
-    del links_of_a[b]
-    del links_of_b[a]
-    for other, link in links_of_b.items():
-        del links[other][b]
-        if not keypoint_bits[a] & keypoint_bits[other]:
-            link += links_of_a.get(other, 0.0)
-            links_of_a[other] = links[other][a] = link
-            heappush(queue, (-link, a, other))
-    for other in [other for other in links_of_a if keypoint_bits[a] & keypoint_bits[other]]:
-        del links_of_a[other]
-        del links[other][a]
-
-
 def complete_people(
     keypoints: np.ndarray,
     candidates: KeypointCandidates,
@@ -249,7 +190,7 @@ def complete_people(
     """Give people the candidates of keypoints that they lack, and estimate where their other missing keypoints are.
 
     For a person with at least ``MIN_FOR_ESTIMATE`` keypoints, the pose model expects each missing keypoint at some
-    position. Only candidates up to ``MAX_DEVIATION`` from there count. The first of these that exists is taken:
+    position. A candidate counts only up to ``MAX_DEVIATION`` from there. The first of these three that exists is taken:
 
     1. The nearest candidate that a limb, however weak, connects to the person: it becomes a keypoint of the person. Its
        limb was too weak to group it, or the candidate also belongs to another person, whose keypoint is at the same
@@ -338,7 +279,7 @@ def _linked_pairs(limbs: Limbs, owner: np.ndarray) -> np.ndarray:
 
 
 def _missing_limb_share(limbs: Limbs, label: np.ndarray, found: np.ndarray, is_part: np.ndarray) -> float:
-    """(m + 1/2) / (n + 1), where m of the n body parts inside people have no limb. So a few body parts do not decide.
+    """(m + 1/2) / (n + 1), where m of the n body parts inside people have no limb: the share is high if n is small.
 
     ``found``, (G, K), are the keypoints of each group; ``is_part``, (K, K), is whether a body part connects two.
     """

@@ -29,8 +29,8 @@ def assign_fragments(
 
     Args:
         position, score: (G, K) positions and scores of the groups; see ``pose_model``.
-        limbs_are_complete: whether the maps show all limbs. Then a fragment belongs to someone else if the skeleton
-            has a body part between it and the person: that part would have a limb.
+        limbs_are_complete: whether the maps show all limbs. If they do, a fragment is not assigned to a person if the
+            skeleton has a body part between them: the limb of that part would have joined them already.
 
     Returns:
         (G,) the group that each group becomes a part of; itself if it is not assigned.

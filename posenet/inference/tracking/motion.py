@@ -75,12 +75,13 @@ class Motion:
         """Compare each track with each of P people.
 
         With d_k the offset of keypoint k from its predicted position, m the mean offset over the n keypoints that both
-        have, s the track's size, v_k = (2 sigma_k)^2 the tolerance of OKS, V the mean of v_k, and p the variance of
-        the predicted position in sizes, at most the square of the distance that a person with the track's usual speed
-        goes while it is not seen, so that somebody who stands still is expected at the same place,
+        have, s the track's size, v_k = (2 sigma_k)^2 the tolerance of OKS, and V the mean of v_k,
 
             shape = mean_k exp(-|d_k - m|^2 / (2 s^2 v_k)) * n / (n + 1)
             motion = exp(-|m|^2 / (2 s^2 (V + p)))
+
+        p is the variance of the predicted position, in sizes. It is at most the square of how far the person goes at
+        its usual speed while it is not seen: somebody who stands still is expected at the same place.
 
         ``shape`` is the OKS after the prediction has moved onto the person; few keypoints prove little. The agreement
         is ``shape * motion``, and the likelihood is the agreement times V / (V + p): of two tracks with the same
@@ -91,7 +92,7 @@ class Motion:
             found: (P, F) which keypoints were found.
 
         Returns:
-            (T, P) agreement, 0-1, and (T, P) likelihood: agreement times density.
+            (T, P) agreement, 0-1, and (T, P) likelihood, as above.
         """
         both = self.known[:, None] & found[None]
         count = np.maximum(both.sum(2), 1)
