@@ -327,6 +327,14 @@ def test_another_skeleton_is_an_error(codes: Codes) -> None:
     assert codes(lambda content: None, skeleton=COCO) == {"no-such-keypoints": "error"}
 
 
+def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out(
+    codes: Codes, chairs: tuple[Path, Path]
+) -> None:
+    bird = {"id": 1, "name": "bird", "keypoints": ["beak"]}
+    found = codes(lambda content: content["categories"].append(bird), skeleton=draft_skeleton(chairs[1]).skeleton)
+    assert found == {"other-keypoints": "warning"}
+
+
 def test_almost_the_names_of_the_skeleton_are_compared_in_full(codes: Codes, chairs: tuple[Path, Path]) -> None:
     skeleton = draft_skeleton(chairs[1]).skeleton
     cases: dict[str, Callable[[list[str]], object]] = {
