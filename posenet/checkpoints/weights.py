@@ -45,9 +45,11 @@ class LoadReport:
     missing: list[str] = field(default_factory=list)  # in the model only; these tensors kept their values
     unexpected: list[str] = field(default_factory=list)  # in the file only
     reshaped: list[str] = field(default_factory=list)  # in both, with other shapes; these tensors kept their values
+    kept: str = ""  # of another skeleton: which of the model's keypoints and body parts have weights from the file
 
     def __str__(self) -> str:
-        lines = [f"{self.path}: loaded {len(self.loaded)} tensors"]
+        kept = f", in those of the maps {self.kept}" if self.kept else ""
+        lines = [f"{self.path}: loaded {len(self.loaded)} tensors{kept}"]
         kinds = {"missing": self.missing, "unexpected": self.unexpected, "other shape": self.reshaped}
         for kind, names in kinds.items():
             if names:
@@ -66,20 +68,27 @@ class LoadReport:
             )
 
 
-def load_weights(model: nn.Module, path: str | Path) -> LoadReport:
+def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None = None) -> LoadReport:
     """Copy all tensors of a checkpoint that fit into a model, and report the others.
+
+    Of a checkpoint that states another skeleton, the weights of the keypoints and body parts that both have are copied.
 
     Args:
         path: a checkpoint, whose names may have prefixes of wrappers, or the name of published weights.
+        skeleton: that of the model; None takes the order of the maps for the same.
 
     Raises:
         CheckpointError: the file is unreadable, or a smaller share of the tensors than ``MIN_LOADED_SHARE`` fits; the
             model is unchanged. Or a tensor that fits is not usable; see ``require_usable_weights``.
     """
     path = find_weights(path)
-    file_tensors = extract_weights(read_checkpoint(path), path)
+    state = read_checkpoint(path)
+    file_tensors = extract_weights(state, path)
     model_tensors = model.state_dict()
-    report = compare_tensors(model_tensors, file_tensors, path)
+    kept = ""
+    if skeleton is not None and (stored := config_of_checkpoint(state, path)):
+        kept = _reorder_maps(file_tensors, model_tensors, stored.model.skeleton, skeleton)
+    report = dataclasses.replace(compare_tensors(model_tensors, file_tensors, path), kept=kept)
     if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
             f"{path}: only {len(report.loaded)} of {len(model_tensors)} "
@@ -90,6 +99,33 @@ def load_weights(model: nn.Module, path: str | Path) -> LoadReport:
     require_usable_weights(loaded, path)
     model.load_state_dict(model_tensors | loaded)
     return report
+
+
+def _reorder_maps(
+    file_tensors: dict[str, Tensor], model_tensors: Mapping[str, Tensor], old: Skeleton, new: Skeleton
+) -> str:
+    """Give the tensors of a file the maps of another skeleton: those that both have, by name, and the model's values.
+
+    Returns what is kept; empty if the skeletons have the same maps, or no keypoint in common, and nothing is changed.
+    """
+    if not new.different_channels(old) or set(old.keypoints).isdisjoint(new.keypoints):
+        return ""
+    row_of = {frozenset(channel): row for row, channel in enumerate(old.describe_channels())}
+    common = [(row, row_of.get(frozenset(channel))) for row, channel in enumerate(new.describe_channels())]
+    rows, old_rows = torch.tensor([pair for pair in common if pair[1] is not None]).T
+    for name, tensor in model_tensors.items():
+        # The last convolution of a head computes maps, the first one of a merge reads them.
+        axis = 0 if ".heads." in name and ".output." in name else 1 if name.endswith(".maps.conv.weight") else None
+        if axis is None or name not in file_tensors:
+            continue
+        shape = list(tensor.shape)
+        shape[axis] = old.num_channels
+        if list(file_tensors[name].shape) == shape:  # else it is a network of another size
+            selected = file_tensors[name].index_select(axis, old_rows).to(tensor.dtype)
+            file_tensors[name] = tensor.cpu().index_copy(axis, rows, selected)
+    num_parts = int((rows < new.num_parts).sum())
+    num_keypoints = len(rows) - num_parts - 2
+    return f"{num_keypoints} of {new.num_keypoints} keypoints and {num_parts} of {new.num_parts} body parts"
 
 
 def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet, Config]:

@@ -10,7 +10,6 @@ from typing import Any
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.letterbox import PADDING
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict, config_to_dict
-from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 INPUT = "images"
@@ -43,22 +42,12 @@ def describe_config(config: Config, precision: str) -> dict[str, str]:
         "padding": PADDING,
         "padded_sides": ["right", "bottom"],
         "first_cell": (MAP_STRIDE - 1) / 2,
-        "channels": describe_channels(config.model.skeleton),
+        "channels": config.model.skeleton.describe_channels(),
         "inference": tables["inference"],
         "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
         "data": {"exif_frame": tables["data"]["exif_frame"]},
     }
     return {PROPERTY: json.dumps(_CONSTANTS | stored)}
-
-
-def describe_channels(skeleton: Skeleton) -> list[list[str]]:
-    """What each output channel shows: its kind, and the names of its keypoints if it has any."""
-    return [
-        *(["body part", *names] for names in skeleton.parts),
-        *(["keypoint", name] for name in skeleton.keypoints),
-        ["person mask"],
-        ["keypoint foreground"],
-    ]
 
 
 def read_config(properties: Mapping[str, str], source: str) -> Config:

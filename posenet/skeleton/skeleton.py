@@ -199,6 +199,15 @@ class Skeleton:
         names = ("keypoints", "parts", "left_right", "derived", "file_keypoints")
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
+    def describe_channels(self) -> list[list[str]]:
+        """What each output channel shows: its kind, and the names of its keypoints if it has any."""
+        return [
+            *(["body part", *names] for names in self.parts),
+            *(["keypoint", name] for name in self.keypoints),
+            ["person mask"],
+            ["keypoint foreground"],
+        ]
+
     def different_channels(self, other: Skeleton) -> str:
         """How the keypoints, or else the body parts, differ from those of another skeleton; see ``compare_names``."""
         parts, other_parts = (list(map("-".join, skeleton.parts)) for skeleton in (self, other))

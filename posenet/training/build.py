@@ -168,7 +168,7 @@ def _build_on_rank(config: Config, runtime: Runtime, is_new: bool, at_end: conte
     data = open_run_data(config, at_end)
     network = PoseNet.from_config(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
-        _log.info("Fine-tuning. %s", load_weights(network, config.train.weights))
+        _log.info("Fine-tuning. %s", load_weights(network, config.train.weights, config.model.skeleton))
     if frozen := freeze(network, config.train.freeze):
         _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
     if config.parallel.sync_bn:

@@ -95,15 +95,14 @@ def draw_people(
             for each keypoint. For COCO's skeleton, limbs and colours are those of its 18 keypoints.
         colours: "side" draws a person's left blue, the right orange and the middle white; "rainbow" gives every
             keypoint and every limb a hue; "person" draws each person in one colour, by ``id`` if it has one and with
-            that number beside it, else by its position in ``people``. By default, "rainbow" in the style "openpose",
-            else "side".
+            that number beside it, else by its position in ``people``. By default, "rainbow" in the style "openpose" and
+            for a skeleton without sides and colours, else "side".
 
     Raises:
         DataError: ``image`` cannot be read, or is not an image.
         ValueError: the style or the colours are none of these.
     """
-    colours = colours or ("rainbow" if style == "openpose" else "side")
-    for name, value, known in (("style", style, STYLES), ("colours", colours, COLOUR_SCHEMES)):
+    for name, value, known in (("style", style, STYLES), ("colours", colours or "side", COLOUR_SCHEMES)):
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, not {truncate_for_message(value)}")
     drawing = to_bgr(image, channels).copy()
@@ -112,7 +111,9 @@ def draw_people(
         if person.score >= min_score:
             person = person.within(MAX_COORDINATE)
             limbs = _limbs_of(person.skeleton, style)
-            keypoint_colours, limb_colours = _choose_colours(person, index, limbs, colours)
+            has_sides = bool(person.skeleton.left_right or person.skeleton.colours)
+            scheme = colours or ("side" if style == "standard" and has_sides else "rainbow")
+            keypoint_colours, limb_colours = _choose_colours(person, index, limbs, scheme)
             width = line_width if line_width > 0 else _choose_line_width(drawing, person, style)
             number = person.id if colours == "person" else None
             visible = _visible_keypoints(person, keypoint_min_score)

@@ -324,10 +324,15 @@ def test_pairs_are_compared_with_names(
 
 
 def test_another_skeleton_is_an_error(codes: Codes) -> None:
-    assert codes(lambda content: None, skeleton=COCO) == {
-        "other-keypoints": "warning",
-        "no-such-keypoints": "error",
-    }
+    assert codes(lambda content: None, skeleton=COCO) == {"no-such-keypoints": "error"}
+
+
+def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out(
+    codes: Codes, chairs: tuple[Path, Path]
+) -> None:
+    bird = {"id": 1, "name": "bird", "keypoints": ["beak"]}
+    found = codes(lambda content: content["categories"].append(bird), skeleton=draft_skeleton(chairs[1]).skeleton)
+    assert found == {"other-keypoints": "warning"}
 
 
 def test_almost_the_names_of_the_skeleton_are_compared_in_full(codes: Codes, chairs: tuple[Path, Path]) -> None:

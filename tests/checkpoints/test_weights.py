@@ -31,6 +31,7 @@ from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_from_table
 from posenet.training.resume import FoundCheckpoint, config_of_run
 from posenet.training.teacher import load_teacher
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
@@ -116,6 +117,43 @@ def test_load_weights_reports_what_does_not_fit_and_loads_the_rest(
     after = other.state_dict()
     assert torch.equal(after[missing], before[missing]) and torch.equal(after[reshaped], before[reshaped])
     assert torch.equal(after[loaded], weights[loaded])
+
+
+def test_fine_tuning_keeps_the_maps_that_both_skeletons_have(tmp_path: Path) -> None:
+    """The new skeleton has one keypoint more, and the others in another order."""
+    path = write_checkpoint(tmp_path / "old.pth", stacks=2)
+    old = extract_weights(read_checkpoint(path), path)
+    names = COCO.keypoints[::-1]
+    skeleton = dataclasses.replace(
+        COCO,
+        keypoints=(*names, "tail"),
+        parts=(("tail", "neck"), *((b, a) for a, b in COCO.parts[3:])),
+        file_keypoints=(*COCO.file_keypoints, "tail"),
+        file_names=(*COCO.file_names, "tail"),
+        sigmas=(*COCO.sigmas, 0.1),
+        layout={},
+    )
+    network = tiny_network(stacks=2, skeleton=skeleton)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    report = load_weights(network, path, skeleton)
+    kept = f"18 of 19 keypoints and {COCO.num_parts - 3} of {skeleton.num_parts} body parts"
+    assert str(report) == f"{path}: loaded {len(before)} tensors, in those of the maps {kept}"
+    after = network.state_dict()
+    for name, is_output in (("stacks.1.heads.2.output.weight", True), ("merges.0.1.maps.conv.weight", False)):
+        new, first, source = (
+            weights[name] if is_output else weights[name].transpose(0, 1) for weights in (after, before, old)
+        )
+        nose, neck = (COCO.num_parts + COCO.index(keypoint) for keypoint in ("nose", "neck"))
+        assert torch.equal(new[skeleton.num_parts + skeleton.index("nose")], source[nose])
+        assert torch.equal(new[skeleton.num_parts + skeleton.index("neck")], source[neck])
+        assert torch.equal(new[1], source[3]) and torch.equal(new[-2:], source[-2:])
+        for row in (0, skeleton.num_parts + skeleton.index("tail")):
+            assert torch.equal(new[row], first[row])
+    # Without a keypoint in common, the maps of the model stay, and with the same skeleton, all are those of the file.
+    assert load_weights(tiny_network(stacks=2), path, COCO).kept == ""
+    chair = skeleton_from_table({"keypoints": ["a", "b"], "parts": [["a", "b"]]})
+    report = load_weights(tiny_network(stacks=2, skeleton=chair), path, chair)
+    assert report.kept == "" and "stacks.0.heads.0.output.weight" in report.reshaped
 
 
 def test_only_named_tensors_of_a_checkpoint_are_weights() -> None:

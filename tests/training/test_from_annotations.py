@@ -478,7 +478,8 @@ def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture)
     assert result.finished and result.folder == Path("checkpoints/seats")
     text = "\n".join(caplog.messages)
     assert f"Experiment tiny, for a CPU, with the network of {pretrained}; --config" in text
-    assert re.search(rf"Fine-tuning. {pretrained}: loaded \d+ tensors\n  other shape \d+: .*heads", text)
+    kept = r"4 of 4 keypoints and \d of \d body parts"
+    assert re.search(rf"Fine-tuning. {pretrained}: loaded \d+ tensors, in those of the maps {kept}\n", text)
 
 
 def test_a_run_with_other_data_is_not_continued() -> None:

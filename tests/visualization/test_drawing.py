@@ -155,6 +155,20 @@ def test_another_skeleton_has_hues_and_limbs_too():
     assert drawn[20, 50].tolist() == [0, 0, 153] and drawn[50, 80].tolist() == [0, 153, 0]
 
 
+def test_a_skeleton_without_sides_has_hues_where_no_colours_are_chosen():
+    table = {"keypoints": ["a", "b", "c"], "parts": [["a", "b"], ["b", "c"]]}
+    position = np.array([[20, 20, 1], [80, 20, 1], [80, 80, 1]])
+    black = np.zeros((100, 100, 3), np.uint8)
+    without = Person(position, 0.5, skeleton_from_table(table))
+    drawn = draw_people(black, [without])
+    assert np.array_equal(drawn, draw_people(black, [without], colours="rainbow"))
+    assert drawn[20, 20].tolist() == [0, 0, 255] and drawn[80, 80].tolist() == [255, 0, 0]
+    assert not np.array_equal(drawn, draw_people(black, [without], colours="side"))
+    for more in ({"left_right": [["a", "c"]]}, {"colours": {"a": "#ffff00"}}):
+        other = Person(position, 0.5, skeleton_from_table(table | more))
+        assert np.array_equal(draw_people(black, [other]), draw_people(black, [other], colours="side"))
+
+
 def test_an_unknown_style_or_colour_scheme_is_refused(person):
     image = np.zeros((10, 10, 3), np.uint8)
     with pytest.raises(ValueError, match="style must be one of standard, openpose, not 'coco'"):
