@@ -107,6 +107,7 @@ class ToolParser(argparse.ArgumentParser):
         defaults: dict[str, Any] = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
         super().__init__(**defaults | options)
         self._actions_of_tool: Mapping[str, ToolParser] = {}
+        self._words: Sequence[str] = ()
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
         action = super().add_argument(*names, **options)
@@ -121,6 +122,7 @@ class ToolParser(argparse.ArgumentParser):
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
+        self._words = words
         self._refuse_unknown_flag(words)
         args = self.parse_args(words)
         for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
@@ -146,9 +148,19 @@ class ToolParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         _, _, rest = message.partition("unrecognized arguments: ")
-        if rest and (remedy := describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS])):
+        remedy = describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS]) if rest else ""
+        if remedy := remedy or _remedy_for_missing_flags(message, self._words):
             message += f"; {remedy}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
+
+
+def _remedy_for_missing_flags(message: str, words: Sequence[str]) -> str:
+    """What to write where the message of a parser lists flags that must be given; empty if that is not known."""
+    _, _, missing = message.partition("arguments are required: ")
+    file = next((word for word in words if word.endswith((".pth", ".onnx"))), "")
+    if file and "--checkpoint" in missing:
+        return f"write --checkpoint {file}"
+    return "of a data.yaml, posenet annotations import makes these" if "--annotations" in missing else ""
 
 
 def _flags_in_help(parser: argparse.ArgumentParser) -> list[str]:
