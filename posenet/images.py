@@ -152,6 +152,11 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
             counts += [pluralize(folders, "folder")] if folders else []
             _log.warning("left out of folder %s: %s", item, ", ".join(counts))
         if not files:
+            if not recursive and (deeper := next(_search_folder(path, suffixes, True, Counter()), None)):
+                raise DataError(
+                    f"no images in folder {item}, only in its subfolders, such as {deeper.parent}; name that one, or "
+                    "let predict search all of them with --recursive"
+                )
             raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files
     if not glob.has_magic(item):

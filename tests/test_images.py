@@ -114,6 +114,12 @@ def test_an_input_without_images_is_an_error(tmp_path: Path, item: str, message:
         find_images([str(tmp_path / item)])
 
 
+def test_a_folder_with_images_in_its_subfolders_alone_names_one(tmp_path: Path) -> None:
+    touch(tmp_path / "set" / "images" / "new", "1.png")
+    with pytest.raises(DataError, match="only in its subfolders, such as .*set/images/new; name that one, .*--recurs"):
+        find_images([str(tmp_path / "set")])
+
+
 def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "a.jpg", "b.HEIC", "c.avif", "._a.jpg", "._b.heic", ".DS_Store", "d.raw", "e.RAW", "notes")
     assert [path.name for path in find_images([tmp_path])] == ["a.jpg", "b.HEIC", "c.avif"]

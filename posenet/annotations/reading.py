@@ -82,7 +82,8 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
     """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given,
     each once.
 
-    ``DataError`` if it cannot be read or has an error, has no images, only people without keypoints, or lacks an image.
+    ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
+    keypoints alone.
     """
     file = AnnotationFile.read(path, skeleton, required=["images"])
     names_keypoints = any(category.keypoints != () for category in file.parsed_categories)
@@ -96,7 +97,7 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
             raise DataError("no image ids are given; give some, or none for all images")
         images = [image_of_id[image_id] for image_id in dict.fromkeys(image_ids)]
     if not images:
-        raise DataError(f"{path} lists no images; use person_keypoints_*.json")
+        raise DataError(f"{path} lists no images; give a file with images and annotations")
     used = np.flatnonzero(file.category_is_used).tolist() or list(range(len(file.categories)))
     if not used:
         return Split(images, 1, [], frozenset([1]))
@@ -105,7 +106,11 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
     used = used if names_keypoints else [chosen]
     is_person = np.isin(file.category_rows, used)
     if is_person.any() and not file.has_keypoints.any():
-        raise DataError(f"{path} contains people without keypoints; use person_keypoints_*.json")
+        if any(entry.get("keypoints") for entry in file.annotations):
+            refuse_errors(file, ["no-keypoints"])
+        raise DataError(
+            f"{path} has annotations without keypoints; give a file that has them, of COCO person_keypoints_*.json"
+        )
     people = [
         {
             "image_id": file.annotations[row]["image_id"],

@@ -25,6 +25,7 @@ from posenet.annotations.coco import (
     Mask,
     list_image_files,
     read_document,
+    select_rows,
     select_sections,
     write_output,
 )
@@ -34,6 +35,7 @@ from posenet.files import check_outputs, is_standard_output
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
+from posenet.skeleton.skeleton import SHOWN_NAMES, compare_names
 
 FEW = 0.01
 """Share of the annotations that may have a problem with which a file is still read."""
@@ -53,8 +55,6 @@ MIN_REACHING = 50
 """At least this many people are needed to report that none has."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
-SHOWN_NAMES = 3
-"""Number of names of keypoints in the text of a finding."""
 SHOWN_CHARACTERS = 1000
 """Length of these places, at most."""
 BOX_MARGIN = 1.5
@@ -209,7 +209,8 @@ def describe_errors(
     if not is_repaired and any(code in errors for code in repairable(findings)):
         remedy += ", after posenet annotations fix has repaired what it can"
     if not is_dropped and can_drop(findings):
-        remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
+        flags = "--drop --overwrite" if is_repaired else "--drop"
+        remedy += f"; posenet annotations fix {flags} leaves out single entries that cannot be repaired"
     return f"{path} has {found} ({', '.join(errors)}); {remedy}"
 
 
@@ -340,11 +341,25 @@ def _no_keypoints(file: AnnotationFile) -> list[object]:
 
 
 def _no_such_keypoints(file: AnnotationFile) -> list[str]:
-    if file.skeleton is None or file.category_is_used.any():
+    """What is expected and found; empty also if the names are almost those of the skeleton."""
+    if file.skeleton is None or file.category_is_used.any() or _almost_these_keypoints(file):
         return []
     others = [category.keypoints for category in file.parsed_categories if category.keypoints]
     found = _first_names(others[0]) if others else "none"
     return [f"expected {_first_names(file.skeleton.file_names)}, found {found}"]
+
+
+def _almost_these_keypoints(file: AnnotationFile) -> list[str]:
+    """How the first category that has most names of the skeleton, in any spelling and order, differs from it."""
+    if file.skeleton is None or file.category_is_used.any():
+        return []
+    expected = file.skeleton.file_names
+    for category in file.parsed_categories:
+        names = category.keypoints or ()
+        common = set(map(str.casefold, names)) & set(map(str.casefold, expected))
+        if 2 * len(common) > max(len(names), len(expected)):
+            return [f"it has {compare_names(names, expected)}"]
+    return []
 
 
 def _first_names(names: Sequence[str]) -> str:
@@ -369,7 +384,8 @@ def _keypoints_named_twice(file: AnnotationFile) -> Mask:
 
 def _in_another_category(file: AnnotationFile) -> Mask:
     has_keypoints = np.array(["keypoints" in entry for entry in file.annotations], bool)
-    return (file.category_rows >= 0) & ~file.is_used & has_keypoints
+    lists_some = select_rows(file.category_has_keypoints, file.category_rows, False)
+    return (file.category_rows >= 0) & ~lists_some & has_keypoints
 
 
 def _wrong_crowd_flag(file: AnnotationFile) -> Mask:
@@ -589,7 +605,11 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "no-keypoints", "no category has keypoints",
          'give the category "keypoints": names in the order of the annotations', _no_keypoints),
     Rule("error", "no-such-keypoints", "no category has the keypoints of the skeleton",
-         "use the skeleton of these annotations, which posenet annotations skeleton drafts", _no_such_keypoints),
+         "give annotations with these keypoints, or use the skeleton of this file, which posenet annotations skeleton "
+         "drafts", _no_such_keypoints),
+    Rule("error", "no-such-keypoints", "no category has exactly the keypoints of the skeleton",
+         "write them into the category as the skeleton has them, and the numbers of its annotations in the same order, "
+         "0, 0, 0 for a keypoint that is missing", _almost_these_keypoints),
     Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
          _keypoints_named_twice, "categories"),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",

@@ -79,7 +79,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 def require_checkpoint_file(path: Path) -> None:
     """Raise ``CheckpointError`` unless a path is that of a file."""
     if path.is_dir():
-        raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as last.pth")
+        name = "best.pth" if (path / "best.pth").exists() else "last.pth"
+        raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as {path / name}")
     if not path.is_file():
         raise CheckpointError(f"checkpoint {path} is not a file; check the path")
 

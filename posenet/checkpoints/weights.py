@@ -20,7 +20,7 @@ from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
 from posenet.settings import Config, ModelConfig, config_from_dict, config_to_dict
-from posenet.skeleton import COCO
+from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN
 
 MIN_LOADED_SHARE = 0.5
@@ -99,11 +99,15 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
     defaults, with the size of network that its weights have.
 
     Raises:
-        CheckpointError: the file is unreadable, or its weights do not all fit or are not usable.
+        CheckpointError: the file is unreadable, its weights do not all fit or are not usable, or it has a skeleton with
+            other names or in another order.
     """
     path = find_weights(path)
     state = read_checkpoint(path)
-    config = config or _config_of(state, path)
+    if config is None:
+        config = _config_of(state, path)
+    elif stored := config_of_checkpoint(state, path):
+        require_same_channels(config.model.skeleton, stored.model.skeleton, path)
     weights = require_fitting_weights(config, state, path)
     model = PoseNet.from_config(config)
     model.load_state_dict(weights)
@@ -121,6 +125,18 @@ def _config_of(state: Mapping[str, Any], path: Path) -> Config:
     if config is not None:
         return config
     return dataclasses.replace(Config(), model=_infer_network_size(ModelConfig(), extract_weights(state, path), path))
+
+
+def require_same_channels(skeleton: Skeleton, stored: Skeleton, path: str | Path) -> None:
+    """Raise ``CheckpointError`` unless a skeleton gives the maps of a network the meaning that its checkpoint states.
+
+    As many maps under other names would be a wrong answer that nobody notices.
+    """
+    if difference := skeleton.different_channels(stored):
+        raise CheckpointError(
+            f"{path} was trained for another skeleton than the one that is given, which has {difference}; leave out "
+            "--config and model.skeleton, since the checkpoint has its own"
+        )
 
 
 def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--annotations",
         required=True,
         metavar="JSON",
-        help="person_keypoints_*.json, or image_info_*.json for predictions without metrics",
+        help="COCO keypoint file, or image_info_*.json for predictions without metrics",
     )
     parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
     parser.add_argument(
@@ -103,6 +103,8 @@ def _report(
     print_message(evaluation.table(), file=messages)
     print_message(f"\nmean OKS of each keypoint, 0 in {predictor.skeleton.people} not found:", file=messages)
     print_message(evaluation.keypoint_table(), file=messages)
+    if advice := evaluation.advise_on_min_score():
+        print_message(f"\n{advice}", file=messages)
     if args.report:
         name = Path(args.checkpoint).name
         diagnosis = diagnose(

@@ -124,6 +124,7 @@ class ToolParser(argparse.ArgumentParser):
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
         self._words = words
         self._refuse_unknown_flag(words)
+        self._words = words
         args = self.parse_args(words)
         for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
             remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
@@ -151,6 +152,9 @@ class ToolParser(argparse.ArgumentParser):
         remedy = describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS]) if rest else ""
         if remedy := remedy or _remedy_for_missing_flags(message, self._words):
             message += f"; {remedy}"
+        first = next(iter(self._words), "")
+        if "required: --checkpoint" in message and first.endswith((".pth", ".pt", ".onnx")):
+            message += f"; --checkpoint goes before {first}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 

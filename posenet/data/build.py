@@ -61,7 +61,7 @@ from posenet.images import (
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
-from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 from posenet.threads import map_in_threads
 
@@ -158,7 +158,7 @@ def build_store(
     workers: int | None = None,
     max_unreadable: float = MAX_UNREADABLE,
     overwrite: bool = False,
-    skeleton: Skeleton = COCO,
+    skeleton: Skeleton | str | Path = COCO,
     exif_frame: ExifFrame = DataConfig.exif_frame,
     max_side: int = 0,
     background: bool = False,
@@ -177,6 +177,7 @@ def build_store(
             proportions than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete. Images that it contains are not checked
             again, nor made smaller again.
+        skeleton: that of the annotations, or the path of its file.
         exif_frame: see ``posenet.images.find_annotated_frame``.
         max_side: images with a longer side than this many pixels are stored smaller, with their annotations: as JPEG of
             the quality ``JPEG_QUALITY``, in the frame of the annotations. 0 stores all images as they are.
@@ -186,6 +187,7 @@ def build_store(
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
     """
     start = time.perf_counter()
+    skeleton = load_skeleton(skeleton)
     if max_side < 0:
         raise DataError(
             f"max_side is {max_side}; give the longest side in pixels, or 0 to store all images as they are"

@@ -25,7 +25,8 @@ def select_device(name: str) -> torch.device:
     try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
-        raise _unusable(name, error) from error
+        # Kilobytes of backend names may follow the first sentence.
+        raise _unusable(name, first_sentence(error)) from error
     make_current(device)
     return device
 
@@ -35,13 +36,12 @@ def parse_device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise _unusable(name, error) from error
+        raise _unusable(name, "PyTorch knows cpu, cuda, cuda:1, mps and others, not this name") from error
 
 
-def _unusable(name: str, error: Exception) -> ConfigError:
-    hint = f", or cuda:{name} for a GPU" if name.isdecimal() else ""
-    # Kilobytes of backend names may follow the first sentence.
-    return ConfigError(f"device {name!r} cannot be used here ({first_sentence(error)}); try the device cpu{hint}")
+def _unusable(name: str, reason: str) -> ConfigError:
+    hint = f", or cuda:{name} for a GPU" if name.isdecimal() else ", or cuda for a GPU" if name == "gpu" else ""
+    return ConfigError(f"device {name!r} cannot be used here ({reason}); try the device cpu{hint}")
 
 
 def make_current(device: torch.device) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import Split, read_split
+from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
 from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
@@ -23,7 +24,7 @@ from posenet.diagnosis.results_file import parse_results, read_results
 from posenet.diagnosis.slices import Attributes, Slice, measure_slices
 from posenet.errors import DataError
 from posenet.progress_bar import progress_bar
-from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton import Skeleton, load_skeleton
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +142,7 @@ def diagnose(
     annotations: str | Path,
     results: str | Path | Sequence[Mapping[str, Any]],
     *,
-    skeleton: Skeleton = COCO,
+    skeleton: Skeleton | str | Path | None = None,
     image_ids: Collection[int] | None = None,
     name: str | None = None,
     progress: bool = True,
@@ -171,13 +172,14 @@ def diagnose(
     Args:
         annotations: COCO keypoint JSON.
         results: COCO results file, or its content; of any network.
-        skeleton: of both files.
+        skeleton: of both files, or the path of its file; None is COCO's, or one drafted from other annotations.
         image_ids: restricts the images of the annotation file.
         name: how the report calls the results; by default, the name of the file.
 
     Raises:
         DataError: a file cannot be used, or has other keypoints than the skeleton; the annotations contain no people.
     """
+    skeleton = skeleton_of(annotations) if skeleton is None else load_skeleton(skeleton)
     split = read_split(annotations, image_ids, skeleton)
     require_people(split, annotations)
     if isinstance(results, (str, Path)):

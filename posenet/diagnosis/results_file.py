@@ -63,14 +63,15 @@ def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) ->
     image_id: Any = entry.get("image_id")
     if not _is_whole(image_id) or abs(image_id) >= 2**63:
         raise DataError(
-            f"{place} has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}"
+            f"{place} has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}, such as "
+            "posenet evaluate --output writes (predict names images by their paths)"
         )
     category = entry.get("category_id")
     if not _is_whole(category) or category not in split.categories:
         expected = " or ".join(map(str, sorted(split.categories)))
         raise DataError(
             f"{place} has category_id {truncate_for_message(category)}, but the annotated people have {expected}; "
-            "correct the results, or leave out those of other categories"
+            "correct the results, or leave out those of other categories (posenet evaluate --output writes this id)"
         )
     keypoints = entry.get("keypoints")
     if not isinstance(keypoints, list):

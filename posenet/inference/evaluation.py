@@ -34,6 +34,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.oks import keypoint_similarity
+from posenet.visualization.drawing import MIN_SCORE, round_min_score
 
 if TYPE_CHECKING:
     from pycocotools.cocoeval import COCOeval
@@ -70,6 +71,8 @@ class Evaluation:
     keypoints: dict[str, float] = field(default_factory=dict)
     """For every keypoint of the annotation file, its mean similarity, 0-1, over all people in whom it is labelled.
     Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5."""
+    min_score: float = MIN_SCORE
+    """``MIN_SCORE``, or a lower ``min_score`` for predictions where that is better: with the best F1 at OKS 0.5."""
     precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
     """(10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size."""
     results: Sequence[CocoResult] = field(default=(), compare=False, repr=False)
@@ -78,6 +81,15 @@ class Evaluation:
     def table(self) -> str:
         """The metrics as two lines, names above values."""
         return _format_table(self.metrics, 7)
+
+    def advise_on_min_score(self) -> str:
+        """What to say if ``MIN_SCORE`` leaves out too many people; empty otherwise."""
+        if self.min_score == MIN_SCORE:
+            return ""
+        return (
+            f"Scores are low: --min-score {self.min_score:g} gives the best balance of found and wrong ones on these "
+            f"images; the default, {MIN_SCORE:g}, leaves out more"
+        )
 
     def keypoint_table(self) -> str:
         """The similarities of the keypoints as two lines, or as one line each if two lines would be too wide."""
@@ -297,8 +309,27 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
         metrics=dict(zip(METRICS, evaluation.stats.tolist())),
         images=len(split.images),
         keypoints=dict(zip(skeleton.file_keypoints, _keypoint_similarities(evaluation).tolist())),
+        min_score=_choose_min_score(evaluation),
         precision=evaluation.eval["precision"][:, :, 0, 0, 0],
     )
+
+
+def _choose_min_score(evaluation: COCOeval) -> float:
+    """See ``Evaluation.min_score``."""
+    any_size = evaluation.params.areaRng[0]
+    found: list[tuple[float, bool]] = []  # scores, and whether there is such a person
+    num_people = 0
+    for image in evaluation.evalImgs:
+        if image is not None and image["aRng"] == any_size:
+            num_people += len(image["gtIgnore"]) - int(np.sum(image["gtIgnore"]))
+            rows = zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
+            found += [(score, match > 0) for score, match, ignored in rows if not ignored]
+    found.sort(reverse=True)
+    num_right = np.cumsum([is_right for _, is_right in found])
+    if not len(found) or not num_right[-1]:
+        return MIN_SCORE
+    f1 = 2 * num_right / (np.arange(1, len(found) + 1) + num_people)
+    return min(round_min_score(found[int(f1.argmax())][0]), MIN_SCORE)
 
 
 def _keypoint_similarities(evaluation: COCOeval) -> np.ndarray:

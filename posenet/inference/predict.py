@@ -122,6 +122,8 @@ def predict(
         ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
         summary = summary.merge(ranks.gather_objects(summary))
         ranks.run_on_main(lambda: _complete(run, summary))
+        if ranks.is_main and (advice := summary.advise_on_min_score(run.predictor.min_score)):
+            _log.warning("%s", advice)
         if summary.has_frames:
             # After an interruption, several processes leave the people in their journals.
             are_joined = ranks.world_size == 1 or not summary.is_interrupted

@@ -26,7 +26,8 @@ from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import INPUT_MULTIPLE, Config, ExifFrame, InferenceConfig, TrackingConfig
-from posenet.skeleton import Skeleton
+from posenet.settings.heights import advise_on_height
+from posenet.skeleton import Skeleton, load_skeleton
 from posenet.visualization.drawing import MIN_SCORE
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Predictor:
         settings: ``inference`` section of the configuration; None is that of ``config``.
         config: replaces the configuration in a checkpoint; an exported file has its own. For a module or a function,
             None is the defaults.
-        skeleton: meaning of the channels; None is that of the configuration.
+        skeleton: meaning of the channels, or the path of a skeleton file; None is that of the configuration.
         device: auto, cpu, cuda, cuda:1, mps and so on. For a module, "auto" is the device of its weights.
         amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device. None is "auto"
             for a file and "off" for a module; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
@@ -81,7 +82,7 @@ class Predictor:
         settings: InferenceConfig | None = None,
         *,
         config: Config | None = None,
-        skeleton: Skeleton | None = None,
+        skeleton: Skeleton | str | Path | None = None,
         device: torch.device | str | None = "auto",
         amp: Amp | Literal["auto"] | None = None,
         backend: BackendName | None = None,
@@ -105,7 +106,14 @@ class Predictor:
             self.network = _network_in_memory(network, device, amp, backend)
         config = config or Config()
         self.settings = override_settings(settings or config.inference, overrides)
-        self.skeleton = skeleton or config.model.skeleton
+        self.skeleton = config.model.skeleton if skeleton is None else load_skeleton(skeleton)
+        if self._file is not None and (difference := self.skeleton.different_channels(config.model.skeleton)):
+            raise ConfigError(
+                f"{network} is for another skeleton than the one that is given, which has {difference}; leave it out"
+            )
+        # Only the checkpoint of a run says how the network was trained.
+        if config.data.train and (advice := advise_on_height(dataclasses.replace(config, inference=self.settings))):
+            _log.warning("%s: %s", network, advice)
         self.min_score = min_score
         self.exif_frame = exif_frame or config.data.exif_frame
         self.keep_maps = keep_maps
@@ -231,7 +239,8 @@ class Predictor:
             kept = [person for person in people if person.score >= self.min_score]
             rows, columns = letterbox.image_cells
             kept_maps = maps[:, :rows, :columns] if self.keep_maps else None
-            results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps))
+            best_score = people[0].score if people else 0.0
+            results.append(Result(frame, letterbox.map_back(kept, frame.size), self.skeleton, kept_maps, best_score))
         return results
 
     def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
@@ -335,7 +344,10 @@ def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> I
         if "scales" in changes:
             changes["scales"] = tuple(changes["scales"])  # flags are lists
         changed = dataclasses.replace(settings, **changes)
-    except (ValueError, TypeError) as error:  # a TypeError is a text instead of a number, for example
+    except TypeError as error:  # a text instead of a number, for example
+        defaults = {name: getattr(InferenceConfig(), name) for name in overrides}
+        raise ConfigError(f"inference settings {overrides} have values of other types than {defaults}") from error
+    except ValueError as error:
         raise ConfigError(f"inference settings {overrides}: {error}") from error
     if "height" in overrides and changed.height > changed.max_height:
         raise ConfigError(

@@ -35,6 +35,8 @@ class Result(Sequence[Person]):
     """Meaning of the keypoints."""
     maps: np.ndarray | None = None
     """(C, h, w) float32 maps of the network without padding; None unless the predictor keeps them."""
+    best_score: float = 0.0
+    """Highest score in the image, also if it is below ``min_score``; 0 if there is nothing like a person."""
 
     @overload
     def __getitem__(self, index: int) -> Person: ...
@@ -123,12 +125,16 @@ class Result(Sequence[Person]):
         """Write the drawing of ``plot`` to an image file, which is replaced if it exists.
 
         Raises:
-            DataError: the file is the image itself, or its format cannot be written.
+            DataError: the file is the image itself, or it or its format cannot be written.
         """
         source = self.frame.source.path
         if source is not None and os.path.exists(path) and os.path.samefile(path, source):
             raise DataError(f"{path} is the image that the people were found in; choose another name for the drawing")
-        write_image(Path(path), self.plot(**options))
+        drawing = self.plot(**options)
+        try:
+            write_image(Path(path), drawing)
+        except OSError as error:
+            raise DataError(f"cannot write {path}: {error.strerror or error}; choose another name") from error
 
     def show(self, **options: Any) -> None:
         """Open the drawing of ``plot`` in the system's image viewer, or in the notebook where there is none.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import chain
@@ -15,6 +15,8 @@ import numpy as np
 
 PERSON = "person"
 """The category of COCO's people, whose plural messages know."""
+SHOWN_NAMES = 3
+"""Number of names that a message lists."""
 SHORT_NAMES = {
     "Rsho": "right_shoulder", "Relb": "right_elbow", "Rwri": "right_wrist", "Rhip": "right_hip", "Rkne": "right_knee",
     "Rank": "right_ankle", "Reye": "right_eye", "Rear": "right_ear",
@@ -197,6 +199,11 @@ class Skeleton:
         names = ("keypoints", "parts", "left_right", "derived", "file_keypoints")
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
+    def different_channels(self, other: Skeleton) -> str:
+        """How the keypoints, or else the body parts, differ from those of another skeleton; see ``compare_names``."""
+        parts, other_parts = (list(map("-".join, skeleton.parts)) for skeleton in (self, other))
+        return compare_names(self.keypoints, other.keypoints) or compare_names(parts, other_parts)
+
     def index(self, name: str) -> int:
         """The channel of a keypoint among ``keypoints``; ``ValueError`` if there is none with this name."""
         for known in (name, SHORT_NAMES.get(name)):
@@ -260,6 +267,29 @@ def noun_of(number: int, category: str, adjective: str = "") -> str:
     noun = "person" if number == 1 else "people"
     words = ["x", adjective, category] if category != PERSON else [adjective, noun]
     return " ".join(filter(None, words))
+
+
+def compare_names(names: Sequence[str], expected: Sequence[str]) -> str:
+    """What a list has that differs from the expected names, for messages; empty if both are the same."""
+    if tuple(names) == tuple(expected):
+        return ""
+    if Counter(names) == Counter(expected):
+        rows = enumerate(zip(names, expected), 1)
+        number, name, other = next((number, a, b) for number, (a, b) in rows if a != b)
+        return f"the same {len(names)} names in another order: number {number} is {name!r}, not {other!r}"
+    others = [name for name in names if name not in expected]
+    missing = [name for name in expected if name not in names]
+    if len(others) == len(missing):
+        return _listed([f"{name!r} instead of {other!r}" for name, other in zip(others, missing)]) or "a name twice"
+    texts = [f"no {_listed(list(map(repr, missing)))}"] if missing else []
+    texts += [f"also {_listed(list(map(repr, others)))}"] if others else []
+    return " and ".join(texts)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """The first of some texts, and how many more there are."""
+    more = len(texts) - SHOWN_NAMES
+    return ", ".join(texts[:SHOWN_NAMES]) + (f" (+{more} more)" if more > 0 else "")
 
 
 def twins(left_right: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -26,8 +26,13 @@ _TABLES = ("derived", "sigmas", "layout", "colours")
 _KEYS = ("category", *_NAMES, *_PAIRS, *_TABLES)
 
 
-def load_skeleton(path: str | Path) -> Skeleton:
-    """Read a skeleton file, or return the built-in skeleton for "coco"; ``ConfigError`` if the file is not valid."""
+def load_skeleton(path: Skeleton | str | Path) -> Skeleton:
+    """Read a skeleton file; the built-in skeleton for "coco", and a skeleton as it is.
+
+    ``ConfigError`` if the file is not valid.
+    """
+    if isinstance(path, Skeleton):
+        return path
     if str(path) == BUILT_IN:
         return COCO
     table = read_toml(path, "skeleton", f"give a TOML file, such as posenet annotations skeleton writes, or {BUILT_IN}")

@@ -191,14 +191,20 @@ def prepare(
             if is_started and not is_same:
                 _log.warning("The data have changed since the run in %s began: it goes on with the new ones", folder)
             state.unlink(missing_ok=True)
-            for part, path, words in zip(given, usable, (repaired, repaired_val)):
+            for path in usable:
                 path.unlink(missing_ok=True)
-                if part is not None:
-                    _check(part, path, load_skeleton(skeleton) if is_drafted else None, exif_frame, words)
+            _check(train, usable[0], load_skeleton(skeleton) if is_drafted else None, exif_frame, repaired)
         train = _usable(train, usable[0])
-        val_part = None if val_part is None else _usable(val_part, usable[1])
         if not is_drafted:
             _draft(train, skeleton)
+        if is_new and val_part is not None:
+            try:
+                _check(val_part, usable[1], load_skeleton(skeleton), exif_frame, repaired_val)
+            except DataError:
+                if not is_drafted:
+                    skeleton.unlink()  # the names may be corrected in either file
+                raise
+        val_part = None if val_part is None else _usable(val_part, usable[1])
         digest = _checksum(given, skeleton, exif_frame)
         if val_part is None:
             if train_file.suffix.lower() in YAML_SUFFIXES and names_split(train_file, "val"):
@@ -568,12 +574,16 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
     if evaluation.images < FEW_IMAGES:
         _log.warning("An AP on %s depends on chance; give %d or more for validation (--val)", count, FEW_IMAGES)
+    if advice := evaluation.advise_on_min_score():
+        _log.info("%s", advice)
     if ap < LOW_AP:
         _log.warning("Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting")
     sheet = data.folder / DRAWINGS_FOLDER / f"epoch_{read_checkpoint(best)['progress']['epoch']:04d}.jpg"
     if sheet.exists():  # of the epoch after which the checkpoint was saved
         _log.info("Annotations beside what was found: %s", sheet)
-    _log.info("Next: %s", _command("predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"))
+    words = ["predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
+    words += ["--min-score", f"{evaluation.min_score:g}"] if advice else []
+    _log.info("Next: %s", _command(*words))
     return evaluation.metrics
 
 

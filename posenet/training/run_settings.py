@@ -17,12 +17,10 @@ from posenet.data.store import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config, OptimConfig, load_config
 from posenet.settings.experiments import shipped_experiment
-from posenet.settings.sections import INPUT_MULTIPLE, MAX_SIDE
+from posenet.settings.heights import nearest_height
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""
-USUAL_HEIGHTS = 0.6, 1.6
-"""Smallest and largest height for prediction, as multiples of the height in training, that need no advice."""
 
 
 def check_before_start(
@@ -138,29 +136,6 @@ def with_folder(config: Config, folder: Path) -> Config:
     return dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, path=str(folder)))
 
 
-def advise_on_height(config: Config) -> str:
-    """What to say where people are predicted much larger or smaller than they were trained; empty elsewhere.
-
-    The network finds nobody then, and the AP, the best checkpoint and the drawings follow from that.
-    """
-    inference, (train_height, _) = config.inference, config.train.size
-    scale = min(inference.scales, key=lambda scale: abs(scale - 1))
-    height = inference.height * scale
-    if USUAL_HEIGHTS[0] <= height / train_height <= USUAL_HEIGHTS[1]:
-        return ""
-    remedy = _multiple(train_height / scale)
-    return (
-        f"training has images of height {train_height} (train.input_size), but the AP, the best checkpoint and "
-        f"predictions use {height:g} (inference.height), where people have another size; --set "
-        f"inference.height={remedy} makes them agree"
-    )
-
-
 def height_in_ratio(before: Config, after: Config) -> int:
     """The height for prediction that is to another training input as it was to the one before, as a multiple of 64."""
-    return _multiple(before.inference.height * after.train.size[0] / before.train.size[0])
-
-
-def _multiple(height: float) -> int:
-    """The allowed height that is nearest to another one and fits the network without padding."""
-    return min(max(round(height / INPUT_MULTIPLE), 1) * INPUT_MULTIPLE, MAX_SIDE)
+    return nearest_height(before.inference.height * after.train.size[0] / before.train.size[0])

@@ -138,21 +138,23 @@ class CocoValidation:
             DataError, OtherRankError: an image cannot be read, here or on another rank.
             StopRequested: ``stop_requested``, which is called before every image, returned true on any rank.
         """
-        drawings: list[np.ndarray] = []
-        results = self.runtime.run_on_all(lambda: self._predict(stop_requested, drawings))
+        drawn: list[AnnotatedResult] = []
+        results = self.runtime.run_on_all(lambda: self._predict(stop_requested, drawn))
         rank_results = self.runtime.gather_objects(results)
         if None in rank_results:
             raise StopRequested
-        scores = None
+        scores = sheet = None
         if self.runtime.is_main:
             all_results = list(itertools.chain.from_iterable(rank_results))
-            scores = compute_coco_metrics(all_results, self.split, self.predictor.skeleton).metrics
-        sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
+            evaluation = compute_coco_metrics(all_results, self.split, self.predictor.skeleton)
+            scores = evaluation.metrics
+            drawings = [tile for item in drawn for tile in self._draw(item, evaluation.min_score)]
+            sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
 
     @errors_of_data()
-    def _predict(self, stop_requested: Callable[[], bool], drawings: list[np.ndarray]) -> list[dict[str, Any]] | None:
-        """Predict this rank's share of the images, and append tiles of the images to draw to ``drawings``.
+    def _predict(self, stop_requested: Callable[[], bool], drawn: list[AnnotatedResult]) -> list[dict[str, Any]] | None:
+        """Predict this rank's share of the images, and append those to draw to ``drawn``.
 
         None if a stop is requested meanwhile.
         """
@@ -167,7 +169,7 @@ class CocoValidation:
                 results += item.to_coco(self.split.category)
                 readings.append(item.reading)
                 if index in self.drawn_indices:
-                    drawings.extend(self._draw(item))
+                    drawn.append(item)
                 bar.update()
         if stop_requested():
             return None
@@ -176,15 +178,16 @@ class CocoValidation:
         self.has_logged_frames = True
         return results
 
-    def _draw(self, item: AnnotatedResult) -> list[np.ndarray]:
-        """Two tiles of one image: the annotated people and the predicted ones."""
+    def _draw(self, item: AnnotatedResult, min_score: float) -> list[np.ndarray]:
+        """Two tiles of one image: the annotated people, and the predicted ones with at least this score."""
         image = item.result.image
         reading = item.reading
         truth = scale_people(self.truth[item.image.id], reading.annotated_size, reading.size)
-        predicted = [person for person in item.result if person.score >= MIN_SCORE]
+        predicted = [person for person in item.result if person.score >= min_score]
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
         truth_note, predicted_note = (item.result.skeleton.count(len(people)) for people in (truth, predicted))
+        predicted_note += "" if min_score == MIN_SCORE else f", min-score {min_score:g}"
         return [
             label_tile(truth_drawing, item.image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),

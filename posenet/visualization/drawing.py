@@ -129,6 +129,12 @@ def draw_people(
     return drawing.view(Drawing)
 
 
+def round_min_score(score: float) -> float:
+    """A short number at or below a score, as a ``min_score`` that keeps it: a multiple of 0.05, or of 0.01 if low."""
+    steps = 20 if score >= 0.05 else 100
+    return math.floor(score * steps) / steps
+
+
 def person_colour(id: int) -> Colour:
     """The colour of a tracked person."""
     return PALETTE[(id - 1) % len(PALETTE)]

@@ -287,8 +287,12 @@ class TestSplit:
         split = read_split(write(tmp_path, document([1], [person(1, 1), without_keypoints])))
         assert [entry["num_keypoints"] for entry in split.people] == [17, 0]
         assert split.people[1]["keypoints"] == [0] * 51
-        with pytest.raises(DataError, match="contains people without keypoints"):
+        with pytest.raises(DataError, match="annotations without keypoints"):
             read_split(write(tmp_path, document([1], [without_keypoints])))
+        content = document([1], [person(1, 1)])
+        del content["categories"][0]["keypoints"]
+        with pytest.raises(DataError, match='no category has keypoints; give the category "keypoints"'):
+            read_split(write(tmp_path, content))
         with pytest.raises(DataError, match="lists no images"):
             read_split(write(tmp_path, document([], [])))
 

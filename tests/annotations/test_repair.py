@@ -489,7 +489,9 @@ def test_the_tool_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.Captur
     out = tmp_path / "fixed.json"
     assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 2
     captured = capsys.readouterr()
-    assert "nothing to repair" in captured.out and "posenet annotations fix --drop leaves out" in captured.err
+    assert (
+        "nothing to repair" in captured.out and "posenet annotations fix --drop --overwrite leaves out" in captured.err
+    )
     assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--drop"]) == 0
     shown = capsys.readouterr().out
     assert "left out 1: annotations without x, y, visibility for every keypoint of their category: 11\n" in shown

@@ -327,8 +327,25 @@ def test_another_skeleton_is_an_error(codes: Codes) -> None:
     assert codes(lambda content: None, skeleton=COCO) == {
         "other-keypoints": "warning",
         "no-such-keypoints": "error",
-        "no-category": "warning",
     }
+
+
+def test_almost_the_names_of_the_skeleton_are_compared_in_full(codes: Codes, chairs: tuple[Path, Path]) -> None:
+    skeleton = draft_skeleton(chairs[1]).skeleton
+    cases: dict[str, Callable[[list[str]], object]] = {
+        f"the same {len(NAMES)} names in another order: number 8 is {NAMES[8]!r}, not {NAMES[7]!r}": lambda names: (
+            names.insert(7, names.pop(8))
+        ),
+        f"it has {NAMES[6].title()!r} instead of {NAMES[6]!r}": lambda names: names.__setitem__(6, NAMES[6].title()),
+        f"it has no {NAMES[9]!r}": lambda names: names.pop(9),
+        "it has also 'more'": lambda names: names.append("more"),
+    }
+    for text, change in cases.items():
+        content = json.loads(chairs[1].read_text())
+        change(content["categories"][0]["keypoints"])
+        path = write_annotations(chairs[1].with_name("changed.json"), content)
+        [finding] = [one for one in lint_annotations(path, skeleton=skeleton) if one.code == "no-such-keypoints"]
+        assert text in finding.summary and "draft" not in finding.remedy
 
 
 def test_image_files_are_compared_with_the_annotations(tmp_path: Path) -> None:

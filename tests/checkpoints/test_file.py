@@ -47,7 +47,8 @@ def write_foreign_zip(path: Path) -> None:
         (lambda path: torch.save([1, 2, 3], path), "does not contain a dictionary of weights"),
         (lambda path: torch.save({"model": {}}, path), "contains no weights"),
         (lambda path: torch.save({"format": 99}, path), "format 99, newer than this program's 1; update posenet"),
-        (lambda path: path.mkdir(), "is a folder; give a file in it, such as last.pth"),
+        (lambda path: path.mkdir(), "is a folder; give a file in it, such as .*foreign.pth/last.pth"),
+        (lambda path: write_checkpoint(path / "best.pth", {}), "is a folder; .* such as .*foreign.pth/best.pth"),
         (lambda path: None, "is not a file; check the path"),
     ],
 )

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,14 +25,15 @@ from posenet.checkpoints.weights import (
     stored_config,
     strip_wrapper_prefixes,
 )
-from posenet.errors import CheckpointError
+from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
+from posenet.skeleton import COCO
 from posenet.training.resume import FoundCheckpoint, config_of_run
 from posenet.training.teacher import load_teacher
-from tests.helpers.networks import random_network, tiny_network
+from tests.helpers.networks import random_network, tiny_network, write_checkpoint
 
 TINY = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
 
@@ -306,3 +308,26 @@ def test_tensors_that_share_their_values_cannot_make_a_small_file_a_large_networ
     torch.save({"model": weights, "config": config_to_dict(TINY)}, path)
     with pytest.raises(CheckpointError, match="small.pth has tensors that share their values"):
         load_model(path)
+
+
+@pytest.mark.parametrize(
+    "change, difference",
+    [
+        ({"keypoints": COCO.keypoints[::-1]}, "the same 18 names in another order: number 1 is 'left_ear', not 'nose'"),
+        ({"parts": COCO.parts[::-1]}, "the same 30 names in another order: number 1 is "),
+    ],
+)
+def test_maps_get_no_other_meaning_than_that_in_the_checkpoint(
+    tmp_path: Path, change: dict[str, Any], difference: str
+) -> None:
+    path = write_checkpoint(tmp_path / "a.pth")
+    stored = stored_config(path)
+    skeleton = dataclasses.replace(COCO, **change)
+    other = dataclasses.replace(stored, model=dataclasses.replace(stored.model, skeleton=skeleton))
+    with pytest.raises(CheckpointError, match=f"the one that is given, which has {difference}.*leave out"):
+        load_model(path, other)
+    with pytest.raises(ConfigError, match=f"the one that is given, which has {difference}"):
+        Predictor(path, skeleton=skeleton)
+    looks = dataclasses.replace(COCO, drawn=COCO.drawn[:3], sigmas=(0.1,) * len(COCO.sigmas))
+    assert Predictor(path, skeleton=looks).skeleton == looks
+    assert load_model(path, dataclasses.replace(other, model=dataclasses.replace(other.model, skeleton=looks)))

@@ -315,6 +315,7 @@ def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None], er
             "are required: --images, --annotations; of a data.yaml, posenet annotations import makes these; see",
         ),
         (["--nonsense"], "unknown flag --nonsense; see posenet --help"),
+        (["export-onnx", "best.pth"], "--checkpoint/--weights, --output; --checkpoint goes before best.pth; see"),
         (["train", "--batch-sice", "3"], "unknown flag --batch-sice; did you mean --batch-size?; see posenet train --"),
     ],
 )

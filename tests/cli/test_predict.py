@@ -273,6 +273,8 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
         (["nowhere.jpg", "--output", "out"], "no such file"),
         (["*.xyz", "--output", "out"], "no file matches"),
         (["bare", "--output", "out"], "no images in folder"),
+        (["best.pth", "--output", "out"], "best.pth is a file of weights, which --checkpoint names; give images"),
+        (["data.yaml", "--output", "out"], "data.yaml is a file of annotations, which posenet train takes"),
         (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
         (["photos/a.png", "--output", "out.png"], "output out.png would be a folder"),
         (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder"),
@@ -301,6 +303,8 @@ def test_bad_input_is_one_line_and_status_2(
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     Path("bare").mkdir()
+    for name in ("best.pth", "data.yaml"):
+        Path(name).touch()
     assert predict(*words) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error and "Traceback" not in error

@@ -29,6 +29,8 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
 from posenet.data.store import NO_PERSON, Record, Store
 from posenet.errors import DataError
+from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_to_toml
 from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,
@@ -137,6 +139,13 @@ class TestContent:
         for workers in (1, 3):
             build(coco, tmp_path / f"{workers}.h5", workers=workers)
         assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "3.h5").read_bytes()
+
+    def test_a_skeleton_may_be_the_path_of_its_file(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
+        file = tmp_path / "mine.toml"
+        file.write_text(skeleton_to_toml(COCO))
+        for name, skeleton in (("a.h5", COCO), ("b.h5", file), ("c.h5", "coco")):
+            build(coco, tmp_path / name, skeleton=skeleton)
+            assert (tmp_path / name).read_bytes() == (tmp_path / "a.h5").read_bytes()
 
     def test_images_can_be_selected_by_id_and_limit(self, tmp_path: Path) -> None:
         coco = write_coco(tmp_path, (4, 3, 2, 1))

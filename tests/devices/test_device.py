@@ -42,8 +42,11 @@ def test_an_unusable_device_is_named_in_one_short_line(name: str) -> None:
 
 
 def test_the_number_of_a_gpu_is_answered_with_its_name() -> None:
-    with pytest.raises(ConfigError, match="device '1' cannot be used here .*; try the device cpu, or cuda:1 for a GPU"):
-        select_device("1")
+    for name, answer in (("1", "cuda:1"), ("gpu", "cuda")):
+        with pytest.raises(ConfigError) as caught:
+            select_device(name)
+        assert str(caught.value).startswith(f"device {name!r} cannot be used here (PyTorch knows cpu, cuda, ")
+        assert str(caught.value).endswith(f"; try the device cpu, or {answer} for a GPU")
 
 
 def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from posenet.diagnosis.keypoint_errors import UNLABELLED
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_to_toml
 from tests.helpers.coco_results import (
     InjectedErrors,
     classify,
@@ -261,6 +262,11 @@ def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], 
     assert diagnosis.counts["inversion"] == diagnosis.keypoints["L"]["inversion"] * 2 == 10
     expected = coco_ap(plain_coco(document, results, sigmas=skeleton.sigmas))
     assert diagnosis.ap == pytest.approx(expected, abs=EXACT)
+    file = tmp_path / "chair.toml"
+    file.write_text(skeleton_to_toml(skeleton))
+    assert diagnose(path, results, skeleton=file, progress=False).ap == diagnosis.ap
+    drafted = diagnose(path, results, progress=False).matched.skeleton  # by the names and with equal OKS constants
+    assert drafted.file_names == skeleton.file_names and len(set(drafted.sigmas)) == 1
 
 
 def test_annotations_without_people_are_refused(drawn: dict[str, Any], tmp_path: Path) -> None:

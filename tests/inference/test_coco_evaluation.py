@@ -26,6 +26,7 @@ from posenet.model.fused import FusedNetwork
 from posenet.person import Person
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
+from posenet.visualization.drawing import MIN_SCORE
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.evaluations import Predict, evaluate_people
 from tests.helpers.networks import random_network
@@ -203,3 +204,18 @@ def test_the_keypoint_table_is_two_lines_or_one_line_for_each_keypoint() -> None
     names = [f"the left keypoint {number}" for number in range(8)]
     lines = Evaluation({}, 1, {name: -1 if name == names[7] else 0.25 for name in names}).keypoint_table().splitlines()
     assert lines[0] == "  the left keypoint 0  0.250" and len(lines) == 8 and lines[7].endswith("7  -")
+
+
+def test_a_lower_min_score_is_recommended_where_right_people_score_low(tmp_path: Path) -> None:
+    people = [person(number, number) for number in range(1, 5)]
+    split = read_split(write_annotations(tmp_path / "a.json", document(range(1, 5), people)))
+    right = [{"image_id": one["image_id"], "category_id": 1, "keypoints": one["keypoints"]} for one in people]
+    wrong = [one | {"keypoints": [1, 1, 2] * 17, "score": 0.05} for one in right]
+    low = [one | {"score": score} for one, score in zip(right, (0.24, 0.21, 0.19, 0.17))]
+    evaluation = compute_coco_metrics([*low, *wrong], split)
+    assert evaluation.min_score == 0.15 and "--min-score 0.15 " in evaluation.advise_on_min_score()
+    assert compute_coco_metrics([one | {"score": 0.04} for one in right], split).min_score == 0.04
+    high = [one | {"score": 0.8} for one in right]
+    for results in (high, wrong, []):
+        evaluation = compute_coco_metrics(results, split)
+        assert evaluation.min_score == MIN_SCORE and not evaluation.advise_on_min_score()

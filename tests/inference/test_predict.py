@@ -254,3 +254,37 @@ def test_an_image_that_was_replaced_is_not_taken_for_the_one_in_the_journal(phot
     write_image(photos / "b.png", spot_image(98, 132, (30, 30), (90, 60), 7))
     with pytest.raises(DataError, match=r"p.jsonl was written with other inputs"):
         predict(photos, spot_predictor(), **options)
+
+
+def test_a_prediction_without_people_says_which_min_score_shows_some(
+    photos: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    predictor = spot_predictor()
+    best = max(person.score for result in predictor.stream(str(photos)) for person in result)
+    predictor.min_score = 0.9
+    predict(photos, predictor, progress=False)
+    text = f"no person has a score of at least 0.9; the best has {best:.2f}: --min-score "
+    [line] = [message for message in caplog.messages if message.startswith(text)]
+    predictor.min_score = float(line.removeprefix(text).removesuffix(" shows it"))
+    assert best - 0.05 < predictor.min_score <= best
+    caplog.clear()
+    assert predict(photos, predictor, progress=False).counts["detections"] and not caplog.messages
+
+
+def test_a_continued_prediction_without_people_knows_the_scores_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from posenet.inference.media.video import VideoWriter
+
+    with contextlib.closing(VideoWriter(tmp_path / "clip.mp4", (98, 132), 10)) as writer:
+        for number in range(3 * BATCH_SIZE):
+            people = spot_image(98, 132, (20, 20), (90, 60), 4)
+            writer.write(people if number < BATCH_SIZE else np.zeros_like(people), number / 10)
+    predictor = spot_predictor()
+    predictor.min_score = 0.9
+    seen: list[object] = []
+    predict("clip.mp4", predictor, json="people.json", resume=True, on_result=seen.append, progress=False,
+            stop_requested=lambda: len(seen) > 2 * BATCH_SIZE)  # fmt: skip
+    caplog.clear()
+    predict("clip.mp4", predictor, json="people.json", resume=True, progress=False)
+    assert any(message.startswith("no person has a score of at least 0.9; ") for message in caplog.messages)

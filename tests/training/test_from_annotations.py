@@ -25,7 +25,9 @@ from posenet.cli.main import run_tool
 from posenet.data.store import Store, count_background
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
+from posenet.training import from_annotations
 from posenet.training.from_annotations import MAX_SIDE, is_data, prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
@@ -283,6 +285,23 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     assert not list(RUN.rglob("*.h5"))
 
 
+def test_validation_data_with_other_names_are_refused_before_anything_is_built(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    images, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
+    content = read_document(annotations)
+    content["categories"][0]["keypoints"] = [name.upper() for name in NAMES]
+    annotations.write_text(json.dumps(content))
+    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "no-such-keypoints")
+    assert any(f"it has {NAMES[0].upper()!r} instead of {NAMES[0]!r}" in message for message in caplog.messages)
+    assert not list(RUN.rglob("*.h5"))
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"][0]["keypoints"] = [name.upper() for name in NAMES]
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    assert prepare("coco/chairs.json", SETTINGS, **options)
+
+
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
     for options, kind, message in [
         ({"images": "fotos"}, DataError, "fotos is not a folder of images"),
@@ -480,6 +499,14 @@ def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCapture
     keys = re.findall(r"([a-z]+\.[a-z_]+)=", line)
     assert len(keys) == len(set(keys)) and "train.evaluate_every=1" in line
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_000{best}.jpg" in caplog.messages
+
+
+def test_low_scores_change_the_next_command(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    monkeypatch.setattr(from_annotations, "evaluate", lambda *_, **__: Evaluation({"AP": 0.4}, 1, min_score=0.15))
+    train("coco/chairs.json")
+    assert sum(message.startswith("Scores are low: --min-score 0.15 ") for message in caplog.messages) == 1
+    assert caplog.messages[-1].startswith("Next: ") and caplog.messages[-1].endswith(" --min-score 0.15")
 
 
 def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture) -> None:

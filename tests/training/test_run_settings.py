@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from posenet.errors import PosenetError
-from posenet.settings import load_config
-from posenet.settings.experiments import experiment_names
-from posenet.training.run_settings import advise_on_height, check_before_start, config_of_new_run
+from posenet.training.run_settings import check_before_start, config_of_new_run
 from tests.helpers.locks import locked_by_another_process
 from tests.helpers.source_files import ROOT
 
@@ -101,16 +99,3 @@ def test_a_warmup_is_added_only_where_there_is_none(given: str, expected: float)
     overrides = [f"optim.warmup_epochs={given}"]
     assert config_of_new_run(None, overrides).optim.warmup_epochs == float(given)
     assert config_of_new_run(None, overrides, warmup=True).optim.warmup_epochs == expected
-
-
-def test_a_height_for_prediction_that_does_not_go_with_training_is_named_with_its_remedy() -> None:
-    for name in experiment_names():
-        assert advise_on_height(load_config(name)) == ""
-    for framing in ("image", "person"):
-        advice = advise_on_height(load_config("tiny", ["train.input_size=128", f"data.framing={framing}"]))
-        assert "height 128 (train.input_size)" in advice and "use 384 (inference.height)" in advice
-        assert "--set inference.height=128 makes" in advice
-    large = ["train.input_size=[512, 256]", "inference.height=256"]
-    assert "--set inference.height=512" in advise_on_height(load_config("tiny", large))
-    assert advise_on_height(load_config("tiny", [*large, "inference.scales=[0.5, 2]"])) != ""
-    assert advise_on_height(load_config("tiny", [*large, "inference.scales=[1.8, 0.2]"])) == ""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import posenet
 from posenet.errors import DataError
+from posenet.inference.evaluation import Evaluation, compute_coco_metrics
+from posenet.person import Person
+from posenet.skeleton import COCO
+from posenet.training import validation
+from posenet.visualization.drawing import MIN_SCORE
 from tests.helpers.drawn_data import flip_bit, write_annotations
 from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.run_logs import read_log
@@ -51,3 +59,21 @@ def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="more than 0 of"):
         train_tiny(damaged, tmp_path / "refused", "train.epochs=1", "data.max_unreadable=0")
     assert last(tmp_path / "refused")["progress"]["step"] == 7
+
+
+def test_the_sheet_shows_people_from_the_recommended_min_score_on(
+    stores: Stores, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    drawn: list[Sequence[Person]] = []
+    monkeypatch.setattr(validation, "label_tile", lambda tile, name, size, note: notes.append(note) or tile[:99, :99])
+    monkeypatch.setattr(validation, "draw_people", lambda image, people, **_: drawn.append(people) or image)
+
+    def evaluate_with_low_scores(*args: Any) -> Evaluation:
+        return dataclasses.replace(compute_coco_metrics(*args), min_score=0.06)
+
+    monkeypatch.setattr(validation, "compute_coco_metrics", evaluate_with_low_scores)
+    train_tiny(stores, tmp_path / "run", *STILL, *coco_settings(tiny_coco), "model.conv_std=0.3", "log.pictures=1")
+    [truth, predicted] = notes
+    assert truth.startswith("truth: ") and predicted == f"predicted: {COCO.count(len(drawn[1]))}, min-score 0.06"
+    assert min(person.score for person in drawn[1]) < MIN_SCORE

@@ -29,6 +29,10 @@ MIN_BLOCKS = 64
 MAX_BLOCK_BATCHES = 16
 """Batches in a block at most; what an interruption costs, if the run is resumed."""
 
+_WEIGHTS = "a file of weights, which --checkpoint names"
+_ANNOTATIONS = "a file of annotations, which posenet train takes"
+_NO_IMAGES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys([".yaml", ".yml", ".json"], _ANNOTATIONS)
+"""What files are that somebody may name in the place of images, by their suffixes."""
 _NUMBER_FIELD = re.compile(r"%(?:0(\d+))?d")
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
@@ -172,6 +176,8 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         numbered_files(path)  # raises an error if there are none
         yield Source("numbered", path)
     else:
+        if path.suffix.lower() in _NO_IMAGES and path.is_file():
+            raise DataError(f"{path} is {_NO_IMAGES[path.suffix.lower()]}; give images, videos or folders of them")
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | ANIMATION_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
             yield Source(_kind_of_suffix(file.suffix), file, subfolder)

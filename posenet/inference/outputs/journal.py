@@ -205,6 +205,7 @@ class Journal:
         else:
             found = [[person.keypoints.tolist(), person.score] for person in result]
             entry |= {"number": frame.number, "seconds": frame.seconds, "size": frame.size, "people": found}
+            entry["best_score"] = result.best_score
         self._append(entry)
 
     def finish(self) -> None:
@@ -225,7 +226,8 @@ class Journal:
         number = None if entry["number"] is None else _whole(entry["number"])
         people = [self._decode_person(*person) for person in entry["people"]]
         frame = Frame(source, without_pixels, number, _finite(entry["seconds"]), is_recorded=True)
-        return Result(frame, people, self._skeleton)
+        best_score = _finite(entry.get("best_score", 0))  # version 0.5 did not record it
+        return Result(frame, people, self._skeleton, best_score=best_score)
 
     def _decode_person(self, keypoints: Any, score: Any) -> Person:
         array = np.array(keypoints, np.float32)

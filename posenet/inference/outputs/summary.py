@@ -12,6 +12,7 @@ from posenet.inference.media.sources import Source
 from posenet.inference.result import Result
 from posenet.messages import pluralize
 from posenet.skeleton import COCO, Skeleton
+from posenet.visualization.drawing import round_min_score
 
 MAX_NAMED_FAILURES = 5
 """Number of unreadable sources that the last message names."""
@@ -29,6 +30,8 @@ class PredictionSummary:
     """Numbers of images, video frames, live frames, and detections: people without an id."""
     tracks: set[tuple[Source, int]] = field(default_factory=set)
     """The people with an id."""
+    best_score: float = 0.0
+    """Highest score, also if it is below the ``min_score`` of the prediction."""
     unreadable: dict[Source, DataError] = field(default_factory=dict)
     """The first error of every source."""
     is_interrupted: bool = False
@@ -49,6 +52,7 @@ class PredictionSummary:
                 self.unreadable[frame.source] = frame.error
                 _log.warning("%s", frame.error)
             return
+        self.best_score = max(self.best_score, result.best_score)
         self.tracks.update((frame.source, person.id) for person in result if person.id is not None)
         self.counts["detections"] += sum(person.id is None for person in result)
         self.counts["images" if frame.number is None else "video frames"] += 1
@@ -61,6 +65,7 @@ class PredictionSummary:
         for other in others:
             total.counts.update(other.counts)
             total.tracks |= other.tracks
+            total.best_score = max(total.best_score, other.best_score)
             total.unreadable |= other.unreadable
             total.is_interrupted |= other.is_interrupted
             total.is_closed |= other.is_closed
@@ -103,6 +108,15 @@ class PredictionSummary:
         longest_first = sorted(self.busy.items(), key=lambda stage: -stage[1])
         shares = ", ".join(f"{name} {seconds / self.seconds:.0%}" for name, seconds in longest_first)
         return f"{count / self.seconds:.3g} {unit}/s, busy: {shares}"
+
+    def advise_on_min_score(self, min_score: float) -> str:
+        """What to say if nobody was found because all scores are below ``min_score``; empty otherwise."""
+        if self.tracks or self.counts["detections"] or not 0 < self.best_score < min_score:
+            return ""
+        return (
+            f"no {self.skeleton.category} has a score of at least {min_score:g}; the best has {self.best_score:.2f}: "
+            f"--min-score {round_min_score(self.best_score):g} shows it"
+        )
 
     def unreadable_error(self) -> DataError | None:
         """An error that names the unreadable sources; None if all could be read."""
