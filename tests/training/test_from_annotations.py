@@ -123,7 +123,7 @@ def test_a_run_that_stops_early_is_evaluated(max_steps: int, caplog: pytest.LogC
     settings = ("train.patience=1", "train.epochs=9", "train.evaluate_every=1", "optim.lr=1e-30")
     result = train("coco/chairs.json", *settings, max_steps=max_steps)
     assert (result.finished, result.stopped, result.stopped_early) == (False, False, True)
-    assert any(message.startswith("Annotated people beside those found: ") for message in caplog.messages)
+    assert any(message.startswith("Annotations beside what was found: ") for message in caplog.messages)
 
 
 @pytest.mark.slow
