@@ -518,9 +518,8 @@ def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> 
     counts = pluralize(summary.num_images, "image"), summary.skeleton.count(summary.num_people)
     text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""
     if num_background := summary.num_background:
-        text += (
-            f", {num_background} without annotations, as images of nobody (if they are not: --set data.background=0)"
-        )
+        background = summary.skeleton.name_objects("as images without people")
+        text += f", {num_background} without annotations, {background} (if they are not: --set data.background=0)"
     _log.info("Built %s of %s with %s%s: %s", output.name, *counts, text, _command(*words, "--skeleton", skeleton))
     for line in report.skipped:
         _log.warning("left out: %s", line)
