@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     tool = parser.parse_words(words[:1]).tool
     if tool not in (*TOOLS, *OLD_NAMES):
-        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool)}")
+        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool, words[1:])}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
 
@@ -207,8 +207,11 @@ def _may_be_input(word: str) -> bool:
     return os.path.lexists(word) or os.path.isdir(os.path.dirname(word)) or bool(glob.glob(word))
 
 
-def _remedy_for_tool(name: str) -> str:
-    """What to use instead of a tool that does not exist."""
+def _remedy_for_tool(name: str, words: Sequence[str]) -> str:
+    """What to use instead of a tool that does not exist; ``words`` follow it."""
+    if name == "pose" and words and words[0] in (*TOOLS, *OTHER_NAMES):  # of Ultralytics
+        name = words[0]
+        return f"here it is posenet {OTHER_NAMES.get(name, name)}"
     if name in OTHER_NAMES:
         return f"here it is posenet {OTHER_NAMES[name]}"
     if os.path.exists(name):

@@ -58,7 +58,6 @@ from posenet.images import (
     read_image_file,
     require_image_folder,
 )
-from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton

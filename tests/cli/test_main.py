@@ -307,6 +307,8 @@ def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None], er
         (["nonsense"], "there is no tool nonsense; known: make-synthetic, build-hdf5, "),
         (["trian"], "there is no tool trian; did you mean train?; see posenet --help"),
         (["track", "clip.mp4"], "there is no tool track; here it is posenet predict --track; see posenet --help"),
+        (["pose", "train", "data=a.yaml"], "there is no tool pose; here it is posenet train; see"),
+        (["pose", "val"], "there is no tool pose; here it is posenet evaluate; see"),
         (["val"], "there is no tool val; here it is posenet evaluate; see"),
         ([__file__], f"to find people in it: posenet predict {__file__}; see"),
         (["export-onnx", "a/best.pth"], "--checkpoint/--weights, --output; write --checkpoint a/best.pth; see"),
