@@ -155,7 +155,7 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
             if not recursive and (deeper := next(_search_folder(path, suffixes, True, Counter()), None)):
                 raise DataError(
                     f"no images in folder {item}, only in its subfolders, such as {deeper.parent}; name that one, or "
-                    "let predict search all of them with --recursive"
+                    "let predict search all of them with recursive=True"
                 )
             raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files

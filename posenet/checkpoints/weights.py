@@ -134,8 +134,8 @@ def require_same_channels(skeleton: Skeleton, stored: Skeleton, path: str | Path
     """
     if difference := skeleton.different_channels(stored):
         raise CheckpointError(
-            f"{path} was trained for another skeleton than the one that is given, which has {difference}; leave out "
-            "--config and model.skeleton, since the checkpoint has its own"
+            f"{path} was trained for another skeleton than the one that is given, which has {difference}; leave "
+            "out the experiment and model.skeleton, since the checkpoint has its own"
         )
 
 
