@@ -124,7 +124,6 @@ class ToolParser(argparse.ArgumentParser):
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
         self._words = words
         self._refuse_unknown_flag(words)
-        self._words = words
         args = self.parse_args(words)
         for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
             remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
@@ -152,18 +151,15 @@ class ToolParser(argparse.ArgumentParser):
         remedy = describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS]) if rest else ""
         if remedy := remedy or _remedy_for_missing_flags(message, self._words):
             message += f"; {remedy}"
-        first = next(iter(self._words), "")
-        if "required: --checkpoint" in message and first.endswith((".pth", ".pt", ".onnx")):
-            message += f"; --checkpoint goes before {first}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 
 def _remedy_for_missing_flags(message: str, words: Sequence[str]) -> str:
     """What to write where the message of a parser lists flags that must be given; empty if that is not known."""
     _, _, missing = message.partition("arguments are required: ")
-    file = next((word for word in words if word.endswith((".pth", ".onnx"))), "")
-    if file and "--checkpoint" in missing:
-        return f"write --checkpoint {file}"
+    first = next(iter(words), "")
+    if missing.startswith("--checkpoint") and first.endswith((".pth", ".pt", ".onnx")):
+        return f"--checkpoint goes before {first}"
     return "of a data.yaml, posenet annotations import makes these" if "--annotations" in missing else ""
 
 

@@ -311,7 +311,6 @@ def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None], er
         (["pose", "val"], "there is no tool pose; here it is posenet evaluate; see"),
         (["val"], "there is no tool val; here it is posenet evaluate; see"),
         ([__file__], f"to find people in it: posenet predict {__file__}; see"),
-        (["export-onnx", "a/best.pth"], "--checkpoint/--weights, --output; write --checkpoint a/best.pth; see"),
         (
             ["evaluate", "data.yaml", "--checkpoint", "best.pth"],
             "are required: --images, --annotations; of a data.yaml, posenet annotations import makes these; see",
