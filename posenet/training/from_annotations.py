@@ -437,11 +437,6 @@ def _check(
     fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
     codes = ", ".join(repairable(findings))
     repairs = f"; {fix} repairs what the files determine of {codes}" if codes else ""
-    if can_drop(findings):
-        command = "--drop" if codes else f"{fix} --drop"
-        repairs += f"; {command} leaves out single entries that cannot be repaired"
-    if repairs:
-        repairs += f"; then {_command('train', *repaired)}"
     left_out = {
         file.image_ids.values[row] for row, check in file.file_checks.items() if check.problem in UNUSABLE_FILES
     }
@@ -450,6 +445,11 @@ def _check(
             if finding.code in UNUSABLE_FILES.values():
                 _log.warning("left out: %s", finding.summary)
         findings = [finding for finding in findings if finding.code not in UNUSABLE_FILES.values()]
+    if can_drop(findings):
+        command = "--drop" if codes else f"{fix} --drop"
+        repairs += f"; {command} leaves out single entries that cannot be repaired"
+    if repairs:
+        repairs += f"; then {_command('train', *repaired)}"
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         for finding in errors:
