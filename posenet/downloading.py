@@ -17,10 +17,10 @@ import string
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import IO, Any, BinaryIO, TypeVar, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from posenet.errors import ConfigError, DataError
@@ -32,13 +32,11 @@ TIME_VARIABLE = "POSENET_DOWNLOAD_MAX_SECONDS"
 IMAGE_LIMITS = (256, 60)
 """MiB and seconds for an image, which is kept in memory."""
 FILE_LIMITS = (4096, 3600)
-"""MiB and seconds for a video or for weights, which are written to a file."""
+"""MiB and seconds for weights, which are written to a file."""
 SERVER_TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
 MIN_FREE_BYTES = 2**26
 """A download leaves at least so much space on the disk."""
-PLAYLIST_SUFFIXES = frozenset([".m3u8", ".mpd"])
-"""Lists of the parts of a stream, which FFmpeg downloads itself."""
 MAX_REASON = 200
 """Characters of the reason why a download has failed; what a server sends can be long."""
 
@@ -107,10 +105,10 @@ class Download:
         if free < needed:
             raise DownloadError(
                 f"folder {self._folder} has {free // _MEBIBYTE} MiB left, and {needed // _MEBIBYTE} MiB are needed; "
-                "free some space, or choose another folder with TMPDIR (videos) or POSENET_HOME (weights)"
+                "free some space, or choose another folder with POSENET_HOME"
             )
 
-    def run(self, receive: Callable[[Download], Result], title: str, stop_requested: Callable[[], bool]) -> Result:
+    def run(self, receive: Callable[[Download], Result], title: str) -> Result:
         """Call a function that writes the file, in a thread, and return what it returns; see ``download_file``.
 
         Only waiting for a thread limits the whole time: looking up a name has no limit, and that of a connection begins
@@ -134,8 +132,6 @@ class Download:
             with progress_bar(title=title, unit="MiB", disable=not title) as bar:
                 thread.start()
                 while thread.is_alive():
-                    if stop_requested():
-                        raise DownloadError("the download was stopped")
                     if time.monotonic() > end:
                         limit = f"{self._max_seconds:g} s"
                         raise DownloadError(f"it takes more than {limit}; set {TIME_VARIABLE} to wait longer")
@@ -164,23 +160,17 @@ def download_bytes(url: str) -> bytes:
     """Download a small file, such as an image, into memory; ``DataError``, which names the address, if that fails."""
     file = io.BytesIO()
     with _named_errors(url):
-        Download(file, None, IMAGE_LIMITS).run(lambda download: receive(url, download), "", lambda: False)
+        Download(file, None, IMAGE_LIMITS).run(lambda download: receive(url, download), "")
     return file.getvalue()
 
 
-def download_file(
-    path: Path,
-    receive: Callable[[Download], Result],
-    title: str = "",
-    stop_requested: Callable[[], bool] = lambda: False,
-) -> Result:
+def download_file(path: Path, receive: Callable[[Download], Result], title: str = "") -> Result:
     """Download a large file with a function such as ``receive``, and return what that returns.
 
     Args:
         receive: is called in another thread. It calls ``Download.check`` before and while it writes the file. If it
             takes too long, it is left alone, and ends at its next check.
         title: of a progress bar; without it there is none.
-        stop_requested: true ends the download, as an error.
 
     Raises:
         DownloadError: the download fails. After this and all other errors there is no file.
@@ -188,7 +178,7 @@ def download_file(
     try:
         # Opened and closed here, so that a thread that is left alone can neither make it again nor write to it.
         with open(path, "wb") as file:
-            return Download(file, path.parent, FILE_LIMITS).run(receive, title, stop_requested)
+            return Download(file, path.parent, FILE_LIMITS).run(receive, title)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -207,8 +197,8 @@ class RedirectHandler(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _open(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
-    """Open an address, which may have a user name and a password, with these request headers.
+def _open(url: str) -> http.client.HTTPResponse:
+    """Open an address, which may have a user name and a password.
 
     Raises:
         DownloadError: it is no http or https address, or is redirected to another.
@@ -222,7 +212,7 @@ def _open(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTT
         raise ValueError("it has no host or no port")
     # People copy letters and spaces from browsers that must be encoded in a request.
     address = quote(without_credentials(url), safe=string.punctuation)
-    request = urllib.request.Request(address, headers={"User-Agent": "posenet", **(headers or {})})
+    request = urllib.request.Request(address, headers={"User-Agent": "posenet"})
     if credentials := _CREDENTIALS.match(url):
         # A server to which the answer redirects must not receive them.
         text = base64.b64encode(unquote(credentials[2]).encode()).decode()
@@ -234,17 +224,13 @@ def _open(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTT
 def receive(url: str, download: Download) -> None:
     """Write what is at an http or https address to the file of a download; the errors are those of ``_open``."""
     with _open(url) as response:
-        _receive_body(response, download)
-
-
-def _receive_body(response: http.client.HTTPResponse, download: Download) -> None:
-    length = _stated_length(response)
-    size = 0
-    download.check(size, length)
-    while data := response.read1(_CHUNK_BYTES):
-        size += len(data)
+        length = _stated_length(response)
+        size = 0
         download.check(size, length)
-        download.file.write(data)
+        while data := response.read1(_CHUNK_BYTES):
+            size += len(data)
+            download.check(size, length)
+            download.file.write(data)
     if length is not None and size < length:
         raise DownloadError(f"it ends early: {size} of {length} bytes arrived")
 
@@ -266,46 +252,3 @@ def _named_errors(url: str) -> Iterator[None]:
         yield
     except (DownloadError, OSError) as error:
         raise DataError(f"cannot read {without_credentials(url)}: {error}") from error
-
-
-class WebVideo(NamedTuple):
-    """What is at the address of a video."""
-
-    is_file: bool  # whether it is a file of a known length; else it may be a live stream
-    copy: Path | None = None  # a downloaded copy, if FFmpeg cannot read the file at its address
-
-
-def fetch_video(url: str, folder: Path, stop_requested: Callable[[], bool] = lambda: False) -> WebVideo:
-    """Find out what is at an address, and download a file whose server does not send parts of it.
-
-    FFmpeg jumps in a file to its index, which may be at the end, and needs a server that sends parts for that.
-
-    Args:
-        stop_requested: true ends the download, as an error.
-
-    Raises:
-        DataError: the download fails.
-    """
-    suffix = Path(split_address(url).path).suffix
-    if not url.lower().startswith(("http://", "https://")) or suffix.lower() in PLAYLIST_SUFFIXES:
-        return WebVideo(is_file=False)
-    path = folder / f"video{suffix}"
-
-    def receive_video(download: Download) -> WebVideo:
-        try:
-            response = _open(url, {"Range": "bytes=0-"})
-        except (OSError, http.client.HTTPException):
-            return WebVideo(is_file=False)  # FFmpeg tells why
-        with response:
-            if "mpegurl" in response.headers.get_content_type() or _stated_length(response) is None:
-                return WebVideo(is_file=False)
-            if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-                return WebVideo(is_file=True)
-            _receive_body(response, download)
-        return WebVideo(is_file=True, copy=path)
-
-    with _named_errors(url):
-        video = download_file(path, receive_video, stop_requested=stop_requested)
-    if video.copy is None:
-        path.unlink()
-    return video

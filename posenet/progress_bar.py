@@ -27,10 +27,9 @@ _last_line_at = time.monotonic()
 
 
 class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """A bar that writes a plain line every ``LINE_SECONDS``; for ``following`` see ``progress_bar``."""
+    """A bar that writes a plain line every ``LINE_SECONDS``."""
 
-    def __init__(self, *args: Any, following: int = 0, **options: Any) -> None:
-        self._following = following
+    def __init__(self, *args: Any, **options: Any) -> None:
         # With gui, tqdm leaves all output to ``display`` and ``clear`` of a subclass.
         super().__init__(*args, gui=True, mininterval=UPDATE_SECONDS, maxinterval=UPDATE_SECONDS, **options)
 
@@ -56,8 +55,7 @@ class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
         if rate:
             parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each")
             if self.total:
-                remaining = max(self.total - self.n, 0) + self._following
-                parts.append(f"{self.format_interval(remaining / rate)} left")
+                parts.append(f"{self.format_interval(max(self.total - self.n, 0) / rate)} left")
         if self.postfix:
             parts.append(self.postfix)
         return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self.desc.removesuffix(': ')}: {', '.join(parts)}"
@@ -70,7 +68,6 @@ def progress_bar(
     *,
     unit: str = "image",
     done: int = 0,
-    following: int = 0,
     leave: bool = True,
     disable: bool = False,
 ) -> tqdm[Any]:
@@ -80,7 +77,6 @@ def progress_bar(
         total: number of items; None for ``len(items)``, or if it is unknown.
         unit: name of one item.
         done: number of items that were done earlier.
-        following: number of items of later bars, which the time left in a plain line includes.
         leave: whether a finished bar stays on the terminal.
     """
     options: dict[str, Any] = {"desc": to_single_line(title), "total": total, "unit": unit, "initial": done}
@@ -90,7 +86,7 @@ def progress_bar(
     if sys.stderr.isatty():
         bar = tqdm(items, leave=leave, dynamic_ncols=True, **options)
     else:
-        bar = _PlainLines(items, following=following, **options)
+        bar = _PlainLines(items, **options)
     _bars.add(bar)
     return bar
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
+from tqdm import tqdm
 
 from posenet.downloading import (
     Download,
     DownloadError,
     RedirectHandler,
     download_file,
-    fetch_video,
     is_address,
     receive,
     without_credentials,
@@ -101,18 +101,6 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest
         download_image(f"{address}/a.png")
 
 
-def test_a_video_on_a_server_without_parts_is_copied_and_a_stream_is_not(tmp_path: Path) -> None:
-    (tmp_path / "clip.mp4").write_bytes(b"content")
-    (tmp_path / "out").mkdir()
-    with media_server(tmp_path) as address:
-        video = fetch_video(f"{address}/clip.mp4", tmp_path / "out")
-        assert video.is_file and video.copy is not None and video.copy.read_bytes() == b"content"
-        for name in ("live", "list.m3u8", "missing.mp4"):
-            video = fetch_video(f"{address}/{name}", tmp_path / "out")
-            assert not video.is_file and video.copy is None
-    assert not fetch_video("rtsp://127.0.0.1:9/live", tmp_path).is_file
-
-
 # Servers that do not keep to the rules
 
 SLOW = "0.2"
@@ -122,9 +110,10 @@ SLOW = "0.2"
 @pytest.mark.parametrize("length", ["abc", "-5", "", "1e3", "9" * 30, "9" * 5000])
 def test_a_length_that_is_none_is_an_error(tmp_path: Path, length: str) -> None:
     with raw_server(answer(f"Content-Length: {length}", body=b"12345")) as server:
-        for download in (download_image, lambda url: fetch_video(url, tmp_path)):
-            with pytest.raises(DataError, match=r"cannot read http://127.*/a.mp4: its server states '.*' as its "):
-                download(f"{server.address}/a.mp4")
+        with pytest.raises(DataError, match=r"cannot read http://127.*/a.jpg: its server states '.*' as its "):
+            download_image(f"{server.address}/a.jpg")
+        with pytest.raises(DownloadError, match="its server states '.*' as its "):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,13 +195,14 @@ def test_a_download_that_nobody_waits_for_ends_and_writes_nothing(
         assert server.is_closed.wait(60)
 
 
-def test_ctrl_c_ends_a_download(tmp_path: Path) -> None:
-    def interrupt() -> bool:
+def test_ctrl_c_ends_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(tqdm, "update", interrupt)
     with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
         with pytest.raises(KeyboardInterrupt):
-            fetch_video(f"{server.address}/a.mp4", tmp_path, stop_requested=interrupt)
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
         assert server.is_closed.wait(60)
     assert list(tmp_path.iterdir()) == []
 
@@ -229,11 +219,6 @@ def test_an_endless_file_is_stopped_and_not_kept(
             download_image(f"{server.address}/a.jpg")
         with pytest.raises(DownloadError, match=message):
             save(f"{server.address}/a.pth", tmp_path / "a.pth")
-        if "Content-Length" in str(headers):
-            with pytest.raises(DataError, match=f"a.mp4: {message}"):
-                fetch_video(f"{server.address}/a.mp4", tmp_path)
-        else:
-            assert not fetch_video(f"{server.address}/a.mp4", tmp_path).is_file  # a live stream
         assert server.is_closed.wait(10)
     assert list(tmp_path.iterdir()) == []
 
@@ -243,21 +228,13 @@ def test_a_download_does_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.M
     usage = namedtuple("usage", "total used free")
     free = [2**30]
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, free.pop() if len(free) > 1 else free[0]))
-    message = f"folder {tmp_path} has [0-9]+ MiB left, and [0-9]+ MiB are needed; free some space, or .* TMPDIR"
+    message = f"folder {tmp_path} has [0-9]+ MiB left, and [0-9]+ MiB are needed; free some space, or .* POSENET_HOME"
     with raw_server(answer(f"Content-Length: {2**30}"), [bytes(2**20)] * 3) as server:
-        with pytest.raises(DataError, match=message):
-            fetch_video(f"{server.address}/a.mp4", tmp_path)
+        with pytest.raises(DownloadError, match=message):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
         free[:] = [2**20, 2**31]
-        with pytest.raises(DataError, match=message):
-            fetch_video(f"{server.address}/a.mp4", tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_download_of_a_video_ends_on_request(tmp_path: Path) -> None:
-    with raw_server(answer(f"Content-Length: {2**30}"), endless(bytes(2**10))) as server:
-        with pytest.raises(DataError, match="a.mp4: the download was stopped"):
-            fetch_video(f"{server.address}/a.mp4", tmp_path, stop_requested=lambda: True)
-        assert server.is_closed.wait(10)
+        with pytest.raises(DownloadError, match=message):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -300,13 +277,12 @@ def test_what_a_server_says_is_a_short_line(tmp_path: Path) -> None:
     ["http://[::1/x.jpg", "http://127.0.0.1:port/x.jpg", "http://127.0.0.1:99999999/x.jpg", "http:///x.jpg", "http://",
      "http://\udcff/x.jpg", "http://me:p[w@[/x.jpg", "http://me:secret@\u2100/x.jpg"],
 )  # fmt: skip
-def test_a_malformed_address_is_one_line(tmp_path: Path, address: str) -> None:
+def test_a_malformed_address_is_one_line(address: str) -> None:
     assert is_address(address)
-    for download in (download_image, lambda url: fetch_video(url, tmp_path)):
-        with pytest.raises(DataError, match="cannot read http://.*; correct the address") as caught:
-            download(address)
-        assert "\n" not in str(caught.value)
-        assert "me:" not in str(caught.value) and "secret" not in str(caught.value)
+    with pytest.raises(DataError, match="cannot read http://.*; correct the address") as caught:
+        download_image(address)
+    assert "\n" not in str(caught.value)
+    assert "me:" not in str(caught.value) and "secret" not in str(caught.value)
     assert "me:" not in without_credentials(address)
 
 

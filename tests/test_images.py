@@ -116,7 +116,7 @@ def test_an_input_without_images_is_an_error(tmp_path: Path, item: str, message:
 
 def test_a_folder_with_images_in_its_subfolders_alone_names_one(tmp_path: Path) -> None:
     touch(tmp_path / "set" / "images" / "new", "1.png")
-    with pytest.raises(DataError, match="only in its subfolders, such as .*set/images/new; name that one, .*--recurs"):
+    with pytest.raises(DataError, match="only in its subfolders, such as .*set/images/new; .*recursive=True"):
         find_images([str(tmp_path / "set")])
 
 

@@ -110,14 +110,16 @@ def test_all_bars_together_write_one_line_a_minute(
     assert 0.5 * minutes < len(capsys.readouterr().err.splitlines()) <= minutes
 
 
-def test_a_line_shows_what_follows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_shows_count_rate_and_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.0)
-    bar = progress_bar(title="epoch 1/3", total=10, unit="step", done=4, following=20)
+    bar = progress_bar(title="epoch 1/3", total=10, unit="step", done=4)
     bar.start_t -= 30
     bar.n = 7
     bar.set_postfix_str("loss 1.50")
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("epoch 1/3: step 7/10 (70%), 10.0 s each, 03:50 left, loss 1.50")
+    assert line.endswith("epoch 1/3: step 7/10 (70%), 10.0 s each, 00:30 left, loss 1.50")
     bar.close()
 
 

@@ -99,15 +99,8 @@ def split_annotations(
     return [_select(file, part) for part in parts]
 
 
-def select_images(
-    path: str | Path,
-    ids: Collection[int] | None = None,
-    *,
-    share: float | None = None,
-    number: int | None = None,
-    seed: int = 0,
-) -> Document:
-    """Reduce a COCO keypoint file to the images with these ``ids``, or to a share or a number, drawn by the seed.
+def select_images(path: str | Path, ids: Collection[int] | None = None, *, number: int = 0, seed: int = 0) -> Document:
+    """Reduce a COCO keypoint file to the images with these ``ids``, or to a number of images, drawn by the seed.
 
     ``DataError`` if the file cannot be used, or has fewer images.
     """
@@ -117,10 +110,9 @@ def select_images(
         if unknown := sorted(set(ids) - set(all_ids)):
             raise DataError(f"{path} has no image {unknown[0]}; correct the ids")
         return _select(file, ids)
-    count = number if number is not None else round((share or 0) * len(all_ids))
-    if not 0 < count <= len(all_ids):
-        raise DataError(f"{path} has {pluralize(len(all_ids), 'image')}, of which {count} cannot be taken")
-    return _select(file, np.random.default_rng(seed).permutation(all_ids)[:count].tolist())
+    if not 0 < number <= len(all_ids):
+        raise DataError(f"{path} has {pluralize(len(all_ids), 'image')}, of which {number} cannot be taken")
+    return _select(file, np.random.default_rng(seed).permutation(all_ids)[:number].tolist())
 
 
 def _read(path: str | Path) -> AnnotationFile:

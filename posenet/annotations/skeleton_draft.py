@@ -40,17 +40,17 @@ class SkeletonDraft:
     comments: dict[str, str]  # for the keys of the skeleton file: the source of a value and what to check
 
 
-def draft_skeleton(annotations: str | Path, category: str | None = None, bridges: bool = True) -> SkeletonDraft:
+def draft_skeleton(annotations: str | Path, category: str | None = None) -> SkeletonDraft:
     """Describe the keypoints of a COCO annotation file as a skeleton.
 
     The parts are the edges of the category's ``skeleton``, their mirror images, and the shortest parts that connect all
-    keypoints. Left and right come from the names, and for others from the ``flip_idx`` of a YOLO-pose set. The OKS
-    constants are COCO's for COCO's keypoints, else ``DEFAULT_SIGMA``.
+    keypoints. Parts between keypoints that are two of these apart, such as shoulder and wrist, are added: they connect
+    a person when the keypoint between them is hidden, and drawings leave them out. Left and right come from the names,
+    and for others from the ``flip_idx`` of a YOLO-pose set. The OKS constants are COCO's for COCO's keypoints, else
+    ``DEFAULT_SIGMA``.
 
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
-        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. They connect a person
-            when the keypoint between them is hidden. Drawings leave them out.
     """
     file = AnnotationFile.read(annotations, required=["categories"])
     refuse_errors(file, _RULES)
@@ -65,7 +65,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
         parts = _with_mirror_images(edges, left_right)
         joining = _joining_parts(names, parts, left_right, joints)
         drawn = (*parts, *joining)
-        bridging = _bridging_parts(names, drawn) if bridges else ()
+        bridging = _bridging_parts(names, drawn)
         skeleton = Skeleton(
             keypoints=names,
             parts=(*drawn, *bridging),

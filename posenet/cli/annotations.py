@@ -24,9 +24,9 @@ from posenet.annotations.rules import describe_errors, fix_annotations, lint_ann
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
-    SWITCH,
     add_config_options,
     add_overwrite_option,
+    add_switch,
     fraction,
     input_files,
     message_stream,
@@ -70,11 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help="compare with this skeleton file, or with coco; by default, with the categories in the file",
         )
-        add("--json", **SWITCH, help="print the findings as one JSON list, with all places")
+        add_switch(action, "--json", help="print the findings as one JSON list, with all places")
         add_config_options(action)
-    fix.add_argument(
+    add_switch(
+        fix,
         "--drop",
-        **SWITCH,
         help="leave out what cannot be repaired, and name it: images, annotations, or the keypoints of an annotation, "
         "whose place training then ignores",
     )
@@ -98,12 +98,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "store (.h5) or a checkpoint (.pth)",
     )
     add("--category", metavar="NAME", help="the category to describe (default: the only one with keypoints)")
-    add(
-        "--bridges",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="also draft parts between keypoints that are two parts apart, which help the decoder",
-    )
     merge = add_action("merge", _merge, "merge COCO keypoint files with the same keypoints; ids are numbered anew")
     add = merge.add_argument
     add("annotations", type=Path, nargs="+", metavar="JSON", help="COCO keypoint annotations")
@@ -131,7 +125,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     subset.add_argument("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
     group = subset.add_mutually_exclusive_group(required=True)
     group.add_argument("--image-ids", nargs="+", metavar="ID", help="ids, or a text file with them")
-    group.add_argument("--share", type=fraction, metavar="X", help="share of the images, drawn at random")
     group.add_argument("--number", type=positive_int, metavar="N", help="number of images, drawn at random")
     for action in (split, subset):
         action.add_argument("--seed", type=non_negative_int, default=0, metavar="N", help="draw other images")
@@ -257,7 +250,7 @@ def _split(args: argparse.Namespace) -> None:
 def _subset(args: argparse.Namespace) -> None:
     check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
-    chosen = select_images(args.annotations, ids, share=args.share, number=args.number, seed=args.seed)
+    chosen = select_images(args.annotations, ids, number=args.number, seed=args.seed)
     _write_documents(args, [args.output], [chosen])
 
 
@@ -283,7 +276,7 @@ def _skeleton(args: argparse.Namespace) -> None:
 
         skeleton = stored_config(args.source).model.skeleton
     else:
-        draft = draft_skeleton(args.source, args.category, args.bridges)
+        draft = draft_skeleton(args.source, args.category)
         skeleton = draft.skeleton
         comments = draft.comments
         print_message(f"category    {to_single_line(draft.category)}", file=messages)

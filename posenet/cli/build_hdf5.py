@@ -14,22 +14,20 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
-
 from posenet.annotations.coco import list_image_files
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
-    SWITCH,
     add_config_options,
     add_overwrite_option,
+    add_switch,
     fraction,
     input_files,
     positive_int,
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, find_shared_images, verify_store
-from posenet.data.store import Store, open_data_sets, require_store_files
+from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, verify_store
+from posenet.data.store import open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs
@@ -39,16 +37,13 @@ from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
 from posenet.visualization.sheets import preview_paths, write_previews
 
-IDS_SHOWN = 5
-"""Number of image ids to print of a longer list."""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``build-hdf5``."""
     add = parser.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of the images")
     add("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    add("--unlabelled", **SWITCH, help="store all images of --images without annotations, for train.teacher")
+    add_switch(parser, "--unlabelled", help="store all images of --images without annotations, for train.teacher")
     add(
         "--skeleton",
         metavar="FILE",
@@ -57,22 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--output", type=Path, metavar="FILE.h5", help="the store")
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
-    add("--verify", **SWITCH, help="read the whole finished store and check it")
-    add("--stats", **SWITCH, help="count people, keypoints, sizes and masks")
+    add_switch(parser, "--verify", help="read the whole finished store and check it")
+    add_switch(parser, "--stats", help="count people, keypoints, sizes and masks")
     add(
         "--preview",
         type=Path,
         metavar="DIR",
-        help="draw training samples into this folder, augmented as --config and --set define, with their masks and "
-        "target maps",
-    )
-    add("--preview-count", type=positive_int, default=8, metavar="N", help="number of training samples to draw")
-    add(
-        "--check-split",
-        nargs=2,
-        type=Path,
-        metavar=("A.h5", "B.h5"),
-        help="only look for image files that two stores share, whatever their ids; exit status 2 if there are any",
+        help="draw some training samples into this folder, augmented as --config and --set define, with their masks "
+        "and target maps",
     )
     add(
         "--image-ids",
@@ -93,9 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
-    add(
+    add_switch(
+        parser,
         "--background",
-        **SWITCH,
         help="also store the images without any annotation, or without --annotations all of --images: they teach what "
         "is no person",
     )
@@ -113,9 +100,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Build a store, or inspect one, as the flags say."""
-    if args.check_split:
-        _check_split(*args.check_split)
-        return
     config = load_config(args.config, args.overrides)
     if args.unlabelled and args.annotations is not None:
         raise DataError("--unlabelled stores images without annotations; leave out --unlabelled or --annotations")
@@ -136,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
         require_store_files(config.data.train if args.output is None else str(args.output))
     if args.preview:
         inputs = chain(input_files(args), _images(args))
-        check_outputs(preview_paths(args.preview, args.preview_count), inputs, overwrite=args.overwrite)
+        check_outputs(preview_paths(args.preview), inputs, overwrite=args.overwrite)
     if is_built:
         report = build_store(
             args.images,
@@ -192,25 +176,8 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
             transform = load_transform(config.data.transform)
             size, framing, seed = config.train.size, config.data.framing, config.train.seed
             dataset = PoseDataset(stores, size, framing, config.augment, seed, transform)
-            paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
+            paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview)
             print_message(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
-
-
-def _check_split(first: Path, second: Path) -> None:
-    """Print the images that two stores share; ``DataError`` if there are any."""
-    with Store(first) as first_store, Store(second) as second_store:
-        print_message(f"{first}: {pluralize(first_store.num_images, 'image')}", end="; ")
-        print_message(f"{second}: {pluralize(second_store.num_images, 'image')}")
-        shared = find_shared_images(first_store, second_store)
-    print_message(f"the same content  {len(shared)}{_first_ids(shared[:, 0])}")
-    if len(shared):
-        raise DataError(f"{first} and {second} share images; build them from separate splits or with --image-ids")
-
-
-def _first_ids(ids: np.ndarray) -> str:
-    shown = ", ".join(map(str, ids[:IDS_SHOWN].tolist()))
-    dots = ", ..." if len(ids) > IDS_SHOWN else ""
-    return f"  ({shown}{dots})" if shown else ""
 
 
 def _print_summary(summary: StoreSummary) -> None:

@@ -1,4 +1,4 @@
-"""Diagnose COCO results: which errors cost how much AP, as a report; and compare several results."""
+"""Diagnose COCO results: which errors cost how much AP, as a report."""
 
 from __future__ import annotations
 
@@ -28,10 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--results",
         type=Path,
         required=True,
-        nargs="+",
-        action="extend",
         metavar="JSON",
-        help="COCO results files, of any network; the others are compared with the first",
+        help="COCO results file, of any network",
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the report")
     add_overwrite_option(parser)
@@ -46,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Read and check all results, diagnose each, and write the files."""
+    """Read and check the results, diagnose them, and write the files."""
     if args.images is not None:
         require_image_folder(args.images)
     images = list_image_files(args.annotations, args.images)
@@ -54,10 +52,6 @@ def run(args: argparse.Namespace) -> None:
     skeleton = skeleton_of(args.annotations) if args.skeleton is None else load_skeleton(args.skeleton)
     split = read_split(args.annotations, None, skeleton)
     require_people(split, args.annotations)
-    results = [read_results(path, split, skeleton) for path in args.results]
-    names = [path.name for path in args.results]
-    if len(set(names)) < len(names):
-        names = list(map(str, args.results))
-    diagnoses = [diagnose_results(checked, split, skeleton, name) for checked, name in zip(results, names)]
-    provenance = {"Results": ", ".join(map(str, args.results)), "Annotations": str(args.annotations)}
-    write_diagnosis(diagnoses, args.images, args.output, sys.stdout, provenance=provenance)
+    diagnosis = diagnose_results(read_results(args.results, split, skeleton), split, skeleton, args.results.name)
+    provenance = {"Results": str(args.results), "Annotations": str(args.annotations)}
+    write_diagnosis(diagnosis, args.images, args.output, sys.stdout, provenance=provenance)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
 import posenet
 from posenet.cli.logging_setup import print_message
-from posenet.diagnosis.compare import Difference, compare
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import CORRECTIONS, TEXTS
 from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
@@ -24,7 +23,7 @@ def diagnosis_paths(folder: Path) -> list[Path]:
 
 
 def write_diagnosis(
-    diagnoses: Sequence[Diagnosis],
+    diagnosis: Diagnosis,
     images_dir: Path | None,
     folder: Path,
     messages: TextIO,
@@ -32,16 +31,12 @@ def write_diagnosis(
     provenance: Mapping[str, str],
     exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> None:
-    """Compare several diagnoses, write all files, and print a summary; for the arguments see ``write_report``."""
-    differences = compare(diagnoses) if len(diagnoses) > 1 else []
+    """Write all files, and print a summary; for the arguments see ``write_report``."""
     written = f"{time.strftime('%Y-%m-%d %H:%M')} by posenet {posenet.__version__}"
     facts = {**provenance, "Images": str(images_dir or "not shown"), "Written": written}
-    write_diagnosis_file(diagnoses, differences, folder, facts)
-    write_report(diagnoses, differences, folder, images_dir, provenance=facts, exif_frame=exif_frame)
-    for diagnosis in diagnoses:
-        print_message(_summarize(diagnosis), file=messages)
-    for difference in differences:
-        print_message(_summarize_difference(difference), file=messages)
+    write_diagnosis_file(diagnosis, folder, facts)
+    write_report(diagnosis, folder, images_dir, provenance=facts, exif_frame=exif_frame)
+    print_message(_summarize(diagnosis), file=messages)
     print_message("wrote " + ", ".join(map(str, diagnosis_paths(folder))), file=messages)
 
 
@@ -68,13 +63,3 @@ def _summarize(diagnosis: Diagnosis) -> str:
 def _name(kind: str) -> str:
     """The name of a kind on the page, where the last correction is split into missed people and inexact results."""
     return "missed or inexact" if kind == "missed" else TEXTS[kind].label.lower()
-
-
-def _summarize_difference(difference: Difference) -> str:
-    """The AP difference, and whether it may be noise."""
-    low, high = difference.interval
-    verdict = "" if difference.significant else ", so it may be noise"
-    return (
-        f"{difference.name} - {difference.baseline}: AP {difference.ap_difference:+.4f}, "
-        f"95 % interval {low:+.4f} to {high:+.4f}{verdict}"
-    )

@@ -101,8 +101,6 @@ def _report(
         return
     print_message(pluralize(evaluation.images, "image"), file=messages)
     print_message(evaluation.table(), file=messages)
-    print_message(f"\nmean OKS of each keypoint, 0 in {predictor.skeleton.people} not found:", file=messages)
-    print_message(evaluation.keypoint_table(), file=messages)
     if advice := evaluation.advise_on_min_score():
         print_message(f"\n{advice}", file=messages)
     if args.report:
@@ -119,4 +117,4 @@ def _report(
         }
         print_message(file=messages)
         images, exif_frame = Path(args.images), predictor.exif_frame
-        write_diagnosis([diagnosis], images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
+        write_diagnosis(diagnosis, images, args.report, messages, provenance=provenance, exif_frame=exif_frame)

@@ -18,9 +18,6 @@ ArgumentContainer = Any
 MAX_MINUTES = 100_000.0
 """The longest time-out, ten weeks."""
 
-SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
-"""Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
-
 
 _NOT_INPUTS = frozenset("output json coco csv heatmaps plots report preview command prog".split())
 """Names of arguments that name outputs, and of those that no flag sets."""

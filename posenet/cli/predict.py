@@ -36,8 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="INPUT",
-        help="images, videos, folders, quoted glob patterns, numbered images (frame_%%04d.png), addresses (http, "
-        "https, rtsp) or cameras (0, /dev/video0); - reads a list of files, or one image, from standard input",
+        help="images, videos, folders, quoted glob patterns, addresses (http, https, rtsp) or cameras (0, "
+        "/dev/video0); - reads a list of files, or one image, from standard input",
     )
     add_checkpoint_option(parser, default=PUBLISHED)
 
@@ -123,7 +123,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="give every person of a video an id and a colour that stay; people are left out until they are confirmed",
     )
     add_switch(group, "--smooth", help="remove the jitter of keypoints in videos; implies --track")
-    add_switch(group, "--trails", help="draw where every person of a video was in the last seconds; implies --track")
 
     add_network_options(parser, amp="auto", backend="auto")
     add_process_options(parser)

@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import CORRECTIONS, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
 from posenet.files import write_atomically
 
 DIAGNOSIS_FILE = "diagnosis.json"
-MAX_CHANGED_IMAGES = 100
-"""Number of changed images that the file lists of each comparison."""
 
 
 def write_diagnosis_file(
-    diagnoses: Sequence[Diagnosis],
-    differences: Sequence[Difference],
-    output_dir: str | Path,
-    provenance: Mapping[str, str] | None = None,
+    diagnosis: Diagnosis, output_dir: str | Path, provenance: Mapping[str, str] | None = None
 ) -> Path:
-    """Write ``diagnosis.json`` into a folder and return its path.
-
-    The object describes the first results file. If there are several, ``others`` is a list of such objects for the
-    others, and ``comparison`` a list of their ``differences`` from the first. ``provenance`` says where results come
-    from.
-    """
-    first, *others = diagnoses
-    content = to_json(first)
-    if others:
-        content["others"] = [to_json(diagnosis) for diagnosis in others]
-        content["comparison"] = [_difference_to_json(difference) for difference in differences]
+    """Write ``diagnosis.json`` into a folder and return its path. ``provenance`` says where the results come from."""
+    content = to_json(diagnosis)
     if provenance:
         content["provenance"] = dict(provenance)
     path = Path(output_dir, DIAGNOSIS_FILE)
@@ -75,17 +59,4 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
             ]
             for dimension, slices in diagnosis.sensitivity.items()
         },
-    }
-
-
-def _difference_to_json(difference: Difference) -> dict[str, Any]:
-    return {
-        "baseline": difference.baseline,
-        "name": difference.name,
-        "AP_difference": difference.ap_difference,
-        "interval": list(difference.interval),
-        "significant": difference.significant,
-        "share_better": difference.share_better,
-        "resamples": difference.resamples,
-        "images": [asdict(image) for image in difference.images[:MAX_CHANGED_IMAGES]],
     }

@@ -141,7 +141,7 @@ def make_page(
         finder.min_score = min_score
         try:
             with finding:
-                if find_sources([path])[0].may_be_image:
+                if find_sources([path])[0].kind == "image":
                     finder.min_score = 0.0  # ``draw`` leaves people out, without another run of the network
                     return draw(_without_folder(finder(path)), min_score, keypoint_score, style)
                 video, rows, file, summary = _predict_video(

@@ -33,7 +33,6 @@ from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.oks import keypoint_similarity
 from posenet.visualization.drawing import MIN_SCORE, round_min_score
 
 if TYPE_CHECKING:
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MAX_TABLE_WIDTH = 120
-"""Characters; most terminals would fold a wider table."""
 METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR", "AR50", "AR75", "ARM", "ARL")
 """COCO's keypoint metrics, in the order of ``COCOeval.stats``."""
 
@@ -68,19 +65,15 @@ class Evaluation:
     """Value of each of ``METRICS``, 0-1."""
     images: int
     """Number of images in the split."""
-    keypoints: dict[str, float] = field(default_factory=dict)
-    """For every keypoint of the annotation file, its mean similarity, 0-1, over all people in whom it is labelled.
-    Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5."""
     min_score: float = MIN_SCORE
     """``MIN_SCORE``, or a lower ``min_score`` for predictions where that is better: with the best F1 at OKS 0.5."""
-    precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
-    """(10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size."""
     results: Sequence[CocoResult] = field(default=(), compare=False, repr=False)
     """The predictions themselves, in COCO's results format, as ``evaluate`` returns them."""
 
     def table(self) -> str:
         """The metrics as two lines, names above values."""
-        return _format_table(self.metrics, 7)
+        values = ["-" if value < 0 else f"{value:.3f}" for value in self.metrics.values()]
+        return "\n".join("".join(f"{cell:>7}" for cell in line) for line in (list(self.metrics), values))
 
     def advise_on_min_score(self) -> str:
         """What to say if ``MIN_SCORE`` leaves out too many people; empty otherwise."""
@@ -90,10 +83,6 @@ class Evaluation:
             f"Scores are low: --min-score {self.min_score:g} gives the best balance of found and wrong ones on these "
             f"images; the default, {MIN_SCORE:g}, leaves out more"
         )
-
-    def keypoint_table(self) -> str:
-        """The similarities of the keypoints as two lines, or as one line each if two lines would be too wide."""
-        return _format_table(self.keypoints, max(map(len, self.keypoints), default=0) + 2)
 
 
 def evaluate(
@@ -284,11 +273,9 @@ def find_annotated_images(
 
 def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:
     """Compare predictions in COCO's results format with all people of an annotated split, by pycocotools."""
-    try:
-        from pycocotools.coco import COCO as CocoApi
-        from pycocotools.cocoeval import COCOeval
-    except ImportError as error:
-        raise ConfigError("COCO's metrics need the package pycocotools: pip install pycocotools") from error
+    from pycocotools.coco import COCO as CocoApi
+    from pycocotools.cocoeval import COCOeval
+
     truth = CocoApi()
     # pycocotools treats a match with id 0 as no match, so the annotations are numbered from 1.
     truth.dataset = {
@@ -308,9 +295,7 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
     return Evaluation(
         metrics=dict(zip(METRICS, evaluation.stats.tolist())),
         images=len(split.images),
-        keypoints=dict(zip(skeleton.file_keypoints, _keypoint_similarities(evaluation).tolist())),
         min_score=_choose_min_score(evaluation),
-        precision=evaluation.eval["precision"][:, :, 0, 0, 0],
     )
 
 
@@ -330,36 +315,3 @@ def _choose_min_score(evaluation: COCOeval) -> float:
         return MIN_SCORE
     f1 = 2 * num_right / (np.arange(1, len(found) + 1) + num_people)
     return min(round_min_score(found[int(f1.argmax())][0]), MIN_SCORE)
-
-
-def _keypoint_similarities(evaluation: COCOeval) -> np.ndarray:
-    """(K,) mean similarity of every keypoint over people of any size, as matched at OKS 0.5; see ``Evaluation``."""
-    sigmas = evaluation.params.kpt_oks_sigmas
-    total = np.zeros(len(sigmas))
-    count = np.zeros(len(sigmas))
-    any_size = evaluation.params.areaRng[0]
-    for image in evaluation.evalImgs:
-        if image is None or image["aRng"] != any_size:
-            continue
-        for truth_id, ignored, result_id in zip(image["gtIds"], image["gtIgnore"], image["gtMatches"][0]):
-            if ignored:
-                continue
-            person = evaluation.cocoGt.anns[truth_id]
-            annotated = np.array(person["keypoints"], float).reshape(-1, 3)
-            labelled = annotated[:, 2] > 0
-            count += labelled
-            if result_id:
-                result = evaluation.cocoDt.anns[int(result_id)]
-                predicted = np.array(result["keypoints"], float).reshape(-1, 3)
-                squares = ((predicted[:, :2] - annotated[:, :2]) ** 2).sum(axis=1)
-                total += labelled * keypoint_similarity(squares, np.asarray(person["area"]), sigmas)
-    return np.where(count > 0, total / np.maximum(count, 1), -1)
-
-
-def _format_table(values: Mapping[str, float], width: int) -> str:
-    """A line of names above one of values, in columns of a width; or a line for each, if those would be too wide."""
-    texts = {name: "-" if value < 0 else f"{value:.3f}" for name, value in values.items()}
-    if len(texts) * width > MAX_TABLE_WIDTH:
-        return "\n".join(f"{name:>{width}}  {text}" for name, text in texts.items())
-    lines = [list(texts), list(texts.values())]
-    return "\n".join("".join(f"{cell:>{width}}" for cell in line) for line in lines)

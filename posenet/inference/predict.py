@@ -26,7 +26,6 @@ from posenet.inference.media.reader import FrameSelection
 from posenet.inference.media.sources import (
     Frame,
     Source,
-    files_of_source,
     find_sources,
     parse_standard_input,
     split_into_blocks,
@@ -56,7 +55,6 @@ from posenet.inference.result import Result
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
-from posenet.visualization.drawing import Trails
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 JOURNAL_VERSION = 2
@@ -104,7 +102,6 @@ def predict(
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
-            trails: draw where every person of a video was; implies ``track``.
             style: of the drawings; see ``draw_people``.
             keypoint_score: keypoints with lower scores are not drawn.
 
@@ -254,7 +251,7 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if options.resume and live:
         raise ConfigError(f"resume=True needs inputs that can be read again, unlike {live[0]}")
     kinds = {source.kind for source in sources}
-    if "video" in kinds or (options.output and kinds & {"numbered", "camera"}):
+    if "video" in kinds or (options.output and "camera" in kinds):
         require_pyav()
     return sources
 
@@ -285,8 +282,9 @@ def _describe(
     inputs = hashlib.sha256()
     for source in sources:
         # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
-        sizes = [path.stat().st_size for path in files_of_source(source) if path.is_file()]
-        inputs.update(f"{source.kind}:{source.name}:{sizes or len(source.data)}\n".encode(errors="surrogateescape"))
+        path = source.path
+        size = path.stat().st_size if path is not None and path.is_file() else len(source.data)
+        inputs.update(f"{source.kind}:{source.name}:{size}\n".encode(errors="surrogateescape"))
     settings = dataclasses.asdict(predictor.settings)
     return {
         "journal": JOURNAL_VERSION,
@@ -442,7 +440,6 @@ def _open_image_outputs(
 ) -> list[Write]:
     """Open the outputs that each image or video has for itself, which ``stack`` completes; see ``show_in_window``."""
     outputs, options = run.outputs, run.options
-    trails = Trails() if options.trails else None
     writers: list[Write] = []
     shows = []
     if outputs.people:
@@ -455,8 +452,6 @@ def _open_image_outputs(
     def draw(result: Result) -> None:
         frame = result.frame
         drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score)
-        if trails:
-            trails.draw(drawing, frame.source, frame.seconds, result)
         for show in shows:
             show(frame, drawing)
         if outputs.sheets:

@@ -290,7 +290,7 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
     if not isinstance(image, (str, os.PathLike)):
         return Frame(IN_MEMORY, to_bgr(image, channels))
     [source, *others] = find_sources([str(image)])
-    if others or not source.may_be_image:
+    if others or source.kind != "image":
         raise DataError(
             f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
         )

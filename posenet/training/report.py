@@ -84,24 +84,18 @@ class Report:
     ``says_next``: the last line names the next command, and ``--resume`` continues the run. Not so with annotations.
     """
 
-    def __init__(self, run: Run, callbacks: CallbackList, max_steps: int, says_next: bool) -> None:
+    def __init__(self, run: Run, callbacks: CallbackList, says_next: bool) -> None:
         self.run = run
         self.callbacks = callbacks
-        self.max_steps = max_steps
         self.says_next = says_next
         self._epoch_began = time.monotonic(), run.progress.total_steps
 
     def epoch_bar(self) -> tqdm[Any]:
         """The bar over the steps of the current epoch."""
         self._epoch_began = time.monotonic(), self.run.progress.total_steps
-        progress, steps, epochs = self.run.progress, self.run.batches.steps_per_epoch, self.run.config.train.epochs
-        steps_after_epoch = (epochs - progress.epoch - 1) * steps
-        if self.max_steps:
-            steps_after_epoch = min(steps_after_epoch, self.max_steps - progress.total_steps - (steps - progress.step))
-        title = f"epoch {progress.epoch + 1}/{epochs}"
-        return progress_bar(
-            title=title, total=steps, unit="step", done=progress.step, following=steps_after_epoch, leave=False
-        )
+        progress, steps = self.run.progress, self.run.batches.steps_per_epoch
+        title = f"epoch {progress.epoch + 1}/{self.run.config.train.epochs}"
+        return progress_bar(title=title, total=steps, unit="step", done=progress.step, leave=False)
 
     def step(self, bar: tqdm[Any], lr: float) -> None:
         """Report a step if one is due; with several data sets, the ranks then add up their losses."""

@@ -202,7 +202,7 @@ def _train(
         # The loops over epochs and steps.
         num_profiled = profile if runtime.is_main else 0
         after_step = at_end.enter_context(profiled_steps(path, num_profiled, runtime.device))
-        loop = TrainingLoop(run, Report(run, logs, max_steps, says_next), stop_requested, max_steps, after_step)
+        loop = TrainingLoop(run, Report(run, logs, says_next), stop_requested, max_steps, after_step)
         if checkpoint is not None and not checkpoint.is_last:
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory

@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,6 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, write_atomically
 from posenet.messages import truncate_for_message
-from posenet.settings import MAP_STRIDE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,12 +70,8 @@ class RunHistory:
         return positions
 
     def series(self, entries: Sequence[LogEntry], key: str) -> tuple[np.ndarray, np.ndarray]:
-        """(N,) positions and (N, ...) values of the entries in which ``key`` has a value.
-
-        Values have one shape. If the run was resumed with another number of stacks, its terms begin there.
-        """
+        """(N,) positions and (N,) values of the entries in which ``key`` has a value."""
         entries = _entries_with(entries, key)
-        entries = [entry for entry in entries if np.shape(entry[key]) == np.shape(entries[-1][key])]
         return self.positions(entries), np.array([entry[key] for entry in entries], np.float64)
 
 
@@ -135,9 +129,8 @@ def write_curves(folder: Path, output: Path | None = None) -> Path:
 
 
 def training_figure(history: RunHistory, run_name: str) -> Figure:
-    """Draw the loss, its share by scale and by stack, the scores, the learning rate, the gradient norm and the speed.
+    """Draw the loss, the scores if there are any, the learning rate, the gradient norm and the speed.
 
-    What the log does not have has no panel: shares of a loss without terms or of a single stack, scores without an AP.
     ``ConfigError`` if matplotlib does not work.
     """
     try:
@@ -145,15 +138,10 @@ def training_figure(history: RunHistory, run_name: str) -> Figure:
     except ImportError as error:
         raise ConfigError(f"cannot draw curves: {error if has_matplotlib() else MATPLOTLIB_MISSING}") from error
     panels: list[Callable[[Axes, RunHistory], None]] = [_plot_loss]
-    _, terms = history.series(history.train, "terms")
-    if len(terms):
-        panels.append(partial(_plot_terms, axis=2))
-    if len(terms) and terms.shape[1] > 1:
-        panels.append(partial(_plot_terms, axis=1))
     if _entries_with(history.epochs, "AP"):
         panels.append(_plot_scores)
     panels += [_plot_learning_rate, _plot_speed]
-    columns = 2 if len(panels) <= 4 else 3
+    columns = 2
     rows = math.ceil(len(panels) / columns)
     width, height = 5.2 * columns, 4.2 * rows  # inches
     figure = Figure(figsize=(width, height), dpi=110, facecolor="white")
@@ -193,18 +181,6 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
         positions = history.positions(history.skips)
         heights = np.full(len(positions), 0.02)  # shares of the height of the axes
         axes.plot(positions, heights, "kx", label="skipped steps", transform=axes.get_xaxis_transform())
-    _add_legend(axes)
-
-
-def _plot_terms(axes: Axes, history: RunHistory, axis: int) -> None:
-    """Plot the loss of every stack or of every scale: ``axis`` 1 or 2 of the terms (N, stacks, scales)."""
-    axes.set_title(f"Training loss by {'stack' if axis == 1 else 'scale'}", fontsize=11, loc="left")
-    positions, terms = history.series(history.train, "terms")
-    losses = terms.sum(axis=3 - axis)  # (N, curves)
-    for index, values in enumerate(losses.T):
-        label = f"stack {index + 1}" if axis == 1 else f"stride {MAP_STRIDE << index}"
-        _plot_curve(axes, (positions, values), label, _sequential_colour(index, losses.shape[1]))
-    _scale(axes)
     _add_legend(axes)
 
 
@@ -288,11 +264,3 @@ def _add_legend(*axes: Axes) -> None:
             each.set_ylim(low, high + LEGEND_SPACE * (high - low))
     curves = [curve for each in axes for curve in each.get_lines()]
     axes[0].legend(handles=curves, frameon=False, fontsize=9, ncols=2, loc="upper center")
-
-
-def _sequential_colour(index: int, count: int) -> tuple[float, float, float, float]:
-    """One of ``count`` colours in order, from dark to light."""
-    from matplotlib import colormaps
-
-    # The last 15 % of the colour map are too light for lines on white.
-    return colormaps["viridis"](0.85 * index / max(count - 1, 1))

@@ -1,12 +1,10 @@
-"""Drawings of people: their keypoints and limbs on an image, and the trails of tracked people."""
+"""Drawings of people: their keypoints and limbs on an image."""
 
 from __future__ import annotations
 
 import colorsys
-import itertools
 import math
-from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
 import cv2
@@ -52,8 +50,6 @@ KEYPOINT_MIN_SCORE = 0.2
 """Recommended ``keypoint_min_score``."""
 MIN_RELATIVE_SCORE = 0.5
 """A keypoint with a lower score than this share of the mean of its person is probably wrong, and is not drawn."""
-TRAIL_SECONDS = 2.0
-"""Length of a trail."""
 
 MAX_COORDINATE = 1e6
 """Keypoints at larger coordinates are not drawn: the fixed-point numbers of OpenCV would overflow."""
@@ -138,51 +134,6 @@ def round_min_score(score: float) -> float:
 def person_colour(id: int) -> Colour:
     """The colour of a tracked person."""
     return PALETTE[(id - 1) % len(PALETTE)]
-
-
-class Trails:
-    """Draws where tracked people were in the last seconds, in their colours; older parts are thinner.
-
-    A trail follows the keypoints found in both of two frames: others would let it jump.
-    """
-
-    def __init__(self) -> None:
-        self._video: Hashable = None
-        self._people: dict[int, Person] = {}  # as last seen
-        self._points: dict[int, deque[tuple[float, np.ndarray]]] = {}  # seconds and (2,) x, y
-
-    def draw(self, drawing: np.ndarray, video: Hashable, seconds: float, people: Sequence[Person]) -> None:
-        """Add the trails of the people who have an ``id`` to the drawing of a frame, at a time of a video.
-
-        Another ``video``, which may be anything that names it, starts without trails.
-        """
-        if video != self._video:
-            self._video = video
-            self._people = {}
-            self._points = {}
-        for person in people:
-            person = person.within(MAX_COORDINATE)
-            if person.id is not None:
-                self._points.setdefault(person.id, deque()).append((seconds, self._next_point(person, person.id)))
-                self._people[person.id] = person
-        widest = max(2, _size_of(drawing) // 200)
-        for id, points in self._points.items():
-            while points and seconds - points[0][0] > TRAIL_SECONDS:
-                points.popleft()
-            for (_, start), (end_seconds, end) in itertools.pairwise(points):
-                width = max(1, round(widest * (1 - (seconds - end_seconds) / TRAIL_SECONDS)))
-                pixels = np.rint([start, end]).astype(int).tolist()
-                cv2.line(drawing, pixels[0], pixels[1], person_colour(id), width, cv2.LINE_AA)
-        self._points = {id: points for id, points in self._points.items() if points}
-        self._people = {id: self._people[id] for id in self._points}
-
-    def _next_point(self, person: Person, id: int) -> np.ndarray:
-        """(2,) x, y of the trail's next point."""
-        last = self._people.get(id)
-        both = np.zeros(0, bool) if last is None else person.found & last.found
-        if last is None or not both.any():
-            return np.asarray(person.box.reshape(2, 2).mean(0))
-        return np.asarray(self._points[id][-1][1] + (person.keypoints - last.keypoints)[both, :2].mean(0))
 
 
 class _Figure(NamedTuple):

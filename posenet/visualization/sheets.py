@@ -34,6 +34,8 @@ SHEET_ASPECT = 1.5
 """Approximate width / height of a sheet of maps."""
 MIN_SAMPLE_WIDTH = 400
 """Narrower training samples have margins, so that the labels fit above them."""
+NUM_PREVIEWS = 8
+"""Number of training samples that are drawn."""
 PERSON_MASK_COLOUR = (200, 160, 40)
 """BGR of people in the person mask."""
 UNSUPERVISED_COLOUR = (60, 60, 230)
@@ -131,16 +133,16 @@ def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
     return _blend(background, _apply_colours(values), np.minimum(2 * values, 1)).round().astype(np.uint8)
 
 
-def preview_paths(folder: Path, count: int) -> list[Path]:
-    """Paths of the first ``count`` files that ``write_previews`` writes."""
-    return [folder / f"sample_{number:03d}.jpg" for number in range(1, count + 1)]
+def preview_paths(folder: Path) -> list[Path]:
+    """Paths of the files that ``write_previews`` writes."""
+    return [folder / f"sample_{number:03d}.jpg" for number in range(1, NUM_PREVIEWS + 1)]
 
 
-def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
-    """Draw the first ``count`` training samples, at most one epoch; ``DataError`` if one cannot be read."""
+def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path) -> list[Path]:
+    """Draw the first training samples, at most one epoch; ``DataError`` if one cannot be read."""
     from posenet.data.sampler import TrainSampler
 
-    paths = preview_paths(folder, count)
+    paths = preview_paths(folder)
     written = []
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for path, [(epoch, index)] in zip(paths, sampler):

@@ -84,13 +84,13 @@ def test_a_subset_has_the_images_that_were_asked_for(tmp_path: Path) -> None:
     chosen = select_images(path, [5, 2])
     assert [image["id"] for image in chosen["images"]] == [2, 5]
     assert people_of_images(chosen) == {name: everybody[name] for name in (f"{2:012d}.jpg", f"{5:012d}.jpg")}
-    drawn = select_images(path, share=0.3, seed=1)
+    drawn = select_images(path, number=6, seed=1)
     assert len(drawn["images"]) == 6 and drawn == select_images(path, number=6, seed=1)
     assert drawn != select_images(path, number=6, seed=2)
     for options, message in (
         ({"ids": [2, 77]}, "has no image 77"),
         ({"number": 21}, "has 20 images, of which 21 cannot be taken"),
-        ({"share": 0.0}, "of which 0 cannot be taken"),
+        ({"number": 0}, "of which 0 cannot be taken"),
     ):
         with pytest.raises(DataError, match=message):
             select_images(path, **options)

@@ -57,8 +57,8 @@ def test_cocos_keypoints_have_its_pairs_and_sigmas(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
 def test_parts_are_the_categorys_edges_and_their_mirror_images(tmp_path: Path, edges: list[list[int]]) -> None:
-    draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)), bridges=False)
-    assert set(map(frozenset, draft.skeleton.parts)) == {
+    draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)))
+    assert set(map(frozenset, draft.skeleton.drawn)) == {
         frozenset(("nose", "left_ear")),
         frozenset(("nose", "right_ear")),
     }
@@ -70,7 +70,7 @@ def test_without_edges_the_shortest_parts_join_all_keypoints(tmp_path: Path) -> 
     values = [0, 0, 2, 20, 0, 2, 10, 0, 2, 30, 0, 1]
     people = [{"id": 1, "image_id": 1, "category_id": 1, "keypoints": values}]
     path = write(tmp_path / "a.json", category(keypoints=("a", "b", "c", "d")), annotations=people)
-    assert {frozenset(part) for part in draft_skeleton(path, bridges=False).skeleton.parts} == {
+    assert {frozenset(part) for part in draft_skeleton(path).skeleton.drawn} == {
         frozenset("ac"),
         frozenset("bc"),
         frozenset("bd"),

@@ -81,23 +81,13 @@ def test_objects_of_another_category_have_its_name(capsys: pytest.CaptureFixture
 def test_statistics_are_printed_and_previews_drawn(capsys: pytest.CaptureFixture[str]) -> None:
     assert build("a.h5", "--stats") == 0
     assert "main person (training samples)      3" in capsys.readouterr().out
-    assert tool("--output a.h5 --stats --preview previews --preview-count 2 --set train.input_size=64") == 0
-    assert "2 samples" in capsys.readouterr().out and len(list(Path("previews").iterdir())) == 2
+    assert tool("--output a.h5 --stats --preview previews --set train.input_size=64") == 0
+    assert "3 samples" in capsys.readouterr().out and len(list(Path("previews").iterdir())) == 3
     Path("previews/sample_002.jpg").write_text("mine")
-    assert tool("--output a.h5 --preview previews --preview-count 2") == 2
+    assert tool("--output a.h5 --preview previews") == 2
     assert "previews/sample_001.jpg exists" in capsys.readouterr().err
     assert Path("previews/sample_002.jpg").read_text() == "mine"
-    assert tool("--output a.h5 --preview previews --preview-count 2 --set train.input_size=64 --overwrite") == 0
-
-
-def test_stores_that_share_images_give_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for path, ids in (("a.h5", "1 2"), ("b.h5", "3"), ("c.h5", "2 3")):
-        assert build(path, f"--image-ids {ids}") == 0
-    assert tool("--check-split a.h5 b.h5") == 0
-    assert tool("--check-split a.h5 c.h5") == 2
-    captured = capsys.readouterr()
-    assert "the same content  1  (2)" in captured.out
-    assert "share images" in captured.err
+    assert tool("--output a.h5 --preview previews --set train.input_size=64 --overwrite") == 0
 
 
 def test_images_without_annotations_are_stored_verified_and_inspected(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +123,6 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
         ("", "name the store with --output"),
         ("--stats", "name the store with --output"),
         ("--output none.h5 --stats", "none.h5 does not exist"),
-        ("--check-split none.h5 other.h5", "none.h5 does not exist"),
         ("--output a.h5", "give both --images and --annotations"),
         ("--output a.h5 --verify --images .", "give both --images and --annotations"),
         ("--output none.h5 --verify", "none.h5 does not exist"),

@@ -67,18 +67,6 @@ def test_one_results_file(
     assert f"one.json: AP {content['AP']:.3f}" in out and "3 inversion" in out and "report.html" in out
 
 
-def test_several_results_files_are_compared(
-    annotations: Path, results: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fewer = write(tmp_path / "other" / "results.json", perfect_results(document)[3:])
-    flags = ["--results", results, "--results", fewer]
-    assert run("--annotations", annotations, *flags, "--output", tmp_path / "report") == 0
-    content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
-    assert content["name"] == str(results) and content["others"][0]["name"] == str(fewer)
-    assert content["comparison"][0]["AP_difference"] < 0
-    assert "95 % interval" in capsys.readouterr().out
-
-
 def test_empty_results_miss_everybody(annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = write(tmp_path / "empty.json", [])
     assert run("--annotations", annotations, "--results", empty, "--output", tmp_path / "report") == 0
@@ -129,7 +117,7 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     for truth, words, message in (
         (annotations, [missing], "cannot read results"),
         (annotations, [results, "--images", missing], "does not exist"),
-        (annotations, [results, broken], "result 1 has 1 numbers"),
+        (annotations, [broken], "result 1 has 1 numbers"),
         (missing, [results], "cannot read annotations"),
         (nobody, [results], "no people"),
         (chairs, [results], "has category_id 1, but the annotated people have 62"),

@@ -32,7 +32,7 @@ SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of several sizes, some without people; one that cannot be read, two videos and an animation."""
+    """Images of several sizes, some without people; one that cannot be read, two videos and a GIF."""
     from posenet.inference.media.video import VideoWriter
 
     folder = tmp_path_factory.mktemp("inputs")

@@ -50,7 +50,7 @@ from tests.helpers.other_formats import (
 )
 from tests.helpers.run_logs import read_log
 from tests.helpers.source_files import ROOT
-from tests.helpers.videos import FakeCapture, grey_image, write_animation, write_video
+from tests.helpers.videos import FakeCapture, write_animation, write_video
 
 NOT_RUN = {
     r"make ": "installs packages; the other tests run what its targets call",
@@ -276,16 +276,14 @@ def renumber_images(path: Path) -> None:
 
 
 def write_inputs() -> None:
-    """Images, a video, numbered images and an animation for prediction."""
+    """Images, a video and a GIF for prediction."""
     images = sorted(Path("data/demo/coco/val2017").glob("*.jpg"))
     shutil.copytree(images[0].parent, "photos")
     shutil.copy(images[0], "photo.jpg")
     shutil.copy(images[0], images[0].with_name("000010000005.jpg"))
     write_image(Path("b.png"), np.zeros((40, 50, 3), np.uint8))
     write_video(Path("clip.mp4"), count=3)
-    for number in range(3):
-        write_image(Path("frames", f"frame_{number:04d}.png"), grey_image(number))
-    write_animation(Path("wave.webp"), count=3)
+    write_animation(Path("wave.gif"), count=3)
 
 
 def write_exports() -> None:
@@ -390,7 +388,7 @@ def test_commands_of_a_shell_block() -> None:
     text = r"""
 ids="1 2"   # two images
 posenet evaluate --image-ids $ids \
-    --flip && posenet plot 'a run'
+    --flip && posenet diagnose 'a run'
 for split in train val; do   # one store each
     posenet build-hdf5 --output $split.h5
 done
@@ -398,7 +396,7 @@ find . -name '*.jpg' | posenet predict -
 """
     assert parse_commands(text) == [
         Command(("posenet", "evaluate", "--image-ids", "1", "2", "--flip")),
-        Command(("posenet", "plot", "a run")),
+        Command(("posenet", "diagnose", "a run")),
         Command(("posenet", "build-hdf5", "--output", "train.h5")),
         Command(("posenet", "build-hdf5", "--output", "val.h5")),
         Command(("posenet", "predict", "-"), piped_from=("find", ".", "-name", "*.jpg")),

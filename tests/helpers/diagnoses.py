@@ -107,12 +107,3 @@ def diagnose_data(document: Document, results: Sequence[Result], folder: Path, n
 
 def small_diagnosis(folder: Path, names: Sequence[str] = ()) -> Diagnosis:
     return diagnose_data(*small_data(names), folder)
-
-
-def two_diagnoses(folder: Path) -> list[Diagnosis]:
-    """Two results files, of which the second finds the person of image 13 better."""
-    document, results = small_data()
-    return [
-        diagnose_data(document, results, folder, "before.json"),
-        diagnose_data(document, without_misses(document, results), folder, "after.json"),
-    ]

@@ -50,7 +50,6 @@ def write_media(
     pixels: str = "yuv420p",
     aspect: Fraction = Fraction(1),
     sound: float = 0.0,
-    sound_codec: str = "aac",
 ) -> Path:
     """Write grey frames of 64 x 48 pixels at some times, and silence of ``sound`` seconds, with PyAV."""
     av = pytest.importorskip("av", reason="needs PyAV to make the file")
@@ -63,7 +62,7 @@ def write_media(
         video.codec_context.time_base = Fraction(1, 1000)
         video.codec_context.max_b_frames = 0
         if sound:
-            audio = container.add_stream(sound_codec, rate=48000, layout="mono")
+            audio = container.add_stream("aac", rate=48000, layout="mono")
         for number, time in enumerate(times):
             frame = av.VideoFrame.from_ndarray(grey_image(number % 12), format="bgr24")
             frame.pts = round(time * 1000)

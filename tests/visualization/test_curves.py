@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from posenet.cli.main import run_tool
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.images import read_image
 from posenet.visualization import curves
 from posenet.visualization.curves import (
-    CURVES_FILE,
     LOG_FILE,
     MAX_POINTS,
     has_matplotlib,
@@ -59,32 +56,24 @@ def test_the_curves_of_a_whole_run_are_drawn_without_pyplot(run: Run) -> None:
     assert ("matplotlib.pyplot" in sys.modules) == before
     assert path.name == "curves.png"
     image = read_image(path)
-    assert image.shape[0] > 700 and image.shape[1] > 1400 and image.std() > 10
+    assert image.shape[0] > 700 and image.shape[1] > 1000 and image.std() > 10
 
 
 def test_every_series_of_the_log_has_a_curve(run: Run) -> None:
     axes = panels(run(*full_run()))
-    loss, scale, stack, scores = list(axes.values())[:4]
-    labels = [[line.get_label() for line in panel.get_lines()] for panel in (loss, scale, stack, scores)]
+    loss, scores = list(axes.values())[:2]
+    labels = [[line.get_label() for line in panel.get_lines()] for panel in (loss, scores)]
     assert labels[0] == ["training, between log lines", "training, mean of the epoch", "validation", "skipped steps"]
-    assert labels[1] == [f"stride {s}" for s in (4, 8, 16, 32, 64)] and labels[2] == ["stack 1", "stack 2"]
-    scale_colours, stack_colours = ([line.get_color() for line in panel.get_lines()] for panel in (scale, stack))
-    assert stack_colours == [scale_colours[0], scale_colours[-1]], "two curves differ as much as the ends of five"
-    assert labels[3] == ["AP", "AP50", "AP75", "AR"]
+    assert labels[1] == ["AP", "AP50", "AP75", "AR"]
     np.testing.assert_allclose(loss.get_lines()[0].get_ydata(), 1.5)
-    np.testing.assert_allclose(scale.get_lines()[0].get_ydata(), 0.3)
-    np.testing.assert_allclose(stack.get_lines()[1].get_ydata(), 1.0)
     np.testing.assert_allclose(scores.get_lines()[0].get_xdata(), [1, 2, 3])
     assert "epoch 3, step 1500, best AP 0.300 after epoch 3" in loss.figure.get_suptitle()
 
 
 def test_what_the_log_does_not_have_has_no_panel(run: Run) -> None:
-    """An empty panel says nothing, and a single stack has the whole loss. Second y axes have the title ""."""
-    common = ["Loss", "Training loss by scale", "Learning rate and gradient norm", "", "Speed"]
-    one_stack = [train_entry(step, terms=[[0.1] * 5]) for step in (10, 20)]
-    assert list(panels(run(*one_stack, epoch_entry(20, 1), name="a"))) == common
-    two_stacks = [*one_stack, train_entry(30)]
-    assert "Training loss by stack" in panels(run(*two_stacks, name="b"))
+    """An empty panel says nothing. Second y axes have the title ""."""
+    entries = [train_entry(10), train_entry(20), epoch_entry(20, 1)]
+    assert list(panels(run(*entries, name="a"))) == ["Loss", "Learning rate and gradient norm", "", "Speed"]
     short = train_entry(1)
     del short["terms"], short["data_wait"], short["gradient_norm"]
     for number, lines in enumerate(
@@ -166,14 +155,10 @@ def test_a_log_of_a_resumed_run_is_read(run: Run) -> None:
     [{"kind": "train"}, train_entry(20) | {"step": "20"}, train_entry(20, lr="x"), train_entry(20, terms=[["x"]])],
     ids=["no step", "text", "rate", "terms"],
 )
-def test_entries_that_no_run_writes_are_one_line(
-    run: Run, entry: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_entries_that_no_run_writes_are_one_line(run: Run, entry: dict[str, Any]) -> None:
     folder = run(train_entry(10), entry, train_entry(30))
-    assert run_tool("plot", [str(folder), "--overwrite"]) == 2
-    assert re.search(
-        r"log.jsonl has values that no run writes \(.*\); give the log of a run\n$", capsys.readouterr().err
-    )
+    with pytest.raises(DataError, match=r"log.jsonl has values that no run writes \(.*\); give the log of a run$"):
+        write_curves(folder)
 
 
 def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:
@@ -181,51 +166,27 @@ def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:
     assert len(axes["Learning rate and gradient norm"].get_lines()[0].get_xdata()) == MAX_POINTS
 
 
-def test_the_tool_writes_a_file_or_refuses_bad_input(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_curves_are_written_to_other_files_and_bad_input_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(curves, "training_figure", lambda history, name: Figure())  # drawn in a moment
     folder = run(train_entry(1))
-    assert run_tool("plot", [str(folder / LOG_FILE), "--output", str(tmp_path / "new" / "c.svg")]) == 0
+    write_curves(folder, tmp_path / "new" / "c.svg")
     assert "<svg" in (tmp_path / "new" / "c.svg").read_text()
-    capsys.readouterr()
-    log = (folder / LOG_FILE).read_bytes()
-    for _ in range(2):
-        assert run_tool("plot", [str(folder)]) == 0, "curves of the run are drawn again"
-    (folder / CURVES_FILE).write_bytes(b"mine")
-    (tmp_path / "c.svg").write_bytes(b"mine")
-    for words, message in (
-        ([str(folder)], "curves.png was not written by posenet"),
-        ([str(folder), "--overwrite"], "curves.png was not written by posenet"),
-        ([str(folder), "--output", str(tmp_path / "c.svg")], "c.svg exists"),
-        ([str(folder), "--output", str(folder / LOG_FILE), "--overwrite"], "would replace an input"),
-    ):
-        assert run_tool("plot", words) == 2
-        assert message in capsys.readouterr().err
-    assert (folder / CURVES_FILE).read_bytes() == (tmp_path / "c.svg").read_bytes() == b"mine"
-    assert (folder / LOG_FILE).read_bytes() == log
-    assert run_tool("plot", [str(folder), "--output", str(tmp_path / "c.svg"), "--overwrite"]) == 0
-    capsys.readouterr()
-    for words, message in (
-        ([str(tmp_path)], "give the folder of a run"),
-        ([str(run(name="empty"))], "nothing to draw yet"),
-        ([str(folder), "--output", "c.docx"], "choose .png"),
-        ([str(folder), "--output", "c"], "choose .png"),
-    ):
-        assert run_tool("plot", words) == 2
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1
+    for path, message in ((tmp_path, "give the folder of a run"), (run(name="empty"), "nothing to draw yet")):
+        with pytest.raises(DataError, match=message):
+            write_curves(path)
+    for name in ("c.docx", "c"):
+        with pytest.raises(ConfigError, match="choose .png"):
+            write_curves(folder, tmp_path / name)
     with pytest.raises(DataError, match=LOG_FILE):
         read_log(tmp_path / LOG_FILE)
 
 
-def test_a_missing_matplotlib_is_named(
-    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_matplotlib_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert not has_matplotlib()
-    assert run_tool("plot", [str(run(train_entry(1)))]) == 2
-    error = capsys.readouterr().err
-    assert "pip install 'simplepose[plot]'" in error and error.count("\n") == 1
+    with pytest.raises(ConfigError, match=r"pip install 'simplepose\[plot\]'"):
+        write_curves(run(train_entry(1)))

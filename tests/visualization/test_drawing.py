@@ -1,4 +1,4 @@
-"""Drawings of people, and trails that follow them and end after a while."""
+"""Drawings of people."""
 
 import dataclasses
 
@@ -15,8 +15,6 @@ from posenet.visualization.drawing import (
     MIDDLE,
     PALETTE,
     RIGHT,
-    TRAIL_SECONDS,
-    Trails,
     draw_people,
     person_colour,
 )
@@ -202,44 +200,3 @@ def test_the_number_of_a_person_at_the_upper_edge_is_not_cut_off():
         rows, columns = np.nonzero((drawing != without_number).any(axis=2))
         sizes.append((np.ptp(rows), np.ptp(columns)))
     assert sizes[0] == sizes[1]
-
-
-def trail_columns(trails, x, seconds, source="a.mp4"):
-    """(600,) bool: the columns in which a trail is drawn, for one person at ``x``, or for nobody."""
-    people = [] if x is None else [dataclasses.replace(person_at(x), id=2)]
-    drawing = np.zeros((400, 600, 3), np.uint8)
-    trails.draw(drawing, source, seconds, people)
-    return drawing.any((0, 2))
-
-
-def test_a_trail_leads_from_the_earlier_positions_to_the_person_and_vanishes():
-    trails = Trails()
-    for number in range(11):
-        columns = trail_columns(trails, 100 + 10 * number, number / 10)
-    assert columns[105:195].all() and not columns[:90].any() and not columns[210:].any()
-    for number in range(11, 41):
-        columns = trail_columns(trails, 100 + 10 * number, number / 10)
-    assert columns[500 - round(90 * TRAIL_SECONDS) : 495].all()
-    assert not columns[: 490 - round(100 * TRAIL_SECONDS)].any()
-    assert not trail_columns(trails, None, 100.0).any()
-    trail_columns(trails, 100, 101.0)
-    assert not trail_columns(trails, 500, 101.1, "b.mp4").any(), "a new video has no trails of the last one"
-
-
-def test_a_trail_of_a_person_without_finite_keypoints_is_not_drawn():
-    drawing = np.zeros((400, 600, 3), np.uint8)
-    trails = Trails()
-    person = Person(np.full((18, 3), np.nan), 0.5, id=1)
-    for number in range(2):
-        trails.draw(drawing, "a.mp4", number / 10, [person])
-    assert not drawing[10:, 10:].any()
-
-
-def test_a_trail_does_not_jump_when_other_keypoints_are_found():
-    trails = Trails()
-    trail_columns(trails, 300, 0.0)
-    person = dataclasses.replace(person_at(300), id=2)
-    person.keypoints[:9, 2] = 0
-    drawing = np.zeros((400, 600, 3), np.uint8)
-    trails.draw(drawing, "a.mp4", 0.1, [person])
-    assert drawing.any((0, 2)).sum() < 8

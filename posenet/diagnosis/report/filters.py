@@ -41,9 +41,9 @@ def readable(name: str) -> str:
     return name.replace("_", " ")
 
 
-def percent(value: float, low: float = 0.0, high: float = 1.0) -> str:
-    """A coordinate: where a value is between ``low`` (0 %) and ``high`` (100 %)."""
-    return f"{100 * (value - low) / (high - low):.4g}%"
+def percent(value: float) -> str:
+    """A coordinate: where a value is between 0 (0 %) and 1 (100 %)."""
+    return f"{100 * value:.4g}%"
 
 
 def stack(values: Iterable[tuple[str, float]], total: float = 1.0) -> list[tuple[str, str, str, float]]:

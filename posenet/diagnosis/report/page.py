@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import (
     CORRECTIONS,
@@ -126,8 +125,7 @@ class Run:
 
 
 def write_report(
-    diagnoses: Sequence[Diagnosis],
-    differences: Sequence[Difference],
+    diagnosis: Diagnosis,
     output_dir: str | Path,
     images_dir: str | Path | None = None,
     *,
@@ -138,18 +136,16 @@ def write_report(
     """Write ``report.html``, a page that needs neither a network nor other files, and return its path.
 
     Args:
-        diagnoses: of one results file, or of several for the same annotations.
-        differences: of several results files from the first; empty for one.
         output_dir: folder of the page, which is created if necessary.
         images_dir: folder of the images. Without it, the people are drawn on a plain ground.
         provenance: where the results come from, from name to value; the page states it.
         exif_frame: see ``find_annotated_frame``.
     """
-    skeleton = diagnoses[0].matched.skeleton
-    chosen = choose_images(diagnoses, differences)
-    images = [diagnoses[0].images[index] for index in chosen]
+    chosen = choose_images(diagnosis)
+    images = [diagnosis.images[index] for index in chosen]
+    skeleton = diagnosis.matched.skeleton
     thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
-    tiles = make_tiles(diagnoses, chosen, thumbnails)
+    tiles = make_tiles(diagnosis, chosen, thumbnails)
     environment = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,  # names come from files
@@ -158,16 +154,11 @@ def write_report(
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    # The chart of intervals has the same AP difference at both ends.
-    ends = [abs(number) for difference in differences for number in (*difference.interval, difference.ap_difference)]
     folder = resources.files(__package__) / "templates"
     style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
     page = environment.get_template("page.html").render(
-        runs=[Run(diagnosis) for diagnosis in diagnoses],
-        differences=differences,
-        reach=max(0.002, 1.15 * max(ends, default=0.0)),
+        run=Run(diagnosis),
         tiles=tiles,
-        tile_of={tile.id: tile for tile in tiles},
         provenance=provenance or {},
         style=style,
         script=script,

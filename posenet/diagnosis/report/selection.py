@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain, zip_longest
 
 import numpy as np
 
-from posenet.diagnosis.compare import Difference
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, LOCALISATION
 
 MAX_IMAGES = 400
 """Images in the gallery."""
 WORST_IMAGES = 150
-"""Of these, the images that cost most. The others have most errors of each kind, or have changed most."""
+"""Of these, the images that cost most. The others have most errors of each kind."""
 
 
 def image_losses(diagnosis: Diagnosis) -> np.ndarray:
@@ -24,15 +23,13 @@ def image_losses(diagnosis: Diagnosis) -> np.ndarray:
     return np.asarray(people - diagnosis.image_oks())
 
 
-def choose_images(diagnoses: Sequence[Diagnosis], differences: Sequence[Difference]) -> list[int]:
+def choose_images(diagnosis: Diagnosis) -> list[int]:
     """Return indices of ``Diagnosis.images``, at most ``MAX_IMAGES``, in ascending order."""
-    num_images = len(diagnoses[0].images)
-    worst = [_worst_first(image_losses(diagnosis)) for diagnosis in diagnoses]
-    rankings = [_worst_first(counts) for diagnosis in diagnoses for counts in _count_errors(diagnosis)]
-    position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
-    rankings += [[position[change.id] for change in difference.images] for difference in differences]
+    worst = _worst_first(image_losses(diagnosis))
+    rankings = [_worst_first(counts) for counts in _count_errors(diagnosis)]
+    everything = range(len(diagnosis.images))
     chosen: set[int] = set()
-    for lists, limit in ((worst, WORST_IMAGES), (rankings, MAX_IMAGES), ([range(num_images)], MAX_IMAGES)):
+    for lists, limit in (([worst], WORST_IMAGES), (rankings, MAX_IMAGES), ([everything], MAX_IMAGES)):
         # The first of each ranking, then the second of each ...
         for index in chain.from_iterable(zip_longest(*lists)):
             if index is not None and len(chosen) < limit:

@@ -29,14 +29,6 @@ MARGIN = 40
 """Distance of the frame around a person from the keypoints."""
 
 
-class ResultsInImage(NamedTuple):
-    """One results file in an image."""
-
-    loss: float
-    people: Markup  # the results, and frames around missed people
-    badges: list[tuple[str, int]]  # the kinds of errors in the image with their numbers, the most frequent first
-
-
 class Tile(NamedTuple):
     """One image of the gallery."""
 
@@ -47,17 +39,19 @@ class Tile(NamedTuple):
     jpeg: str  # base64; empty without an image
     note: str
     people: Markup  # the annotated people, and the boxes of crowd regions and people without labelled keypoints
-    runs: list[ResultsInImage]
+    results: Markup  # the results, and frames around missed people
+    badges: list[tuple[str, int]]  # the kinds of errors in the image with their numbers, the most frequent first
+    loss: float
 
 
-def make_tiles(diagnoses: Sequence[Diagnosis], chosen: Sequence[int], thumbnails: Sequence[Thumbnail]) -> list[Tile]:
+def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence[Thumbnail]) -> list[Tile]:
     """The tiles of the chosen images, the worst first."""
-    losses = [image_losses(diagnosis) for diagnosis in diagnoses]
-    first = diagnoses[0]
+    losses = image_losses(diagnosis).tolist()
     tiles = []
     for index, thumbnail in zip(chosen, thumbnails):
-        image = first.images[index]
+        image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
+        results, badges = _draw_results(diagnosis, index, scale)
         tile = Tile(
             id=image.id,
             file_name=image.file_name,
@@ -65,11 +59,13 @@ def make_tiles(diagnoses: Sequence[Diagnosis], chosen: Sequence[int], thumbnails
             height=round(image.height * scale),
             jpeg=base64.b64encode(thumbnail.jpeg).decode(),
             note=thumbnail.note,
-            people=_draw_truth(first, index, scale),
-            runs=[_draw_run(one, index, scale, float(loss[index])) for one, loss in zip(diagnoses, losses)],
+            people=_draw_truth(diagnosis, index, scale),
+            results=results,
+            badges=badges.most_common(),
+            loss=losses[index],
         )
         tiles.append(tile)
-    return sorted(tiles, key=lambda tile: -tile.runs[0].loss)
+    return sorted(tiles, key=lambda tile: -tile.loss)
 
 
 def _people_names(diagnosis: Diagnosis, index: int) -> dict[int, int]:
@@ -95,7 +91,8 @@ def _draw_truth(diagnosis: Diagnosis, index: int, scale: float) -> Markup:
     return Markup("".join(parts))
 
 
-def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> ResultsInImage:
+def _draw_results(diagnosis: Diagnosis, index: int, scale: float) -> tuple[Markup, Counter[str]]:
+    """The results in an image with frames around missed people, and how many errors of each kind they have."""
     matched, outcome = diagnosis.matched, diagnosis.outcome
     people = _people_names(diagnosis, index)
     parts = []
@@ -127,7 +124,7 @@ def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> Re
             badges["missed"] += 1
             frame = _frame("missed", matched.truth.keypoints[row, matched.truth.labelled[row]] * scale)
             parts.append(_person(diagnosis, row, f"m{number}", f"t{number}", ["missed"], "", [frame]))
-    return ResultsInImage(loss, Markup("".join(parts)), badges.most_common())
+    return Markup("".join(parts)), badges
 
 
 def _person(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import itertools
+import logging
 import math
 import os
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
@@ -15,9 +15,9 @@ from typing import TypeAlias, TypeVar, cast
 import numpy as np
 from PIL import Image
 
-from posenet.downloading import fetch_video
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
+    PILLOW_ERRORS,
     ChannelOrder,
     ImageInput,
     decode_image,
@@ -27,7 +27,7 @@ from posenet.images import (
     to_bgr,
 )
 from posenet.inference.media.live import Camera, read_live
-from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
+from posenet.inference.media.reader import FrameSelection
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
 from posenet.threads import map_in_threads, read_ahead
 
@@ -37,6 +37,10 @@ READ_AHEAD_BYTES = 64 * 2**20
 """Fewer, if they take more memory than this."""
 READ_THREADS = 4
 """Number of threads that read image files."""
+SEVERAL_IMAGES = frozenset([".tif", ".tiff", ".webp"])
+"""Suffixes of image files that may hold several images: an animation, or the pages of a document."""
+
+_log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -87,7 +91,7 @@ def read_frames(
         if kind == "none":
             yield from cast(Iterator[Frame], group)
         elif kind == "image":
-            yield from _read_images(cast(Iterator[Source], group), selection, reduction_of)
+            yield from _read_images(cast(Iterator[Source], group), reduction_of)
         else:
             for source in cast(Iterator[Source], group):
                 yield from _read_video(source, selection, stop_requested)
@@ -126,24 +130,16 @@ def _expand_all(items: Iterable[FrameInput], channels: ChannelOrder, recursive: 
 def _way_to_read(found: Source | Frame) -> str:
     if isinstance(found, Frame):
         return "none"
-    return "image" if found.may_be_image else "video"
+    return "image" if found.kind == "image" else "video"
 
 
-def _read_images(
-    sources: Iterable[Source], selection: FrameSelection, reduction_of: Callable[[tuple[int, int]], int] | None
-) -> Iterator[Frame]:
-    """The frames of image files and animations, which are read on several threads."""
+def _read_images(sources: Iterable[Source], reduction_of: Callable[[tuple[int, int]], int] | None) -> Iterator[Frame]:
+    """The frames of image files, which are read on several threads."""
     images = read_in_threads(
-        lambda source: _read_image(source, reduction_of),
-        sources,
-        lambda item: item.image.nbytes if isinstance(item, Frame) else 0,
+        lambda source: _read_image(source, reduction_of), sources, lambda frame: frame.image.nbytes
     )
     with contextlib.closing(images):
-        for item in images:
-            if isinstance(item, Frame):
-                yield item
-            else:
-                yield from _read_video(item, selection, lambda: False)
+        yield from images
 
 
 def read_in_threads(
@@ -161,22 +157,29 @@ def require_pyav() -> None:
         raise ConfigError("videos need the package PyAV, which brings its own FFmpeg: pip install 'simplepose[video]'")
 
 
-def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame | Source:
-    """An image, or the same source if it has several images."""
+def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame:
     try:
         if source.data:
             return Frame(source, decode_image(np.frombuffer(source.data, np.uint8)))
         if source.url is not None:
             return Frame(source, download_image(source.url))
         assert source.path is not None
-        if source.kind == "image" and reduction_of is not None:
+        _warn_of_further_images(source.path)
+        if reduction_of is not None:
             image, size = read_reduced_image(source.path, reduction_of)
             return Frame(source, image, whole_size=size)
-        if source.kind == "animation" and Animation.has_several_images(source):
-            return source
         return Frame(source, read_image(source.path))
     except DataError as error:
         return Frame(source, error=error)
+
+
+def _warn_of_further_images(path: Path) -> None:
+    """Log that only the first image is read of a file with several, if its suffix allows them."""
+    if path.suffix.lower() not in SEVERAL_IMAGES or not path.is_file():
+        return
+    with contextlib.suppress(*PILLOW_ERRORS), Image.open(path) as image:
+        if getattr(image, "is_animated", False):
+            _log.warning("only the first image of %s is read; split it, or make a GIF or a video of its images", path)
 
 
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
@@ -196,23 +199,12 @@ def _open_video(
     """Open a video, a stream or a camera, which ``stack`` closes; return its frames."""
     if source.kind == "camera":
         return read_live(Camera(source), selection, stop_requested)
-    reader: VideoReader
-    if source.kind in ("numbered", "animation"):
-        reader = NumberedImages(source) if source.kind == "numbered" else Animation(source)
-    else:
-        require_pyav()
-        from posenet.inference.media.video import PyAVReader
+    require_pyav()
+    from posenet.inference.media.video import PyAVReader
 
-        location: str | Path
-        if source.url is None:
-            is_file, location = True, Path(str(source.location))
-        else:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="posenet-")))
-            is_file, copy = fetch_video(source.url, folder, stop_requested)
-            location = copy or source.url
-        reader = PyAVReader(source, location)
-        if not is_file and not reader.length:
-            return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source, location))
+    reader = PyAVReader(source)
+    if reader.is_live:
+        return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source))
     frames = stack.enter_context(contextlib.closing(reader)).frames(selection)
     ahead = read_ahead(frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES)
     return stack.enter_context(contextlib.closing(ahead))

@@ -1,4 +1,4 @@
-"""Reading videos frame by frame: what all readers share, and videos that are made of still images."""
+"""Reading videos frame by frame: what all readers share."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from posenet.errors import ConfigError, DataError
-from posenet.files import require_regular_file
-from posenet.images import PILLOW_ERRORS, read_image, to_bgr
-from posenet.inference.media.sources import Frame, Source, numbered_files
+from posenet.inference.media.sources import Frame, Source
 
 DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
@@ -78,7 +74,8 @@ class VideoReader(ABC):
         """Why the video counts as cut off after all its frames are read; empty if it is complete."""
         return ""
 
-    def close(self) -> None:  # noqa: B027  # numbered images keep no file open
+    @abstractmethod
+    def close(self) -> None:
         """Release the file or the device."""
 
     def frames(self, selection: FrameSelection) -> Iterator[Frame]:
@@ -120,7 +117,9 @@ class VideoReader(ABC):
             number += 1
         frames_read = number - unreadable
         if frames_read == 0:
-            yield self._error(f"{name} is damaged: no frame can be decoded")
+            # FFmpeg cannot read all files from servers that do not send parts of them.
+            remedy = "; download it, and give the file" if self.source.url is not None else ""
+            yield self._error(f"{name} is damaged: no frame can be decoded{remedy}")
         elif reason := self.why_incomplete(frames_read):
             yield self._error(f"{name} ends early: {reason}")
         elif first_selected is None:
@@ -139,81 +138,3 @@ class VideoReader(ABC):
 def plausible_rate(rate: float) -> float:
     """A stated frame rate, or the default where it is implausible or not a number."""
     return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
-
-
-class NumberedImages(VideoReader):
-    """Image files such as ``frame_%04d.png``, as a video; ``DataError`` if there are none."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self._files = numbered_files(Path(str(source.location)))
-        self._current: np.ndarray
-
-    def decode(self) -> Iterator[float | None]:
-        for number, path in enumerate(self._files):
-            try:
-                self._current = read_image(path)
-            except DataError:
-                yield None
-            else:
-                yield number / DEFAULT_FRAME_RATE
-
-    def image(self) -> np.ndarray:
-        return self._current
-
-    def length_seconds(self) -> float:
-        return len(self._files) / DEFAULT_FRAME_RATE
-
-
-class Animation(VideoReader):
-    """An animated GIF or WebP file, or a TIFF file with several pages."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        try:
-            self._image = Image.open(Path(str(source.location)))
-            self._count: int = getattr(self._image, "n_frames", 1)
-        except PILLOW_ERRORS as error:
-            raise DataError(f"{source.name} is damaged: {error}") from error
-        self.rate = plausible_rate(1 / self._seconds_shown())
-
-    @staticmethod
-    def has_several_images(source: Source) -> bool:
-        """Whether a file has several images; ``DataError`` if only the list of further ones is damaged."""
-        path = Path(str(source.location))
-        try:
-            require_regular_file(path)
-            image = Image.open(path)
-        except PILLOW_ERRORS:
-            return False
-        with image:
-            try:
-                return bool(getattr(image, "is_animated", False))
-            except PILLOW_ERRORS as error:
-                raise DataError(f"{source.name} is damaged: {error}") from error
-
-    def decode(self) -> Iterator[float | None]:
-        seconds = 0.0
-        for number in range(self._count):
-            try:
-                self._image.seek(number)
-                self._image.load()
-            except PILLOW_ERRORS:
-                yield None
-                continue
-            yield seconds
-            seconds += self._seconds_shown()
-
-    def _seconds_shown(self) -> float:
-        """For how long the current image is shown; pages of a document follow each other at the default rate."""
-        milliseconds = float(self._image.info.get("duration") or 0)
-        return milliseconds / 1000 if milliseconds > 0 else 1 / DEFAULT_FRAME_RATE
-
-    def image(self) -> np.ndarray:
-        return to_bgr(self._image)
-
-    def why_incomplete(self, frames_read: int) -> str:
-        return f"it has {frames_read} of {self._count} images" if frames_read < self._count else ""
-
-    def close(self) -> None:
-        self._image.close()

@@ -18,11 +18,9 @@ from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
 
 VIDEO_SUFFIXES = frozenset(
-    ".3g2 .3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
+    ".3g2 .3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
 )
 """Files with these suffixes are read as videos."""
-ANIMATION_SUFFIXES = frozenset([".gif", ".tif", ".tiff", ".webp"])
-"""Files with these suffixes hold one image, or several: an animation or the pages of a document."""
 
 MIN_BLOCKS = 64
 """Sources are split into fewer blocks only if there are too few for as many whole batches."""
@@ -33,12 +31,10 @@ _WEIGHTS = "a file of weights, which --checkpoint names"
 _ANNOTATIONS = "a file of annotations, which posenet train takes"
 _NO_IMAGES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys([".yaml", ".yml", ".json"], _ANNOTATIONS)
 """What files are that somebody may name in the place of images, by their suffixes."""
-_NUMBER_FIELD = re.compile(r"%(?:0(\d+))?d")
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
-Kind = Literal["image", "animation", "numbered", "video", "camera", "memory"]
-"""An animation is a file whose suffix leaves open whether it holds one image or several. A pattern of numbered images,
-such as ``frame_%04d.png``, is a video. An image that a program holds in memory comes from no file."""
+Kind = Literal["image", "video", "camera", "memory"]
+"""An image that a program holds in memory comes from no file."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class Source:
 
     kind: Kind
     location: Path | str | int
-    """The path of a file or a pattern; an address; of a camera, its number or its device file ``/dev/video0``."""
+    """The path of a file; an address; of a camera, its number or its device file ``/dev/video0``."""
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     data: bytes = b""
@@ -57,7 +53,7 @@ class Source:
 
     @property
     def path(self) -> Path | None:
-        """The path of a file or a pattern; None for other sources."""
+        """The path of a file; None for other sources."""
         return self.location if isinstance(self.location, Path) else None
 
     @property
@@ -81,18 +77,12 @@ class Source:
         if self.url is not None:
             address = split_address(self.url)
             return Path(address.path).stem or address.hostname or "stream"
-        stem = Path(str(self.location)).stem
-        return (_NUMBER_FIELD.sub("", stem).strip("-_. ") or "images") if self.kind == "numbered" else stem
+        return Path(str(self.location)).stem
 
     @property
     def suffix(self) -> str:
         """The suffix of a file or of an address; empty for other sources."""
         return Path(split_address(self.url).path if self.url is not None else self.path or "").suffix
-
-    @property
-    def may_be_image(self) -> bool:
-        """Whether it holds one image, or may do so."""
-        return self.kind in ("image", "animation")
 
     @property
     def may_be_live(self) -> bool:
@@ -172,13 +162,10 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         yield Source("camera", item)  # also one that is not connected
     elif is_address(item):
         yield _named_source(item)
-    elif len(_NUMBER_FIELD.findall(path.name)) == 1 and not path.exists():
-        numbered_files(path)  # raises an error if there are none
-        yield Source("numbered", path)
     else:
         if path.suffix.lower() in _NO_IMAGES and path.is_file():
             raise DataError(f"{path} is {_NO_IMAGES[path.suffix.lower()]}; give images, videos or folders of them")
-        for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | ANIMATION_SUFFIXES, recursive=recursive):
+        for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
             yield Source(_kind_of_suffix(file.suffix), file, subfolder)
 
@@ -216,33 +203,7 @@ def _named_source(item: str) -> Source:
 
 
 def _kind_of_suffix(suffix: str) -> Kind:
-    if suffix.lower() in ANIMATION_SUFFIXES:
-        return "animation"
     return "video" if suffix.lower() in VIDEO_SUFFIXES else "image"
-
-
-def numbered_files(pattern: Path) -> list[Path]:
-    """The files that ``frame_%04d.png`` stands for, in the order of their numbers; ``DataError`` if there are none."""
-    field = _NUMBER_FIELD.search(pattern.name)
-    assert field is not None
-    before, after = pattern.name[: field.start()], pattern.name[field.end() :]
-    digits = int(field[1] or 1)
-    number = rf"(\d{{{digits}}}|[1-9]\d{{{digits},}})"  # %02d is 07, but also 123
-    files: dict[int, Path] = {}
-    for path in pattern.parent.iterdir() if pattern.parent.is_dir() else ():
-        match = re.fullmatch(re.escape(before) + number + re.escape(after), path.name)
-        if match:
-            files[int(match[1])] = path
-    if not files:
-        raise DataError(f"no file matches {pattern} (%d stands for a number, %04d for one of four digits)")
-    return [path for _, path in sorted(files.items())]
-
-
-def files_of_source(source: Source) -> list[Path]:
-    """The files that a source is read from."""
-    if source.path is None:
-        return []
-    return numbered_files(source.path) if source.kind == "numbered" else [source.path]
 
 
 def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
@@ -255,7 +216,7 @@ def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[S
     blocks: list[list[Source]] = []
     for source in sources:
         last = blocks[-1] if blocks else []
-        if not (0 < len(last) < size and last[0].may_be_image and source.may_be_image):
+        if not (0 < len(last) < size and last[0].kind == "image" == source.kind):
             blocks.append([])
         blocks[-1].append(dataclasses.replace(source, block=len(blocks) - 1))
     return blocks

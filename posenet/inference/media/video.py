@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import logging
 import math
 from collections.abc import Iterator
 from fractions import Fraction
@@ -14,8 +12,7 @@ from typing import Any, cast
 import av
 import cv2
 import numpy as np
-from av.audio.stream import AudioStream
-from av.container import InputContainer, OutputContainer
+from av.container import InputContainer
 from av.packet import Packet
 from av.stream import Stream
 from av.video.reformatter import Colorspace, VideoReformatter
@@ -26,16 +23,12 @@ from posenet.inference.media.reader import VideoReader, plausible_rate
 from posenet.inference.media.sources import Source
 from posenet.messages import to_single_line
 
-_log = logging.getLogger(__name__)
-
 MAX_MISSING_SHARE = 0.05
 """A video that lacks more than this share of its length at the end was cut off; lengths in headers are rough."""
 MIN_MISSING_FRAMES = 3
 """Nor does a video count as cut off that lacks fewer frames."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
-MAX_SIDE = 16384
-"""The codec writes no larger images."""
 TICKS_PER_SECOND = 60000
 """Clock of written videos."""
 MIN_WRITTEN_RATE = 0.001
@@ -44,6 +37,8 @@ INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
 """Formats with an index."""
 _ANY_TAGS: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.partition(".")[0]) < 19 else {}
 """How PyAV opens a file whose tags are not UTF-8. From version 19 on it does so by itself."""
+PLAYLISTS = frozenset(["hls", "dash"])
+"""Formats of lists of the parts of a stream. Their size is that of the list."""
 STREAM_TIMEOUT = 10.0
 """Seconds without data after which a stream counts as lost."""
 STREAM_OPTIONS = {
@@ -55,14 +50,18 @@ STREAM_OPTIONS = {
 
 
 class PyAVReader(VideoReader):
-    """A video file or a stream, read from ``location``: the path or the address of the source, or the path of a copy.
+    """A video file or a stream, at a path or an address.
+
+    Attributes:
+        is_live: whether it has no end that is known, as a live stream has none.
 
     Raises:
         DataError: there is no such file, FFmpeg cannot open it, or it has no images.
     """
 
-    def __init__(self, source: Source, location: Path | str) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
+        location = source.url or Path(str(source.location))
         name = source.name
         if isinstance(location, Path) and not location.is_file():
             raise DataError(f"cannot read {name}: no such file")
@@ -71,8 +70,10 @@ class PyAVReader(VideoReader):
         try:
             self._container = _open_input(location)
         except av.FFmpegError as error:
-            remedy = "; it may be cut off or damaged" if isinstance(location, Path) else ""
-            raise DataError(f"{name} cannot be opened as a video: {error.strerror}{remedy}") from error
+            remedy = (
+                "it may be cut off or damaged" if isinstance(location, Path) else "check the address, or download it"
+            )
+            raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
         stream = self._container.streams.best("video")
         if stream is None or stream.codec_context is None:
             self._container.close()
@@ -93,6 +94,8 @@ class PyAVReader(VideoReader):
         self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
         self._end = 0.0
         self.length = (self._container.duration or 0) / av.time_base  # in seconds; 0 if unknown
+        is_endless = self._container.size <= 0 or self._container.format.name in PLAYLISTS
+        self.is_live = source.url is not None and is_endless and not self.length
         self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
 
     def decode(self) -> Iterator[float | None]:
@@ -170,33 +173,19 @@ class PyAVReader(VideoReader):
 
 
 class VideoWriter:
-    """Writes an H.264 video with the exact times of its images, and copies the sound of another.
+    """Writes an H.264 video with the exact times of its images; it has no sound.
 
     Args:
         path: its suffix, one of ``WRITABLE_VIDEO_SUFFIXES``, gives the format.
-        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel. Images
-            with a side above ``MAX_SIDE`` are made smaller.
+        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
-        sound_from: a video file whose sound is copied.
 
     Raises:
         OSError: the disk is full.
     """
 
-    def __init__(
-        self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0, sound_from: Path | None = None
-    ) -> None:
-        zoom = min(1.0, MAX_SIDE / max(size))
-        if zoom < 1:
-            smaller = (max(1, round(size[0] * zoom)), max(1, round(size[1] * zoom)))
-            _log.warning(
-                "a drawn video of %d x %d pixels is made smaller, %d x %d: H.264 allows sides of %d pixels at most",
-                *reversed(size),
-                *reversed(smaller),
-                MAX_SIDE,
-            )
-            size = smaller
+    def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
         self._size = size
         suffix = path.suffix.lower()
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
@@ -218,19 +207,13 @@ class VideoWriter:
         context.colorspace = Colorspace.ITU709
         # Frames that are stored out of order confuse the length of files with a variable rate, and AVI altogether.
         context.max_b_frames = 0
-        self._sound = _SoundCopy(sound_from, self._container) if sound_from else None
         self._container.start_encoding()
 
     def write(self, image: np.ndarray, seconds: float) -> None:
         """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one."""
         if self._start is None:
             self._start = seconds
-            if self._sound:
-                self._sound.skip_to(seconds)
         time = seconds - self._start
-        if self._sound:
-            time += self._sound.image_delay
-            self._sound.copy_until(time + self._frame_length)
         self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
         frame = av.VideoFrame.from_ndarray(self._fit(image), format="bgr24")
         frame = self._reformatter.reformat(frame, format="yuv420p", dst_colorspace=Colorspace.ITU709)
@@ -253,73 +236,7 @@ class VideoWriter:
         try:
             self._container.mux(self._stream.encode(None))
         finally:
-            if self._sound:
-                self._sound.close()
             self._container.close()
-
-
-class _SoundCopy:
-    """Copies the sound of a video into another one, unchanged, a little at a time.
-
-    Attributes:
-        image_delay: seconds between the start of the copied sound and the first image.
-    """
-
-    def __init__(self, source: Path, target: OutputContainer) -> None:
-        self._target = target
-        self._name = str(source)
-        self._source = _open_input(source)
-        images = self._source.streams.best("video")
-        self._start = (self._source.start_time or 0) / av.time_base
-        self._first_image = self._start
-        if images is not None and images.start_time is not None:
-            self._first_image = _seconds(images.start_time, images)
-        self.image_delay = self._first_image - self._start
-        self._streams: dict[int, AudioStream] = {}
-        for stream in self._source.streams.audio:
-            if stream.codec_context is None or stream.codec_context.codec.canonical_name not in target.supported_codecs:
-                _log.warning("The sound of %s is left out: %s does not hold its codec", self._name, target.format.name)
-            else:
-                self._streams[stream.index] = target.add_stream_from_template(stream)
-        self._packets = self._read_packets()
-        self._next = next(self._packets, None)
-
-    def _read_packets(self) -> Iterator[Packet[Any]]:
-        if not self._streams:
-            return
-        with contextlib.suppress(av.FFmpegError):  # the reader of the images reports damage
-            for packet in self._source.demux([self._source.streams[index] for index in self._streams]):
-                if packet.dts is not None:
-                    yield packet
-
-    def skip_to(self, seconds: float) -> None:
-        """Leave out the sound before an image, which is at ``seconds`` after the first image."""
-        if seconds > 0:
-            self._start = self._first_image + seconds
-            self.image_delay = 0.0
-            while self._next is not None and _packet_time(self._next) < self._start:
-                self._next = next(self._packets, None)
-
-    def copy_until(self, seconds: float) -> None:
-        """Copy the sound up to a time of the target."""
-        while self._next is not None and _packet_time(self._next) < self._start + seconds:
-            packet = self._next
-            shift = round(self._start / packet.time_base)
-            packet.dts = None if packet.dts is None else packet.dts - shift
-            packet.pts = None if packet.pts is None else packet.pts - shift
-            packet.stream = self._streams[packet.stream_index]
-            try:
-                self._target.mux(packet)
-            except av.FFmpegError as error:
-                if isinstance(error, OSError):
-                    raise
-                _log.warning("The rest of the sound of %s is left out: it is damaged", self._name)
-                self._next = None
-                return
-            self._next = next(self._packets, None)
-
-    def close(self) -> None:
-        self._source.close()
 
 
 def _display_matrix(frame: av.VideoFrame) -> list[list[int]]:

@@ -13,15 +13,15 @@ from pathlib import Path
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output, resolve_link
 from posenet.images import IMAGE_SUFFIXES
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Source, files_of_source
-from posenet.inference.outputs.drawings import drawing_suffixes, output_paths, sheet_suffixes
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Source
+from posenet.inference.outputs.drawings import drawing_suffix, output_paths, sheet_suffix
 from posenet.inference.outputs.journal import find_journals, require_journal, side_files, unrecorded_outputs
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if there is something in it."""
 
-Paths = dict[Source, list[Path]]
+Paths = dict[Source, Path]
 """What ``output_paths`` returns."""
 
 
@@ -43,14 +43,13 @@ class PredictionOptions:
     stride: int = 1
     track: bool = False
     smooth: bool = False
-    trails: bool = False
     style: Style = "standard"
     keypoint_score: float = KEYPOINT_MIN_SCORE
 
     @property
     def is_tracked(self) -> bool:
         """Whether people get numbers."""
-        return self.track or self.smooth or self.trails
+        return self.track or self.smooth
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,9 @@ def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Out
     if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
         raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
     return Outputs(
-        drawings=output_paths(sources, Path(output), drawing_suffixes) if output else {},
-        sheets=output_paths(sources, Path(heatmaps), sheet_suffixes) if heatmaps else {},
-        people=output_paths(sources, Path(json_folder), lambda source: [".json"]) if json_folder else {},
+        drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},
+        sheets=output_paths(sources, Path(heatmaps), sheet_suffix) if heatmaps else {},
+        people=output_paths(sources, Path(json_folder), lambda source: ".json") if json_folder else {},
         json=None if json_folder else json,
         coco=options.coco,
         csv=options.csv,
@@ -148,14 +147,11 @@ def check_paths(
         require_journal(journaled)
         is_continued = bool(find_journals(journaled))
         new = unrecorded_outputs(journaled, outputs.files)
-    files = [*itertools.chain(*outputs.drawings.values(), *outputs.people.values())]
-    folders: list[Path] = []
-    for source, paths in outputs.sheets.items():
-        for path, suffix in zip(paths, sheet_suffixes(source)):
-            (files if suffix else folders).append(path)
+    sheets = [path for source, path in outputs.sheets.items() if source.kind == "image"]
+    folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
     check_outputs(
-        [*outputs.files, *files],
-        itertools.chain(other_inputs, *map(files_of_source, sources)),
+        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheets],
+        itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
         overwrite=options.overwrite or is_continued,
         folders=folders,
         side_files=beside,

@@ -23,7 +23,7 @@ import numpy as np
 from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, atomic_replacement, name_file_in_errors, resolve_link, shorten_name
 from posenet.images import WRITABLE_SUFFIXES, write_image
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
+from posenet.inference.media.sources import Frame, Source
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
@@ -40,52 +40,50 @@ Show = Callable[[Frame, np.ndarray], None]
 _log = logging.getLogger(__name__)
 
 
-def output_paths(
-    sources: Sequence[Source], folder: Path, suffixes_of: Callable[[Source], Sequence[str]]
-) -> dict[Source, list[Path]]:
-    """Choose the paths in ``folder`` that the output of each source may have: one for each of its suffixes.
+def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
+    """Choose the path in ``folder`` of the output of each source, with the suffix that ``suffix_of`` returns.
 
     An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name, and
     shortened if it would be longer than file systems allow.
     """
-    paths: dict[Source, list[Path]] = {}
+    paths: dict[Source, Path] = {}
     taken: set[str] = set()
     for source in sources:
-        suffixes = suffixes_of(source)
-        length = MAX_NAME_BYTES - max(map(len, suffixes))
+        suffix = suffix_of(source)
+        length = MAX_NAME_BYTES - len(suffix)
         for number in itertools.chain([""], (f"-{number}" for number in itertools.count(2))):
             name = shorten_name(source.stem, length - len(number)) + number
-            paths[source] = [folder / source.subfolder / (name + suffix) for suffix in suffixes]
+            paths[source] = folder / source.subfolder / (name + suffix)
             # Photo.jpg and photo.jpg are the same file on some file systems.
-            files = {str(path).lower() for path in paths[source]}
-            if not files & taken:
+            file = str(paths[source]).lower()
+            if file not in taken:
                 break
-        taken |= files
+        taken.add(file)
         if source.kind != "camera" and name != source.stem:
             _log.info("The output of %s is named %s", source.name, name)
     return paths
 
 
-def drawing_suffixes(source: Source) -> list[str]:
-    """Suffixes that the drawing of a source may have: as an image, as a video, or either for an animation."""
-    as_image = source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
-    as_video = source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
-    return {"image": [as_image], "animation": [as_image, as_video]}.get(source.kind, [as_video])
+def drawing_suffix(source: Source) -> str:
+    """The suffix of the drawing of a source: its own, or that of another format if the drawing cannot have it."""
+    if source.kind == "image":
+        return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
+    return source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
 
 
-def sheet_suffixes(source: Source) -> list[str]:
-    """Suffixes of the sheets of maps of a source: a file, or a folder of files for a video, whose suffix is empty."""
-    return {"image": [".jpg"], "animation": [".jpg", ""]}.get(source.kind, [""])
+def sheet_suffix(source: Source) -> str:
+    """The suffix of the sheet of maps of an image; the sheets of a video are files in a folder without a suffix."""
+    return ".jpg" if source.kind == "image" else ""
 
 
-def sheet_path(paths: Sequence[Path], frame: Frame) -> Path:
-    """The sheet of a frame of a source with these ``output_paths``; those of a video are named by frame number."""
-    return paths[0] if frame.number is None else paths[-1] / f"{frame.number:06d}.jpg"
+def sheet_path(path: Path, frame: Frame) -> Path:
+    """The sheet of a frame of a source with this ``output_paths``; those of a video are named by frame number."""
+    return path if frame.number is None else path / f"{frame.number:06d}.jpg"
 
 
 @contextlib.contextmanager
-def write_drawings(paths: Mapping[Source, Sequence[Path]]) -> Iterator[Show]:
-    """Write the drawing of each source as an image or as a video, to ``output_paths`` with ``drawing_suffixes``.
+def write_drawings(paths: Mapping[Source, Path]) -> Iterator[Show]:
+    """Write the drawing of each source as an image or as a video, to ``output_paths`` with ``drawing_suffix``.
 
     A video is completed when frames of another source arrive, or at the end.
     """
@@ -99,12 +97,12 @@ def write_drawings(paths: Mapping[Source, Sequence[Path]]) -> Iterator[Show]:
                 stack.close()  # completes the video of the last source
                 video_source = None
             if frame.number is None:
-                path = paths[frame.source][0]
+                path = paths[frame.source]
                 with name_file_in_errors(path):
                     write_image(path, drawing)
                 return
             if video_source is None:
-                video = stack.enter_context(_open_video(paths[frame.source][-1], frame, drawing))
+                video = stack.enter_context(_open_video(paths[frame.source], frame, drawing))
                 video_source = frame.source
             video.write(drawing, frame.seconds)
 
@@ -116,14 +114,12 @@ def _open_video(path: Path, frame: Frame, drawing: np.ndarray) -> Iterator[Video
     """Open the drawn video of a source; ``frame`` and ``drawing`` are its first."""
     from posenet.inference.media.video import VideoWriter  # needs PyAV
 
-    source_path = frame.source.path
-    has_sound = source_path is not None and source_path.suffix.lower() in VIDEO_SUFFIXES
-    sound_from = source_path if has_sound else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_replacement(resolve_link(path), path.suffix) as temporary:
-        video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect, sound_from=sound_from)
-        with contextlib.closing(video):
-            yield video
+    with (
+        atomic_replacement(resolve_link(path), path.suffix) as temporary,
+        contextlib.closing(VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect)) as video,
+    ):
+        yield video
 
 
 @contextlib.contextmanager

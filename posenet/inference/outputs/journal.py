@@ -190,7 +190,7 @@ class Journal:
         readable = 0
         for number, (result, end) in enumerate(pending, 1):
             readable += result.error is None
-            is_video = not result.frame.source.may_be_image
+            is_video = result.frame.source.kind != "image"
             if is_video and result.error is None and readable % self._batch_size == 0:
                 self.begun = [result for result, _ in pending[:number]]
                 cut = end

@@ -62,7 +62,7 @@ class ImageIds:
 
 def _number_in_name(source: Source) -> int | None:
     stem = source.stem
-    is_number = source.may_be_image and stem.isascii() and stem.isdecimal()
+    is_number = source.kind == "image" and stem.isascii() and stem.isdecimal()
     return int(stem) if is_number and int(stem) < MAX_IMAGE_NUMBER else None
 
 
@@ -131,7 +131,7 @@ def people_entries(result: Result, ids: ImageIds) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def write_json_folder(paths: Mapping[Source, Sequence[Path]], sources: Iterable[Source]) -> Iterator[Write]:
+def write_json_folder(paths: Mapping[Source, Path], sources: Iterable[Source]) -> Iterator[Write]:
     """For each image or video a file of its people, as ``write_json`` writes all of them into one.
 
     ``paths`` are those of ``output_paths``. A file is complete when results of another source arrive, or at the end.
@@ -146,7 +146,7 @@ def write_json_folder(paths: Mapping[Source, Sequence[Path]], sources: Iterable[
             if result.frame.source != current:
                 stack.close()  # completes the file of the last source
                 current = result.frame.source
-                file = stack.enter_context(open_text_output(paths[current][0]))
+                file = stack.enter_context(open_text_output(paths[current]))
                 stack.callback(file.write, "\n")
                 append = stack.enter_context(_json_list(file))
             for entry in people_entries(result, ids):
@@ -175,7 +175,7 @@ class ListedNames:
         self._file_of: dict[Source, str] = {}
         self._folder_of: dict[Source, str] = {}
         for source in sources:
-            if source.path is not None and source.may_be_image:
+            if source.path is not None and source.kind == "image":
                 self._file_of[source] = Path(os.path.relpath(source.path, folder)).as_posix()
         taken = {*self._file_of.values(), *(Path(name).parent.as_posix() for name in self._file_of.values())}
         for source in sources:

@@ -9,10 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.diagnosis.compare import compare
 from posenet.diagnosis.report import write_report
 from tests.helpers.browser import Browser, open_browser
-from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis, two_diagnoses
+from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis
 
 pytestmark = pytest.mark.slow
 
@@ -43,15 +42,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
     diagnosis = small_diagnosis(folder)
     for image in diagnosis.images[:2]:
         cv2.imwrite(str(folder / image.file_name), np.full((HEIGHT, WIDTH, 3), 120, np.uint8))
-    return write_report([diagnosis], [], folder / "page", folder, progress=False)
-
-
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of two results files."""
-    folder = tmp_path_factory.mktemp("two")
-    diagnoses = two_diagnoses(folder)
-    return write_report(diagnoses, compare(diagnoses, resamples=20, progress=False), folder, progress=False)
+    return write_report(diagnosis, folder / "page", folder, progress=False)
 
 
 def shown_images(browser: Browser) -> list[int]:
@@ -151,43 +142,24 @@ def test_an_image_opens_with_its_people_and_keys_lead_on(browser: Browser, one: 
 
 
 def test_the_address_restores_the_view(browser: Browser, one: Path) -> None:
-    browser.open(one, "run=0&kind=jitter&truth=0&image=11")
+    browser.open(one, "kind=jitter&truth=0&image=11")
     assert browser.count("#viewer[open]") == 1 and shown_images(browser) == [11]
     assert not visible(browser, "#viewer .truth .limbs")
     assert browser.run("return document.querySelector('[name=kind]').value") == "jitter"
-    for view in ("run=7&image=nobody&sort=nothing", "count=-4&person=r99&image=11&kind=nothing", "%", "__proto__=1"):
+    for view in ("run=0&image=nobody&sort=nothing", "count=-4&person=r99&image=11&kind=nothing", "%", "__proto__=1"):
         browser.open(one, view)
         assert browser.texts(".ap-value") == ["0.717"] and browser.console() == [], view
 
 
-def test_two_results_files_can_be_compared_in_an_image(browser: Browser, two: Path) -> None:
-    browser.open(two)
-    assert browser.text("#comparison .headline").startswith("after.json differs by +0.106 AP")
-    aps = {run: browser.texts(f"#summary [data-run='{run}'] .ap-value") for run in "01"}
-    assert visible(browser, "#summary [data-run='0']") and not visible(browser, "#summary [data-run='1']")
-    browser.click("main > .segments [data-choose='1']")
-    assert visible(browser, "#summary [data-run='1']") and aps["0"] != aps["1"]
-    assert browser.run("return document.querySelector('.changed use:last-child').getBBox().width") > 0
-    browser.click(".changed .tile")
-    browser.wait(lambda: browser.count("#viewer[open]") == 1)
-    marks = "#viewer [data-run]:not([hidden]) .mark.miss"
-    assert browser.count(marks) == 0, "the second file has no errors in this image"
-    browser.press("1")
-    browser.wait(lambda: browser.count(marks) == 8)
-    assert shown_images(browser)[0] == 13, "the images that changed most come first"
-
-
 @pytest.mark.parametrize("width", [360, 390, 768, 1400])
-def test_nothing_is_wider_than_the_screen_and_the_menu_stays(
-    browser: Browser, one: Path, two: Path, width: int
-) -> None:
+def test_nothing_is_wider_than_the_screen_and_the_menu_stays(browser: Browser, one: Path, width: int) -> None:
     browser.resize(width, 800)
-    for page, view in ((one, ""), (two, ""), (one, "run=0&image=11"), (two, "run=1&image=13&person=r0")):
-        browser.open(page, view)
+    for view in ("", "image=11", "image=13&person=r0"):
+        browser.open(one, view)
         assert browser.run("return document.documentElement.scrollWidth") <= width, view
         assert visible(browser, "nav a") and visible(browser, ".keys") == (width > 680)
     # No text reaches into the margin.
-    browser.open(two)
+    browser.open(one)
     overflow = browser.run("""
         const right = document.querySelector("main").getBoundingClientRect().right - 15;
         return [...document.querySelectorAll("main p, main td, main dd, main figcaption, main li, main h2, main h3")]

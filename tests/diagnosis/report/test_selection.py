@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from posenet.annotations.coco import CocoImage
-from posenet.diagnosis.compare import compare
 from posenet.diagnosis.report import selection, thumbnails
 from posenet.diagnosis.report.selection import choose_images, image_losses
 from posenet.diagnosis.report.thumbnails import NO_FOLDER, read_thumbnails
-from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, small_data, small_diagnosis, two_diagnoses
+from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis
 
 
 def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> list[int]:
@@ -21,25 +20,13 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **limits: int) -> list[
     for name, value in limits.items():
         monkeypatch.setattr(selection, name, value)
     diagnosis = small_diagnosis(tmp_path)
-    return [diagnosis.images[index].id for index in choose_images([diagnosis], [])]
+    return [diagnosis.images[index].id for index in choose_images(diagnosis)]
 
 
 def test_the_worst_image_and_the_worst_of_each_kind_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ids(tmp_path, monkeypatch) == [11, 12, 13, 14, 15], "few images are all there, in order"
     assert ids(tmp_path, monkeypatch, MAX_IMAGES=1, WORST_IMAGES=1) == [14], "the missed person costs most"
     assert ids(tmp_path, monkeypatch, MAX_IMAGES=4, WORST_IMAGES=1) == [11, 12, 13, 14], "15 has no error"
-
-
-def test_images_that_changed_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    diagnoses = two_diagnoses(tmp_path)
-    document, perfect = small_data()
-    monkeypatch.setattr(selection, "MAX_IMAGES", 1)
-    monkeypatch.setattr(selection, "WORST_IMAGES", 0)
-    exact = diagnose_data(document, [entry for entry in perfect if entry["image_id"] == 15], tmp_path)
-    differences = compare(diagnoses, resamples=2, progress=False)
-    assert [change.id for change in differences[0].images] == [13]
-    monkeypatch.setattr(selection, "MAX_IMAGES", 5)
-    assert 2 in choose_images([exact, exact], differences)
 
 
 def test_the_loss_of_an_image_is_the_missing_similarity_of_its_people(tmp_path: Path) -> None:

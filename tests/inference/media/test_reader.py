@@ -32,6 +32,9 @@ class ListedTimes(VideoReader):
     def image(self) -> np.ndarray:
         return np.zeros((2, 2, 3), np.uint8)
 
+    def close(self) -> None:
+        pass
+
 
 def read(times: Sequence[float | None], **selection: Any) -> list[Frame]:
     return list(ListedTimes(times).frames(FrameSelection(**selection)))

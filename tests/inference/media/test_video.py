@@ -1,4 +1,4 @@
-"""Videos through PyAV: times, sound, colours, rotation, damage; and what is written."""
+"""Videos through PyAV: times, colours, rotation, damage; and what is written."""
 
 from __future__ import annotations
 
@@ -27,23 +27,6 @@ def write_images(path: Path, images: Sequence[np.ndarray], times: Sequence[float
         for image, seconds in zip(images, times):
             writer.write(image, seconds)
     return path
-
-
-def write_with_sound_of(source: Path, path: Path, **selection: float) -> Path:
-    """Write the images of a video again, with its sound."""
-    with contextlib.closing(video.VideoWriter(path, (48, 64), 10, sound_from=source)) as writer:
-        for frame in read_video(source, **selection):
-            writer.write(frame.image, frame.seconds)
-    return path
-
-
-def sound_packets(path: Path) -> list[tuple[float, bytes]]:
-    """The sound of a file: (seconds after the first image, bytes) of every packet."""
-    with av.open(str(path)) as container:
-        first_image = next(container.decode(video=0)).time
-    with av.open(str(path)) as container:
-        packets = list(container.demux(audio=0))
-        return [(float(p.pts * p.time_base) - first_image, bytes(p)) for p in packets if p.pts is not None]
 
 
 @pytest.mark.parametrize("suffix", sorted(WRITABLE_VIDEO_SUFFIXES))
@@ -209,23 +192,6 @@ def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, mes
     assert "x.mp4" in str(frame.error) and message in str(frame.error)
 
 
-@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
-def test_sound_is_copied_unchanged_up_to_the_last_image(tmp_path: Path, suffix: str) -> None:
-    source = write_media(tmp_path / "in.mp4", sound=3)
-    copied = sound_packets(write_with_sound_of(source, tmp_path / f"out{suffix}"))
-    original = sound_packets(source)
-    assert [data for _, data in copied] == [data for _, data in original][: len(copied)]
-    np.testing.assert_allclose(*zip(*((a[0], b[0]) for a, b in zip(copied, original))), atol=2e-3)
-    assert copied[-1][0] == pytest.approx(2.0, abs=0.05)
-
-
-def test_images_that_start_after_the_sound_still_do(tmp_path: Path) -> None:
-    source = write_media(tmp_path / "in.mkv", 1.5 + np.arange(10) / 10, sound=3)
-    path = write_with_sound_of(source, tmp_path / "out.mkv")
-    assert sound_packets(path)[0][0] == pytest.approx(sound_packets(source)[0][0], abs=1e-3)
-    assert sound_packets(path)[0][0] == pytest.approx(-1.5, abs=0.05)
-
-
 @pytest.mark.parametrize("suffix", [".avi", ".mp4"])
 @pytest.mark.parametrize("rate", [1e-5, 1e-300])
 def test_images_that_follow_each_other_very_slowly_are_written(tmp_path: Path, suffix: str, rate: float) -> None:
@@ -238,43 +204,6 @@ def test_a_title_that_is_not_utf_8_does_not_matter(tmp_path: Path) -> None:
     assert b"Lavf" in path.read_bytes()
     path.write_bytes(path.read_bytes().replace(b"Lavf", b"Lav\xbe"))
     assert [frame.error for frame in read_video(path)] == [None] * 12
-
-
-def test_a_part_of_a_video_has_its_part_of_the_sound(tmp_path: Path) -> None:
-    source = write_media(tmp_path / "in.mp4", np.arange(40) / 10, sound=4)
-    path = write_with_sound_of(source, tmp_path / "out.mp4", start=2, duration=1)
-    copied = sound_packets(path)
-    start = next(number for number, (time, _) in enumerate(sound_packets(source)) if time >= 2)
-    assert [data for _, data in copied] == [data for _, data in sound_packets(source)][start : start + len(copied)]
-    assert copied[0][0] == pytest.approx(0, abs=0.03) and copied[-1][0] == pytest.approx(1, abs=0.05)
-    assert read_video(path)[-1].seconds == pytest.approx(0.9)
-
-
-def test_sound_that_the_format_cannot_hold_is_left_out_with_a_message(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = write_media(tmp_path / "in.mkv", sound=2, sound_codec="tta")
-    path = write_with_sound_of(source, tmp_path / "out.mp4")
-    assert f"The sound of {source} is left out: mp4 does not hold its codec" in caplog.text
-    assert len(read_video(path)) == 20
-
-
-@pytest.mark.parametrize("size, expected", [((50, 20000), (41, 16384)), ((16400, 20), (16384, 20))])
-def test_a_video_that_is_too_wide_for_the_codec_is_made_smaller(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, size: tuple[int, int], expected: tuple[int, int]
-) -> None:
-    image = np.full((*size, 3), 90, np.uint8)
-    image[:, : size[1] // 2] = 200
-    path = write_images(tmp_path / "wide.mp4", [image], [0.0])
-    height, width = expected
-    assert caplog.messages == [
-        f"a drawn video of {size[1]} x {size[0]} pixels is made smaller, {width} x {height}: H.264 allows sides of "
-        "16384 pixels at most"
-    ]
-    [frame] = read_video(path)
-    assert frame.image.shape[:2] == (height + height % 2, width)
-    assert frame.image[5, width // 4, 0] == pytest.approx(200, abs=4)
-    assert frame.image[5, width * 3 // 4, 0] == pytest.approx(90, abs=4)
 
 
 def test_a_frame_that_cannot_be_converted_is_reported_and_the_others_are_read(

@@ -13,7 +13,7 @@ import pytest
 from posenet.errors import ConfigError
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.drawings import (
-    drawing_suffixes,
+    drawing_suffix,
     output_paths,
     require_display,
     show_in_window,
@@ -28,28 +28,27 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
     listed = parse_standard_input(b"a.jpg\nx/A.JPG\na.mp4\nb.webm\nc.raw\nd.pgm\ne.gif\ne.mp4\n")
     sources = [*listed, CAMERA]
     sources += find_sources(["/dev/video0", "http://host/clip.mp4?a=b", "rtsp://me:secret@host:554/"])
-    paths = output_paths(sources, tmp_path, drawing_suffixes)
-    assert [[str(path.relative_to(tmp_path)) for path in paths_of_source] for paths_of_source in paths.values()] == [
-        *(["a.jpg"], ["A-2.JPG"], ["a.mp4"], ["b.mp4"], ["c.png"], ["d.png"]),
-        ["e.png", "e.mp4"],  # of one image, or of an animation
-        *(["e-2.mp4"], ["camera-2.mp4"], ["camera-video0.mp4"], ["clip.mp4"], ["host.mp4"]),
+    paths = output_paths(sources, tmp_path, drawing_suffix)
+    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == [
+        *("a.jpg", "A-2.JPG", "a.mp4", "b.mp4", "c.png", "d.png"),
+        *("e.mp4", "e-2.mp4", "camera-2.mp4", "camera-video0.mp4", "clip.mp4", "host.mp4"),
     ]
 
 
 def test_drawings_of_subfolders_go_into_subfolders(tmp_path: Path) -> None:
     subfolders = ("cam", "", "Cam")
     sources = [Source("image", Path("in", str(i), "1.png"), Path(name)) for i, name in enumerate(subfolders)]
-    paths = output_paths(sources, tmp_path, drawing_suffixes)
-    assert [str(path.relative_to(tmp_path)) for [path] in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
+    paths = output_paths(sources, tmp_path, drawing_suffix)
+    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
 
 
 def test_long_names_are_shortened_and_stay_unique(tmp_path: Path) -> None:
     stem = "x" * 252
     sources = [Source("image", Path("in", name)) for name in (stem + ".jp", "x" * 251 + ".jpg")]
     sources += [Source("video", Path("in", stem + ".ts")), Source("image", Path("in", "y" * 241 + ".jpg"))]
-    names = [path.name for [path] in output_paths(sources, tmp_path, drawing_suffixes).values()]
+    names = [path.name for path in output_paths(sources, tmp_path, drawing_suffix).values()]
     assert names == ["x" * 251 + ".png", "x" * 251 + ".jpg", "x" * 251 + ".mp4", "y" * 241 + ".jpg"]
-    with write_drawings(output_paths(sources, tmp_path, drawing_suffixes)) as write:
+    with write_drawings(output_paths(sources, tmp_path, drawing_suffix)) as write:
         for source in sources:
             if source.kind == "image":
                 write(Frame(source, GREY), GREY)
@@ -59,7 +58,7 @@ def test_long_names_are_shortened_and_stay_unique(tmp_path: Path) -> None:
 def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -> None:
     video = Source("video", tmp_path / "in" / "clip.mp4")
     write_video(tmp_path / "in" / "clip.mp4")
-    paths = output_paths([video, CAMERA], tmp_path, drawing_suffixes)
+    paths = output_paths([video, CAMERA], tmp_path, drawing_suffix)
     with write_drawings(paths) as write:
         for number in range(3):
             write(Frame(video, GREY, number, number / 10, 10.0), GREY)
@@ -77,7 +76,7 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     path.write_bytes(b"earlier")
     noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
     with full_disk(size), pytest.raises(OSError):
-        with write_drawings({CAMERA: [path]}) as write:
+        with write_drawings({CAMERA: path}) as write:
             for number in range(10):
                 write(Frame(CAMERA, noise, number, number / 10, 10.0), noise)
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
@@ -86,7 +85,7 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
 def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "target.mp4").write_bytes(b"old")
     (tmp_path / "camera-2.mp4").symlink_to(tmp_path / "target.mp4")
-    with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}) as write:
+    with write_drawings({CAMERA: tmp_path / "camera-2.mp4"}) as write:
         write(Frame(CAMERA, GREY, 0, 0.0, 10.0), GREY)
     assert (tmp_path / "camera-2.mp4").is_symlink() and len(read_video(tmp_path / "target.mp4")) == 1
 

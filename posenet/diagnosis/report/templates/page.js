@@ -2,7 +2,7 @@
 // Filters, layers and the opened image. The state is in the address after the #, so that a view can be kept and sent.
 
 const DEFAULTS = {
-  run: "0", kind: "any", keypoint: "any", size: "any", crowding: "any", order: "worst", count: "24",
+  kind: "any", keypoint: "any", size: "any", crowding: "any", order: "worst", count: "24",
   truth: "1", result: "1", errors: "1", boxes: "0", pixels: "1",
   image: "", // id of the opened image
   person: "", // the person to whom it is enlarged
@@ -22,15 +22,14 @@ function readView() {
   for (const [name, value] of new URLSearchParams(location.hash.slice(1))) {
     if (Object.hasOwn(DEFAULTS, name)) view[name] = value;
   }
-  if (!all("[data-run]").some(({ dataset }) => dataset.run === view.run)) view.run = "0";
   return view;
 }
 
 /** Go to a view that differs from the present one. With `replace`, Back skips the present one. */
 function show(changes, replace = false) {
   const view = Object.entries({ ...readView(), ...changes });
-  // The results file is always named: browsers scroll to the top at an empty address.
-  const address = `#${new URLSearchParams(view.filter(([name, value]) => name === "run" || value !== DEFAULTS[name]))}`;
+  // The order is always named: browsers scroll to the top at an empty address.
+  const address = `#${new URLSearchParams(view.filter(([name, value]) => name === "order" || value !== DEFAULTS[name]))}`;
   if (replace) location.replace(address);
   else location.hash = address;
 }
@@ -44,7 +43,7 @@ function peopleWithErrors(tile, view) {
     const [kind, index] = error.split(":");
     return (view.kind === "any" || kind === view.kind) && (view.keypoint === "any" || Number(index) === keypoint);
   };
-  return all(`[data-run="${view.run}"] .person`, tile).filter(({ dataset }) =>
+  return all(".result .person", tile).filter(({ dataset }) =>
     dataset.errors.split(" ").some((error) => error && isAsked(error))
     && (view.size === "any" || dataset.size === view.size)
     && (view.crowding === "any" || dataset.crowding === view.crowding));
@@ -58,12 +57,9 @@ function selectTiles(view) {
     for (const person of all(".person", tile)) {
       person.classList.toggle("faint", isFiltered(view) && !names.has(person.dataset.person));
     }
-    const losses = tile.dataset.losses.split(" ").map(Number);
-    const change = Math.max(...losses.map((loss) => Math.abs(loss - losses[0])));
-    return { tile, errors: people.length, loss: losses[view.run], change };
+    return { tile, errors: people.length, loss: Number(tile.dataset.loss) };
   }).filter(({ errors }) => errors > 0 || !isFiltered(view));
   const orders = {
-    changed: (a, b) => b.change - a.change,
     file: (a, b) => a.tile.dataset.name.localeCompare(b.tile.dataset.name),
     worst: (a, b) => (isFiltered(view) && b.errors - a.errors) || b.loss - a.loss,
   };
@@ -73,8 +69,6 @@ function selectTiles(view) {
 /** Show the view that the address asks for. */
 function update() {
   const view = readView();
-  for (const node of all("[data-run]")) node.toggleAttribute("hidden", node.dataset.run !== view.run);
-  for (const button of all("[data-choose]")) button.setAttribute("aria-pressed", button.dataset.choose === view.run);
   for (const control of form.elements) {
     if (control.type === "checkbox") control.checked = view[control.name] !== "0";
     else if (control.name) control.value = view[control.name];
@@ -112,7 +106,7 @@ function openImage(view, selected) {
   byId("position").textContent = position < 0 ? "" : `${position + 1} of ${selected.length}`;
   const picture = tile.querySelector(".image").cloneNode(true);
   viewer.querySelector(".stage").replaceChildren(picture);
-  const people = all(`.truth .person, [data-run="${view.run}"] .person`, picture);
+  const people = all(".person", picture);
   listPeople(people, view);
   const chosen = people.find(({ dataset }) => dataset.person === view.person);
   if (chosen) enlarge(picture, people, chosen);
@@ -183,9 +177,8 @@ function enlargeNext() {
 
 document.addEventListener("click", (event) => {
   const node = event.target.closest("a, button");
-  const { choose, step, show: person } = node?.dataset ?? {};
-  if (choose) show({ run: choose });
-  else if (step) stepImage(Number(step));
+  const { step, show: person } = node?.dataset ?? {};
+  if (step) stepImage(Number(step));
   else if (person) show({ person: person === readView().person ? "" : person }, true);
   else if (node?.id === "close") show({ image: "", person: "" });
   else if (node?.id === "more") show({ count: String(Number(readView().count) + Number(DEFAULTS.count)) }, true);
@@ -215,9 +208,7 @@ addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select")) return;
   const layer = LAYERS[event.key.toLowerCase()];
   const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-  const run = String(Number(event.key) - 1);
   if (layer) show({ [layer]: readView()[layer] === "0" ? "1" : "0" }, true);
-  else if (all("[data-choose]").some(({ dataset }) => dataset.choose === run)) show({ run }, true);
   else if (viewer.open && step) stepImage(step);
   else if (viewer.open && event.key.toLowerCase() === "z") enlargeNext();
 });
