@@ -479,13 +479,19 @@ def add_jpeg_end(data: np.ndarray) -> np.ndarray:
         raise ValueError("is cut off: it ends with zeros in place of JPEG data; copy it or download it again")
     # A decoder computes missing pixels from whatever follows. If two continuations decode to the same image, none is
     # missing.
-    continuations = [np.frombuffer(start + filler + _JPEG_END, np.uint8) for filler in (b"", b"\x55" * 64)]
-    first, second = (_decode_with_opencv(file) for file in continuations)
-    if first is None:
-        raise ValueError(f"cannot be decoded; {_REMEDY}")
-    if second is None or not np.array_equal(first, second):
+    continuations = [start + filler + _JPEG_END for filler in (b"", b"\x55" * 64)]
+    try:
+        first, second = map(_decode_with_pillow, continuations)  # OpenCV would write lines of libjpeg to the terminal
+    except PILLOW_ERRORS as error:
+        raise ValueError(f"cannot be decoded; {_REMEDY}") from error
+    if not np.array_equal(first, second):
         raise ValueError("is cut off: the JPEG data end early; copy it or download it again")
-    return continuations[0]
+    return np.frombuffer(continuations[0], np.uint8)
+
+
+def _decode_with_pillow(content: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(content)) as image:
+        return np.asarray(image)
 
 
 def _decode_heif(data: np.ndarray) -> np.ndarray:

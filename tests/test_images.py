@@ -348,8 +348,10 @@ class TestDecoding:
                 decode(as_array(data))
 
     @pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
-    def test_a_jpeg_may_lack_its_end_marker_but_not_its_last_pixels(self, progressive: int) -> None:
-        """OpenCV would compute missing pixels from nothing."""
+    def test_a_jpeg_may_lack_its_end_marker_but_not_its_last_pixels(
+        self, progressive: int, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """OpenCV would compute missing pixels from nothing, and write lines of its own to the terminal."""
         data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
         for missing in (1, 2):
             cut = as_array(data[:-missing])
@@ -360,6 +362,7 @@ class TestDecoding:
             for decode in (decode_image, check_image):
                 with pytest.raises(ValueError, match="is cut off"):
                     decode(as_array(data[:-missing]))
+        assert capfd.readouterr() == ("", "")
 
     @pytest.mark.parametrize("missing", [100, 200, 500])
     def test_a_jpeg_whose_end_was_never_written_is_cut_off(self, missing: int) -> None:

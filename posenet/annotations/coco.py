@@ -415,6 +415,7 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
             f"{path}: the top level is a {type(document).__name__}, not a COCO data set; give a COCO keypoint file, or "
             "convert that of another tool with posenet annotations import"
         )
+    refuse_labelme(document, path)
     sections = {}
     for key in SECTIONS:
         entries = document.get(key)
@@ -424,6 +425,14 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
             raise DataError(f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file")
         sections[key] = entries
     return sections
+
+
+def refuse_labelme(document: Any, path: str | Path) -> None:
+    """Raise ``DataError`` for the content of a file of Labelme, which has one for each image."""
+    if isinstance(document, dict) and "shapes" in document and "imagePath" in document:
+        raise DataError(
+            f"{path} is a file of Labelme; make one COCO file of all, with the script in posenet docs custom_data"
+        )
 
 
 def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Path]:

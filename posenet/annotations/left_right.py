@@ -75,13 +75,17 @@ def pair_by_flip_idx(names: Sequence[str], flip_idx: object) -> tuple[Pair, ...]
 
 
 def lacks_sides(file: AnnotationFile) -> list[None]:
-    """Whether no keypoint of some category has a twin; one item for each list of names."""
-    names_with_flip_idx = {
+    """Whether no keypoint of some category has a twin; one item for each list of names.
+
+    A ``flip_idx`` without twins says that there are no sides.
+    """
+    decided = {
         category.keypoints
         for category in file.parsed_categories
-        if file.skeleton is None and pair_by_flip_idx(category.keypoints or (), category.flip_idx)
+        if is_flip_idx(category.flip_idx, len(category.keypoints or ()))
+        and (file.skeleton is None or category.flip_idx == sorted(category.flip_idx))
     }
-    return [None for names in file.groups_of_names() if not _pairs_of(file, names) and names not in names_with_flip_idx]
+    return [None for names in file.groups_of_names() if not _pairs_of(file, names) and names not in decided]
 
 
 def contradicting_pairs(file: AnnotationFile) -> list[str]:

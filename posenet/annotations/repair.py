@@ -263,7 +263,7 @@ def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
             if is_around_keypoints[row]:
                 share, box = SHARE_OF_KEYPOINT_BOX, "the box around their keypoints"
             area = share * float(file.boxes.values[row, 2:].prod())
-            done = f"areas of people without an outline estimated, as {share} of {box} (COCO's median)"
+            done = f"areas of annotations without an outline estimated, as {share} of {box} (COCO's median)"
         if 0 < area < MAX_NUMBER:
             file.annotations[row]["area"] = area
             fixes[done] += 1

@@ -597,7 +597,7 @@ RULES: tuple[Rule, ...] = (
          "look at some with posenet build-hdf5 --preview; if the keypoints are wrong, use the other frame in all tools "
          "(--set data.exif_frame=stored); do not change the coordinates",
          lambda file: _files_with_orientation(file, "setting")),
-    Rule("error", "duplicate-file", "files with several entries in images, each without the people of the others",
+    Rule("error", "duplicate-file", "files with several entries in images, each without the annotations of the others",
          "let all annotations name one of the entries, and delete the others",
          _repeated_files, repair=repair.merge_images_of_a_file),
 

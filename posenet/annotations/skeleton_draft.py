@@ -234,7 +234,8 @@ def _comments(
     if num_joining:
         parts.append(f"The last {num_joining} of the drawn ones connect keypoints that were apart; check them.")
     if num_bridging:
-        parts.append(f"The last {num_bridging} bridge two others: they connect a person when a keypoint is hidden.")
+        hidden = skeleton.name_objects("they connect a person when a keypoint is hidden")
+        parts.append(f"The last {num_bridging} bridge two others: {hidden}.")
     sigmas = "OKS constants: how precisely annotators place each keypoint. "
     if skeleton.sigmas == COCO.sigmas:
         sigmas += "These are COCO's, because the keypoints have COCO's names."

@@ -19,6 +19,7 @@ from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, downloa
 from posenet.errors import CheckpointError
 from posenet.files import sha256_of
 from posenet.messages import to_single_line
+from posenet.settings.experiments import experiment_names
 
 HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
@@ -72,6 +73,8 @@ def find_weights(name: str | Path) -> Path:
         return path
     if text in NAMED_WEIGHTS:
         return fetch_weights(text, NAMED_WEIGHTS[text])
+    if text in experiment_names():
+        raise CheckpointError(f"{text} is an experiment, not weights; training takes it by config=NAME")
     similar = difflib.get_close_matches(text, NAMED_WEIGHTS, n=3)
     suggestion = f"did you mean {' or '.join(similar)}? " if similar else ""
     raise CheckpointError(

@@ -121,8 +121,8 @@ class ToolParser(argparse.ArgumentParser):
 
     def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
         """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
-        self._refuse_unknown_flag(words)
         self._words = words
+        self._refuse_unknown_flag(words)
         args = self.parse_args(words)
         for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
             remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
@@ -147,12 +147,19 @@ class ToolParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         _, _, rest = message.partition("unrecognized arguments: ")
-        if rest and (remedy := describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS])):
+        remedy = describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS]) if rest else ""
+        if remedy := remedy or _remedy_for_missing_flags(message, self._words):
             message += f"; {remedy}"
-        first = next(iter(self._words), "")
-        if "required: --checkpoint" in message and first.endswith((".pth", ".pt", ".onnx")):
-            message += f"; --checkpoint goes before {first}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
+
+
+def _remedy_for_missing_flags(message: str, words: Sequence[str]) -> str:
+    """What to write where the message of a parser lists flags that must be given; empty if that is not known."""
+    _, _, missing = message.partition("arguments are required: ")
+    first = next(iter(words), "")
+    if missing.startswith("--checkpoint") and first.endswith((".pth", ".pt", ".onnx")):
+        return f"--checkpoint goes before {first}"
+    return "of a data.yaml, posenet annotations import makes these" if "--annotations" in missing else ""
 
 
 def _flags_in_help(parser: argparse.ArgumentParser) -> list[str]:
@@ -186,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     tool = parser.parse_words(words[:1]).tool
     if tool not in (*TOOLS, *OLD_NAMES):
-        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool)}")
+        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool, words[1:])}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
 
@@ -195,8 +202,11 @@ def _may_be_input(word: str) -> bool:
     return os.path.lexists(word) or os.path.isdir(os.path.dirname(word)) or bool(glob.glob(word))
 
 
-def _remedy_for_tool(name: str) -> str:
-    """What to use instead of a tool that does not exist."""
+def _remedy_for_tool(name: str, words: Sequence[str]) -> str:
+    """What to use instead of a tool that does not exist; ``words`` follow it."""
+    if name == "pose" and words and words[0] in (*TOOLS, *OTHER_NAMES):  # of Ultralytics
+        name = words[0]
+        return f"here it is posenet {OTHER_NAMES.get(name, name)}"
     if name in OTHER_NAMES:
         return f"here it is posenet {OTHER_NAMES[name]}"
     if os.path.exists(name):

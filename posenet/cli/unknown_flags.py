@@ -65,7 +65,7 @@ _REMEDIES = [
     _Remedy(INPUTS, _NO_FLAG, f"{_DATA} {_INPUT} {_IMAGES} {_ANNOTATIONS}"),
     _same("--results", "--dt --pred --preds --predictions"),
     _same("--checkpoint", _WEIGHTS),
-    _same("--weights", _WEIGHTS),
+    _Remedy("--weights", "here it is --weights FILE, or --config NAME for the size of the network", _WEIGHTS),
     _same("--height", _SIZE),
     _setting("train.input_size=N", _SIZE),
     _same("--checkpoint-path", _FOLDER),

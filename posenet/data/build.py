@@ -59,7 +59,6 @@ from posenet.images import (
     read_image_file,
     require_image_folder,
 )
-from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
@@ -200,10 +199,7 @@ def build_store(
     selection = _choose_images(folder, annotations, image_ids, skeleton, background)
     chosen = selection.suitable[:limit]
     if not chosen and selection.empty:
-        raise DataError(
-            f"{annotations} annotates nobody in {pluralize(len(selection.empty), 'image')}; background=True stores "
-            "images of nobody"
-        )
+        raise DataError(f"{annotations} has only images without annotations; background=True stores them")
     skipped: dict[int, str] = {}
     frames = []
     stored: list[People] = []
@@ -583,7 +579,7 @@ class StoreWriter:
         """Write all arrays that are not written yet, and the attributes."""
         if not self._records:
             raise DataError(
-                f"nothing to write to {self.path}: no readable image with a main person; "
+                f"nothing to write to {self.path}: no readable image with a main {skeleton.category}; "
                 "check the annotations and the image folder"
             )
         tables = {

@@ -52,7 +52,7 @@ TEXTS = {
     "good": Kind("Good", "The keypoint is where it should be: its similarity is at least 0.85."),
     "miss": Kind(
         "Misplaced",
-        "A keypoint is far from where it should be, and on nobody else's either.",
+        "A keypoint is far from where it should be, and on that of no other person either.",
         "Misplaced keypoints cost most",
         "Train longer, or on more images like those below; see which keypoints and groups of people have most of them.",
     ),
@@ -78,12 +78,12 @@ TEXTS = {
         "Score",
         "The scores rank the results in another order than their true OKS.",
         "Badly ranked results cost most",
-        "Look at results with high scores on nobody, and at good ones with low scores.",
+        "Look at results with high scores where no person is, and at good ones with low scores.",
     ),
     "background": Kind(
         "Background",
-        "A result matches nobody. It costs nothing in turn, because corrected scores rank it last.",
-        "Results on nobody cost most",
+        "A result matches no person. It costs nothing in turn, because corrected scores rank it last.",
+        "Results that match no person cost most",
         "Look whether they are people who are not annotated; else train on images with such backgrounds.",
     ),
     "missed": Kind(

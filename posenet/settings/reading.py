@@ -150,7 +150,9 @@ def _apply_override(tables: dict[str, Any], pair: str) -> None:
     key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals_sign or not dot:
-        raise ConfigError(f"override {pair!r} is not of the form section.key=value")
+        known = [f"{name}.{key}" for name, own in tables.items() if isinstance(own, dict) and section in own]
+        suggestion = f"; did you mean {' or '.join(known)}?" if known else ""
+        raise ConfigError(f"override {pair!r} is not of the form section.key=value{suggestion}")
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"override {pair!r}: {section} is not a section")

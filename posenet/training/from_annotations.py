@@ -26,6 +26,7 @@ from posenet.annotations.coco import (
     AnnotationFile,
     describe_counts,
     read_document,
+    refuse_labelme,
     remedy_for_format,
     select_sections,
     write_output,
@@ -65,6 +66,8 @@ SAMPLED_NAMES = 20
 """Number of listed images by which their folder is found."""
 EVALUATE_EVERY = 5
 """Epochs between two APs where the experiment computes none: the best checkpoint and the drawings come from them."""
+FEW_IMAGES = 20
+"""An AP of fewer images depends on chance more than on the network."""
 LOW_AP = 0.01
 """Below this AP, a run names what to try."""
 SPLIT_FOLDERS = ("train", "valid", "val")
@@ -167,7 +170,14 @@ def prepare(
         files.mkdir(exist_ok=True)
         write_atomically(origin, os.fsencode(Path(source).resolve()))
         train = _read_part(train_file, "train", images, files)
-        val_part = None if val_file is None else _read_part(val_file, "val", val_images or images, files)
+        repaired: list[object] = [REPAIRED, "--images", train.images]
+        val_part, repaired_val = None, list[object]()
+        if val_file is not None:
+            names_its_images = val_file.suffix.lower() in YAML_SUFFIXES
+            val_part = _read_part(val_file, "val", val_images or (None if names_its_images else images), files)
+            folder_of_val = ["--val-images", val_part.images]
+            repaired += ["--val", val_file, *([] if names_its_images else folder_of_val)]
+            repaired_val += [source, *(["--images", images] if images else []), "--val", REPAIRED, *folder_of_val]
         skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
         is_drafted = str(skeleton) == BUILT_IN or skeleton.exists()
         if "model.skeleton" in pairs and not is_drafted:
@@ -183,13 +193,13 @@ def prepare(
             state.unlink(missing_ok=True)
             for path in usable:
                 path.unlink(missing_ok=True)
-            _check(train, usable[0], load_skeleton(skeleton) if is_drafted else None, exif_frame)
+            _check(train, usable[0], load_skeleton(skeleton) if is_drafted else None, exif_frame, repaired)
         train = _usable(train, usable[0])
         if not is_drafted:
             _draft(train, skeleton)
         if is_new and val_part is not None:
             try:
-                _check(val_part, usable[1], load_skeleton(skeleton), exif_frame)
+                _check(val_part, usable[1], load_skeleton(skeleton), exif_frame, repaired_val)
             except DataError:
                 if not is_drafted:
                     skeleton.unlink()  # the names may be corrected in either file
@@ -268,6 +278,8 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
         return trains[0], next(iter(vals), None)
     if len(tables) + len(texts) == 1:
         return texts[0], None
+    if texts:
+        refuse_labelme(read_document(texts[0]), texts[0])
     found = ", ".join(path.name for path in [*tables, *texts][:SAMPLED_NAMES]) or "none"
     raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
 
@@ -295,7 +307,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
         raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
     if isinstance(content, dict):
         sections = select_sections(content, file)
-        return _Part(file, sections, Path(images) if images else _find_images(file, sections["images"]))
+        return _Part(file, sections, _find_images(file, sections["images"], split, images))
     output = folder / f"imported_{split}.json"
     words: list[object] = ["annotations", "import", file]
     if is_yolo:
@@ -325,11 +337,18 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
     return _Part(output, document, imported.folder)
 
 
-def _find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
-    """The folder beside an annotation file that has most of the images which it lists."""
-    names = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)][:SAMPLED_NAMES]
+def _find_images(file: Path, images: Sequence[dict[str, Any]], split: str, given: str | Path | None) -> Path:
+    """The folder that is given, or the one beside an annotation file that has most of the images which it lists.
+
+    ``DataError`` if the given one has none of them, but another one has; or if no folder or several have most.
+    """
+    listed = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)]
+    if given is not None and any(Path(given, name).is_file() for name in listed):
+        return Path(given)
+    names = listed[:SAMPLED_NAMES]
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
-    folders = [Path(folder) for folder, _, _ in os.walk(base)]
+    roots = [base] if given is None else [given, base]
+    folders = [Path(folder) for root in roots for folder, _, _ in os.walk(root)]
 
     def folders_with_most(names: Sequence[str]) -> list[Path]:
         relative = [name for name in names if not Path(name).is_absolute()]
@@ -337,6 +356,14 @@ def _find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
         return [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
 
     found = folders_with_most(names)
+    if given is not None:
+        if not found:
+            return Path(given)  # what is wrong with the files, the check finds
+        argument = "images=DIR" if split == "train" else "val_images=DIR"
+        raise DataError(
+            f"{given} has none of the images of {file}, such as {names[0]}; {found[0]} has them: name that with "
+            f"{argument}"
+        )
     if len(found) == 1:
         return found[0]
     reason = f"{' and '.join(map(str, found[:2]))} both have" if found else f"no folder in {base} has"
@@ -368,12 +395,13 @@ def _draft(train: _Part, output: Path) -> None:
     pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
     _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
-    same = [str(item.get("name")) for item in train.document["categories"] if item.get("keypoints")]
+    categories = [item for item in train.document["categories"] if item.get("keypoints")]
+    same = [str(item.get("name")) for item in categories]
     if len(same) > 1:
         _log.warning(
             "%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same)
         )
-    if not skeleton.left_right:
+    if not skeleton.left_right and not any(item.get("flip_idx") for item in categories):
         _log.warning(
             "No keypoint has a left or right twin. If the objects have sides, write left_right in %s, and begin "
             "again with another --checkpoint-path: without it, mirrored images teach wrong sides",
@@ -395,20 +423,20 @@ def _checksum(parts: Iterable[_Part | None], skeleton: Path, exif_frame: ExifFra
     return digest.hexdigest().encode()
 
 
-def _check(part: _Part, usable: Path, skeleton: Skeleton | None, exif_frame: ExifFrame) -> None:
+def _check(
+    part: _Part, usable: Path, skeleton: Skeleton | None, exif_frame: ExifFrame, repaired: Sequence[object]
+) -> None:
     """Lint annotations and images; ``DataError`` if there are errors.
 
-    A few images that cannot be used are left out, as a build does: the file ``usable`` gets the others.
+    A few images that cannot be used are left out, as a build does: the file ``usable`` gets the others. ``repaired``
+    are the arguments of a training on the repaired file.
     """
     file = AnnotationFile(part.path, part.document, skeleton, part.images, exif_frame)
     findings = find_problems(file)
     lint = _command("annotations", "lint", part.path, "--images", part.images)
     fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
     codes = ", ".join(repairable(findings))
-    repairs = f"; {fix} repairs what the files determine of {codes}, and {REPAIRED} takes its place" if codes else ""
-    if can_drop(findings):
-        command = "--drop" if codes else f"{fix} --drop"
-        repairs += f"; {command} leaves out single entries that cannot be repaired"
+    repairs = f"; {fix} repairs what the files determine of {codes}" if codes else ""
     left_out = {
         file.image_ids.values[row] for row, check in file.file_checks.items() if check.problem in UNUSABLE_FILES
     }
@@ -417,6 +445,11 @@ def _check(part: _Part, usable: Path, skeleton: Skeleton | None, exif_frame: Exi
             if finding.code in UNUSABLE_FILES.values():
                 _log.warning("left out: %s", finding.summary)
         findings = [finding for finding in findings if finding.code not in UNUSABLE_FILES.values()]
+    if can_drop(findings):
+        command = "--drop" if codes else f"{fix} --drop"
+        repairs += f"; {command} leaves out single entries that cannot be repaired"
+    if repairs:
+        repairs += f"; then {_command('train', *repaired)}"
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         for finding in errors:
@@ -485,9 +518,8 @@ def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> 
     counts = pluralize(summary.num_images, "image"), summary.skeleton.count(summary.num_people)
     text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""
     if num_background := summary.num_background:
-        text += (
-            f", {num_background} without annotations, as images of nobody (if they are not: --set data.background=0)"
-        )
+        background = summary.skeleton.name_objects("as images without people")
+        text += f", {num_background} without annotations, {background} (if they are not: --set data.background=0)"
     _log.info("Built %s of %s with %s%s: %s", output.name, *counts, text, _command(*words, "--skeleton", skeleton))
     for line in report.skipped:
         _log.warning("left out: %s", line)
@@ -539,6 +571,8 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
         return {}
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, _command(*words))
+    if evaluation.images < FEW_IMAGES:
+        _log.warning("An AP on %s depends on chance; give %d or more for validation (--val)", count, FEW_IMAGES)
     if advice := evaluation.advise_on_min_score():
         _log.info("%s", advice)
     if ap < LOW_AP:

@@ -5,10 +5,10 @@ The parts of a run do not know of checkpoints: ``state_of`` reads their values, 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -142,10 +142,12 @@ def config_of_run(
             f"{path} was trained for another skeleton than model.skeleton (other {', '.join(changes)}); keep that of "
             "the run, or start a new run with train.weights=FILE in another folder"
         )
-    changed = config_differences(saved, config)
-    _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
     if config.train.weights not in ("", saved.train.weights):
         _log.warning("train.weights is only for new runs; this one continues with the weights in %s", path)
+        train = dataclasses.replace(config.train, weights=saved.train.weights)
+        config = dataclasses.replace(config, train=train)
+    changed = config_differences(saved, config)
+    _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
     require_fitting_weights(config, state, path)
     return config
 
@@ -161,8 +163,8 @@ def state_of(run: Run) -> dict[str, Any]:
         **_weights_of(run),
         "optimizer": run.optimizer.state_dict(),
         "scaler": run.scaler.state_dict(),
-        "guard": asdict(run.bad_steps.counts),
-        "progress": asdict(run.progress),
+        "guard": dataclasses.asdict(run.bad_steps.counts),
+        "progress": dataclasses.asdict(run.progress),
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,

@@ -41,9 +41,9 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
     require_data(config)
     train_store = at_end.enter_context(open_data_sets(data.train, config.model.skeleton))
     if not len(train_store):
+        contents = train_store.skeleton.name_objects("only images without people; name a store with people too")
         raise DataError(
-            f"{describe_paths(data.train)} contains images of nobody alone; name a store with people too: "
-            'data.train = ["people.h5", "nobody.h5"]'
+            f'{describe_paths(data.train)} contains {contents}: data.train = ["annotated.h5", "background.h5"]'
         )
     num_unlabelled = train_store.num_unlabelled
     if num_unlabelled and not config.train.teacher:

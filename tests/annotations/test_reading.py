@@ -169,7 +169,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "category id twice": (repeated("categories"), "category ids that appear more than once: 1"),
     "file twice": (
         lambda content: content["images"].append(content["images"][0] | {"id": 2}),
-        "files with several entries in images, each without the people of the others: 000000000001.jpg",
+        "files with several entries in images, each without the annotations of the others: 000000000001.jpg",
     ),
     "crowd 2": (annotation(iscrowd=2), "iscrowd other than 0 and 1: 8"),
     "annotation id twice": (repeated("annotations"), "annotation ids that appear more than once: 8"),

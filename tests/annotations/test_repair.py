@@ -159,7 +159,7 @@ def test_a_box_and_an_area_follow_from_keypoints_where_there_is_no_outline(tmp_p
     assert entry["bbox"] == pytest.approx([*points.min(0), *(points.max(0) - points.min(0))])
     assert entry["area"] == pytest.approx(0.84 * entry["bbox"][2] * entry["bbox"][3])
     estimated = (
-        "areas of people without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
+        "areas of annotations without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
     )
     assert fixes == {"boxes computed from keypoints": 1, estimated: 1}
 
@@ -213,7 +213,7 @@ def test_rounded_boxes_around_keypoints_are_told_alike(tmp_path: Path, decimals:
     shares = [entry["area"] / (entry["bbox"][2] * entry["bbox"][3]) for entry in fixed["annotations"]]
     assert shares == pytest.approx([1.0 if area else 0.84] * 30)
     estimated = (
-        "areas of people without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
+        "areas of annotations without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
     )
     assert fixes == ({} if area else {estimated: 30})
 

@@ -210,6 +210,7 @@ def test_an_existing_file_comes_before_a_name(host: WeightsHost) -> None:
     "name, message",
     [
         ("simplepos", "simplepos is neither a file nor .* did you mean simplepose.*posenet weights list"),
+        ("tiny", "tiny is an experiment, not weights; training takes it by config=NAME"),
         ("nonsense", "nonsense is neither a file nor the name of published weights; posenet weights list"),
         ("simplepose.pth", "checkpoint simplepose.pth is not a file"),
         ("checkpoints/simplepose", "checkpoint checkpoints/simplepose is not a file"),

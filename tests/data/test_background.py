@@ -169,7 +169,7 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
 ) -> None:
     content = document([61, 62, 63], [])
     coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
-    with pytest.raises(DataError, match=r"a.json annotates nobody in 3 images; background=True stores"):
+    with pytest.raises(DataError, match=r"a.json has only images without annotations; background=True stores"):
         build_store(*coco, tmp_path / "a.h5", progress=False)
     words = ["build-hdf5", "--images", str(coco[0]), "--background", "--stats", "--verify", "--output"]
     assert main([*words, str(tmp_path / "a.h5"), "--annotations", str(coco[1])]) == 0
@@ -191,7 +191,7 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
         train_tiny({"train": paths["without"], "val": paths["without"]}, tmp_path / "run", *settings, max_steps=3).steps
         == 3
     )
-    with pytest.raises(DataError, match=r"b.h5 contains images of nobody alone; name a store with people too"):
+    with pytest.raises(DataError, match=r"b.h5 contains only images without people; name a store with people too"):
         train_tiny({"train": tmp_path / "b.h5", "val": paths["without"]}, tmp_path / "alone")
 
 

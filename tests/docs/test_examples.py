@@ -180,7 +180,9 @@ def run_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def remove_outputs_of_the_project(tool: str, arguments: list[str]) -> None:
-    """Remove a store or a run that the project folder has and that a command on the page creates."""
+    """Remove images, a store or a run that the project folder has and that a command on the page creates."""
+    if tool == "make-synthetic":
+        shutil.rmtree(arguments[arguments.index("--output") + 1], ignore_errors=True)
     if tool == "build-hdf5" and "--images" in arguments:
         Path(arguments[arguments.index("--output") + 1]).unlink(missing_ok=True)
     if tool.startswith("train") and "--config" in arguments and not {"--resume", "--checkpoint-path"} & set(arguments):
@@ -316,6 +318,7 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A copy of the folder as the working directory, and a camera and a window that need no hardware."""
     shutil.copytree(project_template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("posenet.settings.experiments.EXPERIMENTS_FOLDER", tmp_path / "config")
     open_video = cv2.VideoCapture
     FakeCapture.install(monkeypatch, count=100).release(100)
     is_file = {True: open_video, False: FakeCapture}

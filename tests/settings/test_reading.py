@@ -106,6 +106,7 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
     "pair, message",
     [
         *((pair, f"{pair!r} is not of the form section.key=value") for pair in ("model.stacks", "stacks=2", "=2", "")),
+        ("input_size=128", "'input_size=128' is not of the form section.key=value; did you mean train.input_size or"),
         *(
             (f"data.train={value}", "is not valid TOML; write texts in quotes")
             for value in ("[{path=a.h5}]", " [a.h5, b.h5] ", "{path=a.h5}")

@@ -106,6 +106,7 @@ def test_annotations_become_a_network_and_every_step_names_its_command(
     assert named == commands.split()
     assert any(re.match(r"AP -?\d\.\d{3} of .*best.pth on \d images? that it was not trained on", m) for m in messages)
     assert any("Experiment tiny, for a CPU; --config NAME" in message for message in messages)
+    assert any(re.match(r"An AP on \d images? depends on chance; give 20 or more", message) for message in messages)
     sheets = [message for message in messages if message.startswith("Annotations beside what was found: ")]
     assert Path(sheets[0].rpartition(": ")[2]).is_file()
 
@@ -325,8 +326,10 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
 
 def test_one_unusable_image_is_left_out_and_more_stop(caplog: pytest.LogCaptureFixture) -> None:
     Path("coco/photos/3.jpg").unlink()
+    caplog.set_level(logging.INFO, "posenet")
     folder = prepare("coco/chairs.json", SETTINGS).folder / "data"
     assert "left out: images without a file in the image folder: 3.jpg" in caplog.messages
+    assert not any("--drop" in text for text in caplog.messages)  # it is left out already
     assert "3.jpg" not in {
         image["file_name"] for split in ("train", "val") for image in content_of(folder, split)["images"]
     }
@@ -378,6 +381,42 @@ def test_a_folder_may_have_a_file_for_each_split_beside_its_images() -> None:
     assert prepare("coco/chairs.json", SETTINGS, val="drawn/valid").annotations == data.annotations
 
 
+def test_a_folder_without_the_images_is_refused_with_the_one_that_has_them() -> None:
+    Path("coco/photos").rename("coco/train")
+    _, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
+    none = "has none of the images of"
+    message = f"^coco {none} coco/chairs.json, such as 1.jpg; coco/train has them: name that with images=DIR$"
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco"), DataError, message)
+    for number in (1, 2):
+        (annotations.parent / "more" / f"{number}.jpg").rename(annotations.parent / "more" / f"chair_{number}.jpg")
+    content = read_document(annotations)
+    for image in content["images"]:
+        image["file_name"] = f"chair_{image['file_name']}"
+    annotations.write_text(json.dumps(content))
+    message = f"^coco/train {none} {annotations}, such as chair_1.jpg; .*/more has them: name that with val_images=DIR$"
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco/train", val=annotations), DataError, message)
+
+
+def test_a_repaired_yolo_set_keeps_its_validation_images_by_the_commands_that_are_named() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    for kind in ("images", "labels"):
+        shutil.copytree(f"chairs/{kind}/train", f"chairs/{kind}/val")
+    file = Path("chairs/data.yaml")
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"path": ".", "val": "images/val"}))
+    for number in (1, 2):
+        image = Path(f"chairs/images/train/{number}.jpg")
+        image.write_bytes(image.read_bytes()[:1000])
+    with pytest.raises(DataError, match="; then posenet train fixed.json") as error:
+        prepare(file, SETTINGS)
+    commands = r"posenet (annotations fix \S+ .* --drop) leaves .*; then posenet (train .*)"
+    fix, then = re.findall(commands, str(error.value))[0]
+    assert run_tool("annotations", shlex.split(fix)[1:]) == 0
+    settings = ["--max-steps", "1", "--set", *SETTINGS, "data.allow_overlap=true"]
+    assert run_tool("train", [*shlex.split(then)[1:], *settings]) == 0
+    with Store("checkpoints/fixed/data/train.h5") as train_store, Store("checkpoints/fixed/data/val.h5") as val_store:
+        assert (len(train_store.image_ids), len(val_store.image_ids)) == (6, 8)
+
+
 def test_large_photographs_are_stored_smaller_and_those_of_nobody_too(caplog: pytest.LogCaptureFixture) -> None:
     content = read_document(Path("coco/chairs.json"))
     size = {"width": 2 * MAX_SIDE, "height": MAX_SIDE}
@@ -398,9 +437,17 @@ def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog
     content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
     content["categories"].append(content["categories"][0] | {"id": 63, "name": "stool"})
     Path("coco/chairs.json").write_text(json.dumps(content))
-    prepare("coco/chairs.json", SETTINGS)
-    assert any(text.startswith("No keypoint has a left or right twin") for text in caplog.messages)
+    folder = prepare("coco/chairs.json", SETTINGS).folder
+    without = "No keypoint has a left or right twin"
+    assert any(text.startswith(without) for text in caplog.messages)
     assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
+    shutil.rmtree(folder)
+    caplog.clear()
+    for category in content["categories"]:
+        category["flip_idx"] = list(range(len(NAMES)))
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    prepare("coco/chairs.json", SETTINGS)
+    assert not any(text.startswith(without) for text in caplog.messages)
 
 
 def test_the_command_that_chooses_one_of_several_kinds_of_objects_works_as_it_is_named() -> None:
@@ -534,7 +581,7 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
     assert "last.pth; the same command continues" in capsys.readouterr().err
     assert run_tool("train", words) == 0
     assert (RUN / "run.status").read_text().strip() == "finished"
-    assert "AP " in capsys.readouterr().err.splitlines()[-4]
+    assert "\nAP " in capsys.readouterr().err
     assert run_tool("train", ["--images", "coco/photos"]) == 2
     assert "--images belongs to annotations; give these: posenet train data.yaml" in capsys.readouterr().err
     assert run_tool("train", [*words, "--resume", "a.pth"]) == 2

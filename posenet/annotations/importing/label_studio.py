@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from posenet.annotations.coco import read_document
+from posenet.annotations.coco import read_document, refuse_labelme
 from posenet.annotations.importing.imported import FEW, ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
 from posenet.errors import DataError
 from posenet.images import find_images, read_header
@@ -103,6 +103,7 @@ def import_label_studio(
             they first appear.
     """
     tasks = read_document(path)
+    refuse_labelme(tasks, path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
     files = _index_files(Path(images))

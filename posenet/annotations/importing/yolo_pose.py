@@ -147,11 +147,13 @@ def _parse_format(
     names = tuple(keypoints or _listed_names(content) or (COCO.file_names if count == len(COCO.file_names) else ()))
     if not names and number_unnamed:
         names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
-    if len(names) != count or len(set(names)) != count:
-        found = (
-            f"has {count} keypoints, {len(names)} different names are known" if names else "does not name its keypoints"
-        )
-        raise DataError(f"{path} {found}; name all {count} in their order by keypoints=NAMES")
+    if not names:
+        raise DataError(f"{path} does not name its keypoints; name all {count} in their order by keypoints=NAMES")
+    listed = "keypoints=NAMES" if keypoints else "kpt_names"
+    if len(names) != count:
+        raise DataError(f"{path}: kpt_shape has {count} keypoints, {listed} has {len(names)}; correct one of them")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{path}: {listed} has {twice[0]} more than once; give every keypoint a name of its own")
     return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
 
 
@@ -239,9 +241,12 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:
 def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
     """An object of a label file; ``ValueError`` if the numbers are not one."""
     columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
-    if len(row) not in (BOX_COLUMNS, columns) or not math.isfinite(sum(map(abs, row))):
+    if len(row) not in (BOX_COLUMNS, columns):
         count = pluralize(len(layout.keypoints), "keypoint")
-        raise ValueError(f"{len(row)} numbers, {columns} finite ones are expected for {count} of kpt_shape")
+        raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape")
+    for position, value in enumerate(row, 1):
+        if not math.isfinite(value):
+            raise ValueError(f"number {position} is {value}")
     class_id, x, y, width, height = row[:BOX_COLUMNS]
     if class_id not in layout.classes:
         raise ValueError(f"class {class_id:g} has no name")

@@ -165,6 +165,7 @@ def write_report(
         # Nothing but this script and this style is allowed, and no connection of any kind.
         policy=f"default-src 'none'; img-src data:; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'",
+        person=skeleton.name_objects("Person"),
         people=skeleton.people,
         kinds={kind: Kind(*map(skeleton.name_objects, texts)) for kind, texts in TEXTS.items()},
         keypoint_kinds=KEYPOINT_KINDS,

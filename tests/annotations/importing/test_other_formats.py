@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
+from posenet.errors import DataError
 from posenet.skeleton import load_skeleton
 from posenet.synthetic.dataset import write_dataset
+from posenet.training.from_annotations import prepare
 from tests.helpers.documentation import read_blocks
 from tests.helpers.other_formats import (
     CROWD_POSE_NAMES,
@@ -144,6 +147,11 @@ def run_block_of_the_page(word: str) -> None:
 def test_labelme(tmp_path: Path, drawn: DrawnSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = write_labelme(tmp_path / "data" / "labelme", *drawn)
+    first = min(folder.glob("*.json"))
+    remedy = f"{first} is a file of Labelme; make one COCO file of all, with the script in posenet docs custom_data"
+    for refused in (lambda: prepare(folder), lambda: prepare(first), lambda: import_label_studio(first, folder)):
+        with pytest.raises(DataError, match=remedy):
+            refused()
     run_block_of_the_page("data/labelme")
     out = tmp_path / "train.json"
     fix(tmp_path / "data" / "labelme.json", folder, out)

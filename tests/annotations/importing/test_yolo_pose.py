@@ -170,9 +170,16 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     notes = import_yolo_pose(data_file, "train", swapped).notes
     assert any("flip_idx pairs other keypoints" in note for note in notes)
     assert import_yolo_pose(data_file, number_unnamed=True).document["categories"][0]["keypoints"] == names
-    for bad in (names[:3], names[:16] + names[:1]):
-        with pytest.raises(DataError, match="keypoints=NAMES"):
+    for bad, message in {
+        (*names[:3],): "kpt_shape has 17 keypoints, {} has 3; correct one of them",
+        (*names[:16], "k0"): "{} has k0 more than once; give every keypoint a name of its own",
+    }.items():
+        with pytest.raises(DataError, match=message.format("keypoints=NAMES")):
             found(bad)
+        change(data_file, kpt_names=f"{{0: {list(bad)}}}")
+        with pytest.raises(DataError, match=message.format("kpt_names")):
+            import_yolo_pose(data_file, number_unnamed=True)
+        change(data_file, kpt_names=f"{{0: {names}}}")
     change(data_file, flip_idx="[1, 0]")
     with pytest.raises(
         DataError, match=r"flip_idx \[1, 0\] is not a list of the twins of all 17 keypoints, counted from"
@@ -190,7 +197,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": "[17, 4]"}, "must end in 2 or 3"),
         ({"kpt_shape": "17"}, "has no kpt_shape"),
         ({"names": None}, "has no names"),
-        ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1: 56 numbers, 39 finite ones"),
+        ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1: 56 numbers, 39 are expected"),
         ({"names": "{4: dog}"}, "class 0 has no name"),
         ({"train": "images/other"}, "images/other does not exist"),
         ({"train": None}, "has no split train .*split=NAME"),
@@ -211,11 +218,17 @@ def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path
     """Not their lines alone: the objects in these would be background."""
     expected = [entry for entry in import_yolo_pose(data_file).document["annotations"] if entry["image_id"] == 1]
     label = data_file.parent / "labels" / "train" / "000000000002.txt"
-    for line in ("0 0.5 0.5 0.1", "0 " + "x " * 55, "0 " + "nan " * 55, "0.5 " + "0.5 " * 55):
+    faults = {
+        "0 0.5 0.5 0.1": "4 numbers, 56 are expected for 17 keypoints of kpt_shape",
+        "0 " + "x " * 55: "could not convert",
+        "0 0.5 0.5 " + "inf " * 53: "number 4 is inf",
+        "0.5 " + "0.5 " * 55: "class 0.5 has no name",
+    }
+    for line, fault in faults.items():
         label.write_text("\n\n" + line)
         document, _, notes = import_yolo_pose(data_file)
         assert document["annotations"] == expected and len(document["images"]) == 2
-        assert re.search(r"left out.*: 1 \(.*000000000002.txt, line 3: .*; correct the line", notes[0])
+        assert re.search(rf"left out.*: 1 \(.*000000000002.txt, line 3: {fault}.*; correct the line", notes[0])
     label.unlink()
     image = data_file.parent / "images" / "train" / "000000000001.jpg"
     image.write_bytes(b"nothing")

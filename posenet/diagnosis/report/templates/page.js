@@ -134,12 +134,13 @@ function listPeople(people, view) {
   const named = new Map(people.map(({ dataset }) => [dataset.person, dataset]));
   const found = new Set([...named.values()].filter(({ person }) => person[0] === "r").map(({ partner }) => partner));
   const rows = [...named.values()].filter(({ person }) => person[0] === "r" || (person[0] === "t" && !found.has(person)));
-  viewer.querySelector("ol").replaceChildren(...rows.map(({ person, partner, facts, errors }) => {
+  const list = viewer.querySelector("ol");
+  list.replaceChildren(...rows.map(({ person, partner, facts, errors }) => {
     const row = document.createElement("li");
     const button = addText(row, "button", "");
     button.dataset.show = person;
     button.setAttribute("aria-pressed", person === view.person);
-    addText(button, "strong", `${person[0] === "r" ? "Result" : "Person"} ${Number(person.slice(1)) + 1}`);
+    addText(button, "strong", `${person[0] === "r" ? "Result" : list.dataset.name} ${Number(person.slice(1)) + 1}`);
     addText(button, "span", [facts, named.get(partner)?.facts].filter(Boolean).join("; "));
     const missed = person[0] === "t" && named.has(person.replace("t", "m")) ? "missed" : "";
     for (const error of (errors || missed).split(" ").filter(Boolean)) {
