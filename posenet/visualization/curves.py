@@ -189,6 +189,7 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
     _plot_curve(axes, history.series(history.epochs, "train_loss"), "training, mean of the epoch", COLOURS[0], 2)
     _plot_curve(axes, history.series(history.epochs, "val_loss"), "validation", COLOURS[1], 2)
     _scale(axes)
+    _leave_out_first_epoch(axes, history)
     if history.skips:
         positions = history.positions(history.skips)
         heights = np.full(len(positions), 0.02)  # shares of the height of the axes
@@ -205,6 +206,7 @@ def _plot_terms(axes: Axes, history: RunHistory, axis: int) -> None:
         label = f"stack {index + 1}" if axis == 1 else f"stride {MAP_STRIDE << index}"
         _plot_curve(axes, (positions, values), label, _sequential_colour(index, losses.shape[1]))
     _scale(axes)
+    _leave_out_first_epoch(axes, history)
     _add_legend(axes)
 
 
@@ -276,6 +278,21 @@ def _scale(axes: Axes) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(LogFormatter())
+
+
+def _leave_out_first_epoch(axes: Axes, history: RunHistory) -> None:
+    """From two epochs on, fit the y axis to what follows the first one: its losses are so high that they hide the rest.
+
+    The curves leave the panel there.
+    """
+    if len(history.epochs) < 2:
+        return
+    start = float(history.positions(history.epochs)[0])
+    values = np.concatenate([np.asarray(line.get_ydata())[line.get_xdata() > start] for line in axes.get_lines()])
+    values = values[np.isfinite(values)]
+    if len(values) and (low := values.min()) < (high := values.max()):
+        margin = 0.05 * (high - low)
+        axes.set_ylim(max(low - margin, 0.9 * low), high + margin)
 
 
 def _add_legend(*axes: Axes) -> None:
