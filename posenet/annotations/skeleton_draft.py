@@ -95,7 +95,7 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
         return COCO
     skeleton = draft_skeleton(annotations).skeleton
     _log.warning(
-        "%s has other keypoints than COCO: results are compared with OKS constants of %g to %g; --skeleton names others",
+        "%s has other keypoints than COCO: its OKS constants are drafted, %g to %g; --skeleton names others",
         annotations,
         min(skeleton.sigmas),
         max(skeleton.sigmas),

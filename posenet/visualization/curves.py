@@ -206,7 +206,6 @@ def _plot_terms(axes: Axes, history: RunHistory, axis: int) -> None:
         label = f"stack {index + 1}" if axis == 1 else f"stride {MAP_STRIDE << index}"
         _plot_curve(axes, (positions, values), label, _sequential_colour(index, losses.shape[1]))
     _scale(axes)
-    _leave_out_first_epoch(axes, history)
     _add_legend(axes)
 
 
