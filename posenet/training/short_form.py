@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeGuard
 from posenet.annotations.coco import read_document, select_sections, write_output
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose, names_split
+from posenet.annotations.people import MIN_AREA
 from posenet.annotations.rules import can_drop, lint_annotations, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
@@ -440,6 +441,10 @@ def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> 
         text += (
             f", {num_background} without annotations, as images of nobody (if they are not: --set data.background=0)"
         )
+    if report.num_without_main_person:
+        left_out = pluralize(report.num_without_main_person, "image")
+        keypoints = f"{load_skeleton(skeleton).min_labelled_keypoints} labelled keypoints"
+        text += f", {left_out} left out: no object has {keypoints} and an area of {MIN_AREA} square pixels"
     _log.info("Built %s of %s with %s%s: %s", output.name, *counts, text, _command(*words, "--skeleton", skeleton))
     for line in report.skipped:
         _log.warning("left out: %s", line)
