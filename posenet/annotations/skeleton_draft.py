@@ -46,8 +46,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     The parts are the edges of the category's ``skeleton``, their mirror images, and the shortest parts that connect all
     keypoints. Parts between keypoints that are two of these apart, such as shoulder and wrist, are added: they connect
     a person when the keypoint between them is hidden, and drawings leave them out. Left and right come from the names,
-    and for others from the ``flip_idx`` of a YOLO-pose set. The OKS constants are COCO's for COCO's keypoints, else
-    ``DEFAULT_SIGMA``.
+    and for others from the ``flip_idx`` of a YOLO-pose set. The OKS constants are COCO's for a person's keypoints with
+    COCO's names, else ``DEFAULT_SIGMA``.
 
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
@@ -73,7 +73,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
             derived={},
             file_keypoints=names,
             file_names=names,
-            sigmas=COCO.sigmas if names == COCO.file_names else (DEFAULT_SIGMA,) * len(names),
+            sigmas=_oks_constants(chosen.name, names),
             layout=measure_layout(names, joints),
             drawn=drawn if bridging else (),
             category=chosen.name if chosen.name and num_kinds == 1 else "object",
@@ -95,11 +95,22 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
         return COCO
     skeleton = draft_skeleton(annotations).skeleton
     _log.warning(
-        "%s has other keypoints than COCO: results are compared with OKS constants of %g; a skeleton file names others",
+        "%s has other keypoints than COCO: its OKS constants are drafted, %g to %g; a skeleton file names others",
         annotations,
-        DEFAULT_SIGMA,
+        min(skeleton.sigmas),
+        max(skeleton.sigmas),
     )
     return skeleton
+
+
+def _oks_constants(category: str, names: Sequence[str]) -> tuple[float, ...]:
+    """COCO's constants for a person's keypoints with COCO's names, ``DEFAULT_SIGMA`` for all others.
+
+    Objects with all of COCO's keypoints are people, whatever they are called.
+    """
+    is_person = category.lower() == COCO.category or names == COCO.file_names
+    known = dict(zip(COCO.file_names, COCO.sigmas)) if is_person else {}
+    return tuple(known.get(name, DEFAULT_SIGMA) for name in names)
 
 
 def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[float, float]]:
@@ -237,9 +248,11 @@ def _comments(
         hidden = skeleton.name_objects("they connect a person when a keypoint is hidden")
         parts.append(f"The last {num_bridging} bridge two others: {hidden}.")
     sigmas = "OKS constants: how precisely annotators place each keypoint. "
-    if skeleton.sigmas == COCO.sigmas:
+    if set(skeleton.sigmas) <= set(COCO.sigmas):
         sigmas += "These are COCO's, because the keypoints have COCO's names."
     else:
+        if skeleton.sigmas != (DEFAULT_SIGMA,) * len(skeleton.sigmas):
+            sigmas += "Keypoints with COCO's names have COCO's. "
         sigmas += (
             f"{DEFAULT_SIGMA} is only a default: annotate some images twice\nand compute, for every keypoint, "
             "the root mean square of distance / sqrt(area of the object)."

@@ -33,6 +33,7 @@ from posenet.annotations.coco import (
 )
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose, names_split
+from posenet.annotations.people import MIN_AREA
 from posenet.annotations.rules import UNUSABLE_FILES, can_drop, find_problems, repairable
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
@@ -520,6 +521,10 @@ def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> 
     if num_background := summary.num_background:
         background = summary.skeleton.name_objects("as images without people")
         text += f", {num_background} without annotations, {background} (if they are not: --set data.background=0)"
+    if report.num_without_main_person:
+        left_out = pluralize(report.num_without_main_person, "image")
+        needed = f"{summary.skeleton.min_labelled_keypoints} labelled keypoints and an area of {MIN_AREA} square pixels"
+        text += f", {left_out} left out: no {summary.skeleton.category} has {needed}"
     _log.info("Built %s of %s with %s%s: %s", output.name, *counts, text, _command(*words, "--skeleton", skeleton))
     for line in report.skipped:
         _log.warning("left out: %s", line)

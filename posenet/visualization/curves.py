@@ -177,6 +177,7 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
     _plot_curve(axes, history.series(history.epochs, "train_loss"), "training, mean of the epoch", COLOURS[0], 2)
     _plot_curve(axes, history.series(history.epochs, "val_loss"), "validation", COLOURS[1], 2)
     _scale(axes)
+    _leave_out_first_epoch(axes, history)
     if history.skips:
         positions = history.positions(history.skips)
         heights = np.full(len(positions), 0.02)  # shares of the height of the axes
@@ -252,6 +253,22 @@ def _scale(axes: Axes) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(LogFormatter())
+
+
+def _leave_out_first_epoch(axes: Axes, history: RunHistory) -> None:
+    """From two epochs on, fit the y axis to what follows the first one: its losses are so high that they hide the rest.
+
+    The curves leave the panel there.
+    """
+    if len(history.epochs) < 2:
+        return
+    start = float(history.positions(history.epochs)[0])
+    lines = [[np.asarray(data, np.float64) for data in line.get_data()] for line in axes.get_lines()]
+    values = np.concatenate([np.zeros(0), *(y[x > start] for x, y in lines)])
+    values = values[np.isfinite(values)]
+    if len(values) and (low := values.min()) < (high := values.max()):
+        margin = 0.05 * (high - low)
+        axes.set_ylim(max(low - margin, 0.9 * low), high + margin)
 
 
 def _add_legend(*axes: Axes) -> None:

@@ -14,6 +14,7 @@ from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO, load_skeleton
+from posenet.skeleton.skeleton_file import DEFAULT_SIGMA
 from tests.helpers.chairs import NAMES, SHAPE, write_chairs
 
 
@@ -53,6 +54,19 @@ def test_cocos_keypoints_have_its_pairs_and_sigmas(tmp_path: Path) -> None:
     assert draft_skeleton(path).skeleton.sigmas == COCO.sigmas
     spelled = dict(zip(COCO.file_keypoints, COCO.file_names))
     assert set(pair_left_right(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
+
+
+def test_a_persons_keypoints_with_cocos_names_have_its_sigmas(tmp_path: Path) -> None:
+    """A person of Leeds Sports Pose has a neck beside COCO's shoulders; the nose of a cat is not that of a person."""
+    names = ("right_shoulder", "left_shoulder", "neck", "nose")
+    of_coco = dict(zip(COCO.file_names, COCO.sigmas))
+    draft = draft_skeleton(write(tmp_path / "person.json", category(name="person", keypoints=names)))
+    shoulder = of_coco["left_shoulder"]
+    assert draft.skeleton.sigmas == (shoulder, shoulder, DEFAULT_SIGMA, of_coco["nose"])
+    assert "Keypoints with COCO's names have COCO's. 0.05 is only a default" in draft.comments["sigmas"]
+    cat = draft_skeleton(write(tmp_path / "cat.json", category(keypoints=names)))
+    assert cat.skeleton.sigmas == (DEFAULT_SIGMA,) * 4
+    assert cat.comments["sigmas"].count("COCO") == 0
 
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])

@@ -1,8 +1,8 @@
 """Writes COCO keypoint data sets as other tools export them.
 
 YOLO-pose follows the description by Ultralytics. The exports of CVAT ("COCO Keypoints 1.0") and of Label Studio (COCO,
-and JSON), and the files of Labelme, MPII and CrowdPose, have the fields, the numbering, the omissions and the paths of
-the real ones.
+and JSON), and the files of Labelme, MPII, CrowdPose and Leeds Sports Pose Extended, have the fields, the numbering, the
+omissions and the paths of the real ones.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import scipy.io
+
+from posenet.images import read_image, write_image
 
 Document = dict[str, Any]
 
@@ -179,6 +182,34 @@ def write_crowdpose(root: Path, images: Path, content: Document) -> Path:
     path = root / "crowdpose_train.json"
     path.write_text(json.dumps(document))
     return path
+
+
+def write_lsp_extended(root: Path, images: Path, content: Document, count: int) -> Path:
+    """joints.mat of Leeds Sports Pose Extended, (14, 3, count), and images/, which repeats the images, ever darker.
+
+    The positions of invisible keypoints have no meaning. The drawn people have no neck and no top of the head.
+    """
+    (root / "images").mkdir(parents=True)
+    joints = np.full((len(LSP_NAMES), 3, count), -1.0)
+    joints[:, 2] = 0
+    for number in range(count):
+        image = content["images"][number % len(content["images"])]
+        pixels = cv2.subtract(read_image(images / image["file_name"]), (number, number, number, 0))
+        write_image(root / "images" / f"im{number + 1:05d}.jpg", pixels)
+        person = max(annotations_of(image, content), key=lambda entry: entry["num_keypoints"])
+        known = _named_points(person, content)
+        for row, name in enumerate(LSP_NAMES):
+            x, y, visibility = known.get(name, (-1, -1, 0))
+            if visibility:
+                joints[row, :, number] = x, y, 1
+    scipy.io.savemat(root / "joints.mat", {"joints": joints})
+    return root / "joints.mat"
+
+
+LSP_NAMES = (
+    "right_ankle right_knee right_hip left_hip left_knee left_ankle right_wrist right_elbow right_shoulder "
+    "left_shoulder left_elbow left_wrist neck head_top"
+).split()
 
 
 def _named_points(entry: Document, content: Document) -> dict[str, tuple[float, float, int]]:

@@ -12,7 +12,7 @@ from posenet.settings import DataConfig, config_to_dict, load_config
 from posenet.settings.experiments import EXPERIMENTS_FOLDER, experiment_names
 from tests.helpers.source_files import ROOT
 
-NAMES = {"demo", "overfit", "simplepose_384", "simplepose_512", "simplepose_swa", "small", "tiny"}
+NAMES = {"demo", "overfit", "photographs", "simplepose_384", "simplepose_512", "simplepose_swa", "small", "tiny"}
 
 
 def test_the_experiments_are_the_files_of_the_folder_config() -> None:

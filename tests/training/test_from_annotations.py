@@ -432,6 +432,17 @@ def test_large_photographs_are_stored_smaller_and_those_of_nobody_too(caplog: py
     )
 
 
+def test_images_of_objects_that_are_too_small_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    content = read_document(Path("coco/chairs.json"))
+    for entry in content["annotations"]:
+        entry["area"] = 1023 if entry["image_id"] == content["images"][0]["id"] else 1024
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    caplog.set_level(logging.INFO, "posenet")
+    prepare("coco/chairs.json", SETTINGS)
+    expected = "1 image left out: no object has 3 labelled keypoints and an area of 1024 square pixels: posenet build"
+    assert sum(expected in text for text in caplog.messages) == 1
+
+
 def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog: pytest.LogCaptureFixture) -> None:
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]

@@ -134,6 +134,16 @@ def test_a_loss_that_falls_far_has_a_logarithmic_axis_with_plain_numbers(run: Ru
     assert axes.yaxis.get_tightbbox().x0 >= 0, "the numbers are inside the figure"
 
 
+def test_the_losses_of_the_first_epoch_do_not_hide_those_that_follow(run: Run) -> None:
+    terms = [60.0, 12.0, 8.0, 7.0, 6.5, 6.0]
+    lines = [train_entry(10 * number, terms=[[value]]) for number, value in enumerate(terms, 1)]
+    epochs = [epoch_entry(20 * number, number, train_loss=36 / number, val_loss=9 - number) for number in (1, 2, 3)]
+    first, *_ = panels(run(*lines, *epochs[:1], name="one epoch"))["Loss"].get_ylim()[::-1]
+    assert first > 60
+    low, high = panels(run(*lines, *epochs, name="three epochs"))["Loss"].get_ylim()
+    assert 5 < low < 6 and 18 < high < 30
+
+
 def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
     lines = [train_entry(step, terms=[[None if step == 20 else 3.0]]) for step in (10, 20, 30)]
     assert np.isnan(panels(run(*lines))["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]
