@@ -93,7 +93,7 @@ def test_tables_and_charts_need_no_script(one: Page, tmp_path: Path) -> None:
 def test_objects_of_another_category_have_its_name(tmp_path: Path) -> None:
     diagnosis = small_diagnosis(tmp_path)
     matched = replace(diagnosis.matched, skeleton=replace(COCO, category="bird"))
-    page = Page(write_report([replace(diagnosis, matched=matched)], [], tmp_path / "birds", progress=False))
+    page = Page(write_report(replace(diagnosis, matched=matched), tmp_path / "birds", progress=False))
     text = page.plain()
     assert "Missed bird" in text and "Hardest bird: " in text and 'data-name="bird"' in page.text
     assert not re.findall(r"(?i)\b(?:person|people|nobody)\b", text)
