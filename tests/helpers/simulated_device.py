@@ -56,6 +56,7 @@ def _compile(folder: Path) -> Path:
             missing = [program for program in NEEDED_PROGRAMS if not shutil.which(program)]
             if missing:
                 pytest.skip(f"compiling the simulated accelerator needs {' and '.join(missing)}")
+            (build / "lock").unlink(missing_ok=True)  # of a compilation that was killed: PyTorch would wait for its end
             subprocess.run([sys.executable, str(folder / "build.py"), str(build)], check=True)
         # PyTorch imports every entry point of this group, so child processes have the accelerator too.
         info = build / "simdev_entry_point-0.dist-info"
