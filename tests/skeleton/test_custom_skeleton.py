@@ -151,13 +151,12 @@ def test_a_checkpoint_needs_no_skeleton_file(project: ChairProject, checkpoint: 
 
 
 def test_predicting_and_evaluating_use_the_skeleton_of_the_checkpoint(
-    project: ChairProject, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: ChairProject, checkpoint: Path, tmp_path: Path
 ) -> None:
     results, found = tmp_path / "results.json", tmp_path / "found.json"
     threshold = "--set inference.keypoint_threshold=1e-4"
     data = f"--images {project.val} --annotations {project.val_json}"
     tool(f"evaluate --checkpoint {checkpoint} {data} --output {results} {threshold}")
-    assert "seat_front_left" in capsys.readouterr().out
     outputs = f"--output {tmp_path}/drawn --json {found} --min-score 0"
     tool(f"predict --checkpoint {checkpoint} {project.val} {outputs} {threshold}")
     assert len(list((tmp_path / "drawn").iterdir())) == 4

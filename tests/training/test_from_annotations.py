@@ -439,7 +439,7 @@ def test_images_of_objects_that_are_too_small_are_counted(caplog: pytest.LogCapt
     Path("coco/chairs.json").write_text(json.dumps(content))
     caplog.set_level(logging.INFO, "posenet")
     prepare("coco/chairs.json", SETTINGS)
-    expected = "1 image left out: no object has 3 labelled keypoints and an area of 1024 square pixels: posenet build"
+    expected = "1 image left out: no chair has 3 labelled keypoints and an area of 1024 square pixels: posenet build"
     assert sum(expected in text for text in caplog.messages) == 1
 
 
