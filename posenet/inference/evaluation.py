@@ -313,5 +313,7 @@ def _choose_min_score(evaluation: COCOeval) -> float:
     num_right = np.cumsum([is_right for _, is_right in found])
     if not len(found) or not num_right[-1]:
         return MIN_SCORE
+    scores = np.array([score for score, _ in found])
     f1 = 2 * num_right / (np.arange(1, len(found) + 1) + num_people)
-    return min(round_min_score(found[int(f1.argmax())][0]), MIN_SCORE)
+    f1[:-1][scores[:-1] == scores[1:]] = 0  # no threshold separates equal scores
+    return min(round_min_score(scores[f1.argmax()].item()), MIN_SCORE)

@@ -57,7 +57,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-JOURNAL_VERSION = 2
+JOURNAL_VERSION = 3
 """Journals of another version are not continued."""
 
 _log = logging.getLogger(__name__)

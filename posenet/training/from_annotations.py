@@ -438,10 +438,11 @@ def _check(
     fix = _command("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
     codes = ", ".join(repairable(findings))
     repairs = f"; {fix} repairs what the files determine of {codes}" if codes else ""
-    left_out = {
+    unusable = {
         file.image_ids.values[row] for row, check in file.file_checks.items() if check.problem in UNUSABLE_FILES
     }
-    if len(left_out) <= math.ceil(MAX_UNREADABLE * len(file.images)):
+    left_out = unusable if len(unusable) <= math.ceil(MAX_UNREADABLE * len(file.images)) else set()
+    if left_out and len(left_out) < len(file.images):
         for finding in findings:
             if finding.code in UNUSABLE_FILES.values():
                 _log.warning("left out: %s", finding.summary)

@@ -185,6 +185,8 @@ def test_a_lower_min_score_is_recommended_where_right_people_score_low(tmp_path:
     evaluation = compute_coco_metrics([*low, *wrong], split)
     assert evaluation.min_score == 0.15 and "--min-score 0.15 " in evaluation.advise_on_min_score()
     assert compute_coco_metrics([one | {"score": 0.04} for one in right], split).min_score == 0.04
+    tied = [one | {"score": 0.2} for one in [right[0], *(wrong * 3)]]  # and no threshold separates these
+    assert compute_coco_metrics([*tied, *[one | {"score": 0.3} for one in right[1:]]], split).min_score == MIN_SCORE
     high = [one | {"score": 0.8} for one in right]
     for results in (high, wrong, []):
         evaluation = compute_coco_metrics(results, split)

@@ -443,6 +443,14 @@ def test_images_of_objects_that_are_too_small_are_counted(caplog: pytest.LogCapt
     assert sum(expected in text for text in caplog.messages) == 1
 
 
+def test_the_only_image_of_a_split_is_not_left_out() -> None:
+    images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
+    for image in images.iterdir():
+        image.unlink()
+    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "missing-file")
+
+
 def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog: pytest.LogCaptureFixture) -> None:
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]

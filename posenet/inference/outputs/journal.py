@@ -226,8 +226,7 @@ class Journal:
         number = None if entry["number"] is None else _whole(entry["number"])
         people = [self._decode_person(*person) for person in entry["people"]]
         frame = Frame(source, without_pixels, number, _finite(entry["seconds"]), is_recorded=True)
-        best_score = _finite(entry.get("best_score", 0))  # version 0.5 did not record it
-        return Result(frame, people, self._skeleton, best_score=best_score)
+        return Result(frame, people, self._skeleton, best_score=_finite(entry["best_score"]))
 
     def _decode_person(self, keypoints: Any, score: Any) -> Person:
         array = np.array(keypoints, np.float32)
