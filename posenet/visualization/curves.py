@@ -287,8 +287,8 @@ def _leave_out_first_epoch(axes: Axes, history: RunHistory) -> None:
     if len(history.epochs) < 2:
         return
     start = float(history.positions(history.epochs)[0])
-    values = np.concatenate([np.asarray(line.get_ydata())[line.get_xdata() > start] for line in axes.get_lines()])
-    values = values[np.isfinite(values)]
+    points = np.concatenate([np.asarray(line.get_xydata(), np.float64) for line in axes.get_lines()])  # (N, 2)
+    values = points[(points[:, 0] > start) & np.isfinite(points[:, 1]), 1]
     if len(values) and (low := values.min()) < (high := values.max()):
         margin = 0.05 * (high - low)
         axes.set_ylim(max(low - margin, 0.9 * low), high + margin)
