@@ -287,7 +287,8 @@ def _leave_out_first_epoch(axes: Axes, history: RunHistory) -> None:
     if len(history.epochs) < 2:
         return
     start = float(history.positions(history.epochs)[0])
-    points = np.concatenate([np.asarray(line.get_xydata(), np.float64) for line in axes.get_lines()])  # (N, 2)
+    curves = [np.asarray(line.get_xydata(), np.float64) for line in axes.get_lines()]
+    points = np.concatenate([np.zeros((0, 2)), *curves])  # (N, 2)
     values = points[(points[:, 0] > start) & np.isfinite(points[:, 1]), 1]
     if len(values) and (low := values.min()) < (high := values.max()):
         margin = 0.05 * (high - low)
