@@ -113,6 +113,7 @@ def _reorder_maps(
     row_of = {frozenset(channel): row for row, channel in enumerate(old.describe_channels())}
     common = [(row, row_of.get(frozenset(channel))) for row, channel in enumerate(new.describe_channels())]
     rows, old_rows = torch.tensor([pair for pair in common if pair[1] is not None]).T
+    is_same_size = False
     for name, tensor in model_tensors.items():
         # The last convolution of a head computes maps, the first one of a merge reads them.
         axis = 0 if ".heads." in name and ".output." in name else 1 if name.endswith(".maps.conv.weight") else None
@@ -121,8 +122,11 @@ def _reorder_maps(
         shape = list(tensor.shape)
         shape[axis] = old.num_channels
         if list(file_tensors[name].shape) == shape:  # else it is a network of another size
+            is_same_size = True
             selected = file_tensors[name].index_select(axis, old_rows).to(tensor.dtype)
             file_tensors[name] = tensor.cpu().index_copy(axis, rows, selected)
+    if not is_same_size:
+        return ""
     num_parts = int((rows < new.num_parts).sum())
     num_keypoints = len(rows) - num_parts - 2
     return f"{num_keypoints} of {new.num_keypoints} keypoints and {num_parts} of {new.num_parts} body parts"

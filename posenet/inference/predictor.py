@@ -344,6 +344,8 @@ def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> I
         if "scales" in changes:
             changes["scales"] = tuple(changes["scales"])  # flags are lists
         changed = dataclasses.replace(settings, **changes)
+        if not isinstance(changed.flip, (bool, np.bool_)):
+            raise TypeError
     except TypeError as error:  # a text instead of a number, for example
         defaults = {name: getattr(InferenceConfig(), name) for name in overrides}
         raise ConfigError(f"inference settings {overrides} have values of other types than {defaults}") from error

@@ -35,7 +35,7 @@ from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose, names_split
 from posenet.annotations.people import MIN_AREA
 from posenet.annotations.rules import UNUSABLE_FILES, can_drop, find_problems, repairable
-from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
 from posenet.data.build import MAX_UNREADABLE, build_store
 from posenet.errors import CheckpointError, ConfigError, DataError
@@ -171,14 +171,16 @@ def prepare(
         files.mkdir(exist_ok=True)
         write_atomically(origin, os.fsencode(Path(source).resolve()))
         train = _read_part(train_file, "train", images, files)
-        repaired: list[object] = [REPAIRED, "--images", train.images]
-        val_part, repaired_val = None, list[object]()
+        val_part = None
+        # The arguments of a training on the file that the repair of one part writes, with the other part as it is.
+        repaired_train: list[object] = [REPAIRED, "--images", train.images]
+        repaired_val: list[object] = [source, *(["--images", images] if images else [])]
         if val_file is not None:
             names_its_images = val_file.suffix.lower() in YAML_SUFFIXES
             val_part = _read_part(val_file, "val", val_images or (None if names_its_images else images), files)
             folder_of_val = ["--val-images", val_part.images]
-            repaired += ["--val", val_file, *([] if names_its_images else folder_of_val)]
-            repaired_val += [source, *(["--images", images] if images else []), "--val", REPAIRED, *folder_of_val]
+            repaired_train += ["--val", val_file, *([] if names_its_images else folder_of_val)]
+            repaired_val += ["--val", REPAIRED, *folder_of_val]
         skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
         is_drafted = str(skeleton) == BUILT_IN or skeleton.exists()
         if "model.skeleton" in pairs and not is_drafted:
@@ -194,18 +196,16 @@ def prepare(
             state.unlink(missing_ok=True)
             for path in usable:
                 path.unlink(missing_ok=True)
-            _check(train, usable[0], load_skeleton(skeleton) if is_drafted else None, exif_frame, repaired)
+            _check(train, usable[0], load_skeleton(skeleton) if is_drafted else None, exif_frame, repaired_train)
         train = _usable(train, usable[0])
-        if not is_drafted:
-            _draft(train, skeleton)
-        if is_new and val_part is not None:
-            try:
-                _check(val_part, usable[1], load_skeleton(skeleton), exif_frame, repaired_val)
-            except DataError:
-                if not is_drafted:
-                    skeleton.unlink()  # the names may be corrected in either file
-                raise
-        val_part = None if val_part is None else _usable(val_part, usable[1])
+        draft = None if is_drafted else _draft(train)
+        if val_part is not None:
+            if is_new:
+                expected = load_skeleton(skeleton) if draft is None else draft.skeleton
+                _check(val_part, usable[1], expected, exif_frame, repaired_val)
+            val_part = _usable(val_part, usable[1])
+        if draft is not None:  # only now: the names may be corrected in either file
+            _write_draft(draft, train, skeleton)
         digest = _checksum(given, skeleton, exif_frame)
         if val_part is None:
             if train_file.suffix.lower() in YAML_SUFFIXES and names_split(train_file, "val"):
@@ -377,9 +377,8 @@ def _find_images(file: Path, images: Sequence[dict[str, Any]], split: str, given
     raise DataError(f"{reason} the images of {file}; {remedy}")
 
 
-def _draft(train: _Part, output: Path) -> None:
-    """Draft the skeleton of annotations without errors, and write it; that of COCO if the keypoints are COCO's."""
-    command = _command("annotations", "skeleton", train.path, "--output", output)
+def _draft(train: _Part) -> SkeletonDraft:
+    """Draft the skeleton of annotations without errors; it is COCO's if the keypoints are COCO's."""
     try:
         draft = draft_skeleton(train.path)
     except DataError as error:
@@ -387,12 +386,19 @@ def _draft(train: _Part, output: Path) -> None:
         choice = ["--category", names[0]] if len(names) > 1 else []
         remedy = _command("annotations", "skeleton", train.path, *choice, "--output", "mine.toml")
         raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
+    if draft.skeleton.file_names == COCO.file_names:
+        return SkeletonDraft(COCO, draft.category, {})
+    return draft
+
+
+def _write_draft(draft: SkeletonDraft, train: _Part, output: Path) -> None:
+    """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
-    if skeleton.file_names == COCO.file_names:
-        write_output(output, skeleton_to_toml(COCO))
+    command = _command("annotations", "skeleton", train.path, "--output", output)
+    write_output(output, skeleton_to_toml(skeleton, draft.comments))
+    if skeleton == COCO:
         _log.info("Skeleton: that of COCO: %s", command)
         return
-    write_output(output, skeleton_to_toml(skeleton, draft.comments))
     pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
     _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)

@@ -40,11 +40,7 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
     data = config.data
     require_data(config)
     train_store = at_end.enter_context(open_data_sets(data.train, config.model.skeleton))
-    if not len(train_store):
-        contents = train_store.skeleton.name_objects("only images without people; name a store with people too")
-        raise DataError(
-            f'{describe_paths(data.train)} contains {contents}: data.train = ["annotated.h5", "background.h5"]'
-        )
+    _require_people(train_store, data.train, "data.train")
     num_unlabelled = train_store.num_unlabelled
     if num_unlabelled and not config.train.teacher:
         raise DataError(
@@ -65,6 +61,7 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
             f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
             "data.val, or build it with annotations"
         )
+    _require_people(val_store, data.val, "data.val")  # its loss would be nearly 0
     shared = find_shared_images(val_store, train_store)
     if len(shared) and not data.allow_overlap:
         raise DataError(
@@ -72,6 +69,13 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
             f"data.val {shared[0, 0]}); {_SEPARATE_SPLITS}"
         )
     return RunData(train_store, val_store)
+
+
+def _require_people(stores: StoreList, paths: DataSets, setting: str) -> None:
+    """Raise ``DataError`` if the stores that a setting names have background images alone."""
+    if not len(stores):
+        contents = stores.skeleton.name_objects("only images without people; name a store with people too")
+        raise DataError(f'{describe_paths(paths)} contains {contents}: {setting} = ["annotated.h5", "background.h5"]')
 
 
 def refuse_trained_images(config: Config, train: StoreList, images: Sequence[CocoImage]) -> None:

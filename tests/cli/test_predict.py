@@ -269,7 +269,10 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
         (["nowhere.jpg", "--output", "out"], "no such file"),
         (["*.xyz", "--output", "out"], "no file matches"),
         (["bare", "--output", "out"], "no images in folder"),
-        (["best.pth", "--output", "out"], "best.pth is a file of weights, which --checkpoint names; give images"),
+        (
+            ["best.pth", "--output", "out"],
+            "best.pth is a file of weights, which are given as --checkpoint FILE; give images",
+        ),
         (["data.yaml", "--output", "out"], "data.yaml is a file of annotations, which posenet train takes"),
         (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
         (["photos/a.png", "--output", "out.png"], "output out.png would be a folder"),

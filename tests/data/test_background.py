@@ -193,6 +193,8 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     )
     with pytest.raises(DataError, match=r"b.h5 contains only images without people; name a store with people too"):
         train_tiny({"train": tmp_path / "b.h5", "val": paths["without"]}, tmp_path / "alone")
+    with pytest.raises(DataError, match=r"b.h5 contains only images without people; .*: data.val = "):
+        train_tiny({"train": paths["without"], "val": tmp_path / "b.h5"}, tmp_path / "alone", "data.allow_overlap=true")
 
 
 def test_they_are_counted_and_compared_as_other_images(paths: dict[str, Path]) -> None:

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.helpers.coco_results import people_document
+from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from tests.helpers.coco_results import people_document, random_results
 
 NUM_IMAGES = 50
 """Images of COCO. pycocotools, with which the results are compared, takes most of the time."""
@@ -45,3 +47,14 @@ def drawn_file(drawn: dict[str, Any], tmp_path: Path) -> Path:
     path = tmp_path / "people.json"
     path.write_text(json.dumps(drawn))
     return path
+
+
+@pytest.fixture(scope="session")
+def results(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Random results for ``document``."""
+    return random_results(document, np.random.default_rng(5))
+
+
+@pytest.fixture(scope="session")
+def diagnosis(results: list[dict[str, Any]], annotation_file: Path) -> Diagnosis:
+    return diagnose(annotation_file, results, progress=False)

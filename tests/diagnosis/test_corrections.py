@@ -10,27 +10,17 @@ import pytest
 
 from posenet.annotations.reading import read_split
 from posenet.diagnosis.average_precision import evaluate
-from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
 from posenet.diagnosis.keypoint_errors import MatchedResults
 from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import keypoint_similarity
-from tests.helpers.coco_results import coco_ap, people_of, plain_coco, random_results
+from tests.helpers.coco_results import coco_ap, people_of, plain_coco
 
 EXACT = 1e-9
 MOVED_TO = {"jitter": 0.85, "miss": 0.5}
 """Similarity of corrected keypoints; inversions and swaps keep theirs."""
-
-
-@pytest.fixture(scope="module")
-def results(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return random_results(document, np.random.default_rng(5))
-
-
-@pytest.fixture(scope="module")
-def diagnosis(results: list[dict[str, Any]], annotation_file: Path) -> Diagnosis:
-    return diagnose(annotation_file, results, progress=False)
 
 
 def to_file(diagnosis: Diagnosis, results: Results) -> list[dict[str, Any]]:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.matching import match
-from tests.helpers.coco_results import plain_coco, random_results
-
-
-@pytest.fixture(scope="module")
-def results(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return random_results(document, np.random.default_rng(5))
-
-
-@pytest.fixture(scope="module")
-def diagnosis(results: list[dict[str, Any]], annotation_file: Path) -> Diagnosis:
-    return diagnose(annotation_file, results, progress=False)
+from tests.helpers.coco_results import plain_coco
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.5, 0.75])

@@ -384,6 +384,7 @@ def test_maps_are_those_of_the_image_without_its_padding():
         ({"conf": 0.5}, "unknown setting inference.conf; .*min_score, device, amp and backend are arguments"),
         ({"height": "large"}, r"{'height': 'large'} have values of other types than {'height': 512}"),
         ({"scales": "large"}, r"other types than {'scales': \(1.0,\)}"),
+        ({"flip": "no"}, r"other types than {'flip': False}"),
         ({"height": 60_000}, "above inference.max_height"),
         ({"scales": (0.0,)}, "scales"),
     ],

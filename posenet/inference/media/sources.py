@@ -27,7 +27,7 @@ MIN_BLOCKS = 64
 MAX_BLOCK_BATCHES = 16
 """Batches in a block at most; what an interruption costs, if the run is resumed."""
 
-_WEIGHTS = "a file of weights, which --checkpoint names"
+_WEIGHTS = "a file of weights, which are given as checkpoint=FILE"
 _ANNOTATIONS = "a file of annotations, which posenet train takes"
 _NO_IMAGES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys([".yaml", ".yml", ".json"], _ANNOTATIONS)
 """What files are that somebody may name in the place of images, by their suffixes."""
