@@ -9,7 +9,6 @@ from torch import nn
 
 from posenet.errors import ConfigError
 from posenet.model.posenet import PoseNet
-from posenet.training.batch_norm import batch_norm_layers
 
 ALL_BUT_HEADS = "all-but-heads"
 """The pattern that stands for every parameter outside the heads."""
@@ -46,3 +45,8 @@ def set_train_mode(model: nn.Module) -> None:
         parameters = list(layer.parameters(recurse=False))
         if parameters and not any(parameter.requires_grad for parameter in parameters):
             layer.eval()
+
+
+def batch_norm_layers(model: nn.Module) -> list[nn.Module]:
+    """Every BatchNorm layer, synchronized ones included."""
+    return [module for module in model.modules() if isinstance(module, (nn.BatchNorm2d, nn.SyncBatchNorm))]

@@ -15,14 +15,13 @@ from posenet.data.loader import Batch
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError, PosenetError, TrainingError
 from posenet.messages import pluralize
-from posenet.training.batch_norm import BatchNormStatistics
 from posenet.training.batches import blank_batch, errors_of_data, log_unreadable, too_many_unreadable
-from posenet.training.build import Run
 from posenet.training.freezing import set_train_mode
 from posenet.training.optimizer import learning_rate, set_lr
 from posenet.training.report import Report
 from posenet.training.resume import restore_weights, state_of
-from posenet.training.step import StepResult
+from posenet.training.run import Run
+from posenet.training.step import BatchNormStatistics, StepResult
 from posenet.training.validation import image_losses, validation_loss
 
 _log = logging.getLogger(__name__)

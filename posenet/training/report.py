@@ -17,10 +17,10 @@ from posenet.devices.runtime import Runtime
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config, ModelConfig
-from posenet.training.build import Run
 from posenet.training.log import CallbackList
 from posenet.training.meters import format_losses
 from posenet.training.optimizer import lr_factor
+from posenet.training.run import Run
 from posenet.training.run_data import describe_paths
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")

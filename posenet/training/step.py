@@ -1,11 +1,17 @@
-"""One optimizer step: forward, backward, clip, look at losses and gradient, update."""
+"""One training step, from batches to new weights.
+
+``ModelWithLoss`` renders the targets, and computes network and loss: one module, which DataParallel and
+DistributedDataParallel wrap. ``TrainStep`` is the step: forward, backward, clip, look at losses and gradient, update or
+skip. ``BadStepPolicy`` says which losses are bad, and what a run does after too many; ``loop.py`` does it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +19,110 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
 from posenet.data.loader import Batch
+from posenet.data.targets import TargetRenderer
+from posenet.devices.precision import Amp, autocast
 from posenet.devices.runtime import Runtime
-from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.batch_norm import BatchNormStatistics
+from posenet.model.posenet import PoseNet
+from posenet.model.preprocessing import images_to_input
+from posenet.settings import GuardConfig
+from posenet.training.freezing import batch_norm_layers
+from posenet.training.loss import FocalL2Loss
 from posenet.training.meters import DataSetLosses, MeanMeter
+from posenet.training.teacher import Teacher
+
+RECOVERY_STEPS = 100
+"""Good steps that must follow a return to a checkpoint before the run may return to one again."""
+
+Action = Literal["continue", "skip", "roll back", "fail"]
+"""What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
+were bad; return to the last checkpoint, and go on after the bad batches. fail: too many were bad again, fewer than
+``RECOVERY_STEPS`` good steps after a return."""
+
+
+class ModelWithLoss(nn.Module):
+    """Renders the targets of a uint8 batch and computes the loss of every image, on the device of the batch.
+
+    Only the network runs in the precision ``amp``; targets and loss are float32. ``channels_last`` is the memory layout
+    of the network. In training mode, the maps of a ``teacher`` join the targets.
+    """
+
+    def __init__(
+        self,
+        network: PoseNet,
+        renderer: TargetRenderer,
+        loss: FocalL2Loss,
+        amp: Amp,
+        channels_last: bool,
+        teacher: Teacher | None = None,
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.renderer = renderer
+        self.loss = loss
+        self.amp = amp
+        self.channels_last = channels_last
+        self.teacher = teacher
+        self._compiled: Callable[..., Tensor] | None = None
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether targets, network and loss are one compiled graph."""
+        return self._compiled is not None
+
+    def compile(self, **options: Any) -> None:
+        """Make ``torch.compile`` compile targets, network and loss in training; ``options`` are its arguments.
+
+        All batches have one graph if they have the same images' shape and places for at least two people. Evaluation
+        would be a second graph, which takes longer to compile than it saves.
+        """
+        self._compiled = torch.compile(self._loss_terms, **options)
+
+    def forward(
+        self,
+        images: Tensor,
+        joints: Tensor,
+        person_mask: Tensor,
+        mask_miss: Tensor,
+        supervised: Tensor | None = None,
+    ) -> Tensor:
+        """The contribution of every stack and scale to the loss of every image; their sum is its loss.
+
+        Args:
+            images: (N, H, W, 3) BGR uint8.
+            joints: (N, P, K, 3) float32: x and y in network-input pixels, and visibility.
+            person_mask: (N, H/4, W/4) uint8, 255 where people are.
+            mask_miss: (N, H/4, W/4) uint8, 255 where the loss supervises.
+            supervised: (N, C) uint8, 1 for the channels that the loss supervises; None means all.
+
+        Returns:
+            (N, stacks, scales) float32.
+        """
+        if self._compiled is None or not self.training:
+            return self._loss_terms(images, joints, person_mask, mask_miss, supervised)
+        if self.teacher is not None:
+            self.teacher.network_on(images.device)  # a graph cannot contain the copying
+        # The graph does not depend on the number of people, nor on whether all channels are supervised.
+        torch._dynamo.maybe_mark_dynamic(joints, 1)
+        if supervised is None:
+            supervised = images.new_ones(len(images), self.loss.num_channels)
+        # By default, DistributedDataParallel cuts the graph at each bucket of gradients. Compiling many graphs takes
+        # longer, and no kernel can join operations of two of them.
+        with torch._dynamo.config.patch(optimize_ddp=False):
+            return self._compiled(images, joints, person_mask, mask_miss, supervised)
+
+    def _loss_terms(
+        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: Tensor | None
+    ) -> Tensor:
+        target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
+        mask = mask_miss[:, None].float() / 255  # (N, 1, H/4, W/4)
+        inputs = images_to_input(images, self.channels_last)
+        if self.teacher is not None and self.training:
+            target = self.teacher.teach(inputs, target, mask, supervised)
+            mask = torch.ones_like(mask)
+            supervised = None
+        with autocast(images.device, self.amp):
+            predictions = self.network(inputs)
+        return self.loss.terms(predictions, target, mask, supervised)
 
 
 @dataclass(frozen=True)
@@ -129,3 +235,74 @@ class TrainStep:
         else:
             norm = get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
         return norm
+
+
+class BatchNormStatistics:
+    """The statistics of all BatchNorm layers of a model: running mean, running variance and number of batches.
+
+    They are read as one tensor per dtype, because a network can have more than a thousand of them. Views of them are
+    made once, because every step reads them; so the model must be on its device already.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        buffers = [buffer.view(-1) for layer in batch_norm_layers(model) for buffer in layer.buffers(recurse=False)]
+        dtypes = dict.fromkeys(buffer.dtype for buffer in buffers)
+        self._groups = [[buffer for buffer in buffers if buffer.dtype == dtype] for dtype in dtypes]
+
+    def read(self) -> list[Tensor]:
+        """A copy of the statistics: for each dtype a tensor of one dimension."""
+        return [torch.cat(buffers) for buffers in self._groups]
+
+    def write(self, statistics: Sequence[Tensor]) -> None:
+        """Overwrite the statistics with those that ``read`` has returned."""
+        for buffers, values in zip(self._groups, statistics):
+            parts = values.split_with_sizes([buffer.numel() for buffer in buffers])
+            for buffer, part in zip(buffers, parts):
+                buffer.copy_(part)
+
+
+@dataclass
+class BadStepCounts:
+    """What the policy has counted so far. Checkpoints contain it."""
+
+    bad_in_a_row: int = 0
+    good_since_roll_back: int | None = None
+    """None if the run has not returned to a checkpoint, or has recovered since."""
+
+
+class BadStepPolicy:
+    """Finds bad losses, counts bad steps, and decides what to do. All ranks decide the same."""
+
+    def __init__(self, settings: GuardConfig, recovery_steps: int = RECOVERY_STEPS) -> None:
+        self.threshold = settings.threshold
+        self.max_skips = settings.max_skips
+        self.recovery_steps = recovery_steps
+        self.counts = BadStepCounts()
+
+    def is_bad(self, value: float) -> bool:
+        """Whether a loss or a gradient norm is bad. A step is bad if this holds on any rank."""
+        return not math.isfinite(value) or value > self.threshold
+
+    def bad_losses(self, losses: Tensor) -> Tensor:
+        """``is_bad`` of losses that stay on their device: 1 where one is bad, else 0, in the dtype of the losses."""
+        good = losses.isfinite() & (losses <= self.threshold)
+        return (~good).to(losses.dtype)
+
+    def next_action(self, bad: bool) -> Action:
+        """Count one step and decide what to do next. ``bad`` must be the same on all ranks."""
+        counts = self.counts
+        if not bad:
+            counts.bad_in_a_row = 0
+            if counts.good_since_roll_back is not None:
+                counts.good_since_roll_back += 1
+                if counts.good_since_roll_back >= self.recovery_steps:
+                    counts.good_since_roll_back = None
+            return "continue"
+        counts.bad_in_a_row += 1
+        if counts.bad_in_a_row < self.max_skips:
+            return "skip"
+        if counts.good_since_roll_back is not None:
+            return "fail"
+        counts.bad_in_a_row = 0
+        counts.good_since_roll_back = 0
+        return "roll back"

@@ -26,13 +26,13 @@ from posenet.files import check_outputs
 from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
-from posenet.training.build import build_run
 from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, is_data, prepare
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.profiling import profiled_steps
 from posenet.training.report import Report, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
+from posenet.training.run import build_run
 from posenet.training.run_settings import folder_of_run
 
 _log = logging.getLogger(__name__)

@@ -34,8 +34,7 @@ from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
-from posenet.training.restarting_loader import RestartingLoader
+from posenet.training.batches import RestartingLoader, errors_of_data, log_unreadable, too_many_unreadable
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 

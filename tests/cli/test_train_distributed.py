@@ -24,8 +24,7 @@ from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
 from posenet.training.batches import StepBatches
-from posenet.training.model_with_loss import ModelWithLoss
-from posenet.training.step import TrainStep
+from posenet.training.step import ModelWithLoss, TrainStep
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.tiny_training import TINY, Stores, data_settings

@@ -18,12 +18,10 @@ from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
-from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.build import build_model
 from posenet.training.freezing import freeze, set_train_mode
-from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
-from posenet.training.step import TrainStep
+from posenet.training.run import build_model
+from posenet.training.step import BadStepPolicy, ModelWithLoss, TrainStep
 from tests.helpers.accelerators import check_simulation
 
 SMALL_NETWORK = (

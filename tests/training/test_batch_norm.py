@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from posenet.training.batch_norm import BatchNormStatistics, batch_norm_layers
+from posenet.training.step import BatchNormStatistics, batch_norm_layers
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_runs import find_differences
 

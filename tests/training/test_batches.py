@@ -18,8 +18,7 @@ from posenet.data.loader import Batch
 from posenet.data.sampler import TrainSampler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.training.batches import StepBatches, too_many_unreadable
-from posenet.training.restarting_loader import RestartingLoader
+from posenet.training.batches import RestartingLoader, StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences

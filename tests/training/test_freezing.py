@@ -10,8 +10,7 @@ from torch import nn
 
 from posenet.errors import ConfigError
 from posenet.settings import OptimConfig
-from posenet.training.batch_norm import batch_norm_layers
-from posenet.training.freezing import ALL_BUT_HEADS, freeze, set_train_mode
+from posenet.training.freezing import ALL_BUT_HEADS, batch_norm_layers, freeze, set_train_mode
 from posenet.training.optimizer import make_optimizer
 from tests.helpers.networks import conv_and_batch_norm, tiny_network
 

@@ -15,7 +15,7 @@ from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
-from posenet.training.model_with_loss import ModelWithLoss
+from posenet.training.step import ModelWithLoss
 from posenet.training.teacher import Teacher
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_groups import run_in_processes

@@ -17,9 +17,8 @@ from posenet.data.loader import Batch
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.settings import GuardConfig, OptimConfig
-from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.optimizer import make_optimizer
-from posenet.training.step import StepResult, TrainStep
+from posenet.training.step import BadStepPolicy, StepResult, TrainStep
 from tests.helpers.process_runs import find_differences
 from tests.helpers.tiny_training import CPU
 

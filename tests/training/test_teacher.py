@@ -16,7 +16,7 @@ from posenet.errors import CheckpointError
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
-from posenet.training.model_with_loss import ModelWithLoss
+from posenet.training.step import ModelWithLoss
 from posenet.training.teacher import Teacher, load_teacher
 from tests.helpers.faceless_people import FACELESS
 from tests.helpers.networks import random_network

@@ -17,12 +17,10 @@ from posenet.devices.precision import DTYPES, make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
-from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.build import build_model
 from posenet.training.freezing import set_train_mode
-from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer
-from posenet.training.step import TrainStep
+from posenet.training.run import build_model
+from posenet.training.step import BadStepPolicy, ModelWithLoss, TrainStep
 
 
 class Steps(NamedTuple):
