@@ -88,14 +88,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
     )
-    group.add_argument(
-        "--profile",
-        type=non_negative_int,
-        default=0,
-        metavar="N",
-        help="after a few steps, profile N steps: print which operations take their time, and write the timeline to "
-        "profile.json in the run's folder; 0 profiles none",
-    )
     _add_setting(
         group,
         "--patience",
@@ -185,46 +177,17 @@ def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher()
     if args.data is not None:
-        return _train_on_annotations(args)
-    for flag in ("images", "val", "val_images"):
-        if getattr(args, flag) is not None:
-            raise ConfigError(f"--{flag.replace('_', '-')} belongs to annotations; give these: posenet train data.yaml")
-    check_flags(args)
+        if args.resume:
+            raise ConfigError("with annotations, a run continues in its folder; leave out --resume")
+    else:
+        for flag in ("images", "val", "val_images"):
+            if getattr(args, flag) is not None:
+                name = flag.replace("_", "-")
+                raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
+        check_flags(args)
     from posenet.devices.runtime import Runtime
 
     return train_with_flags(args, Runtime())
-
-
-def _train_on_annotations(args: argparse.Namespace) -> int:
-    """Prepare annotations, and train and evaluate on them, or continue; return the exit status."""
-    if args.resume:
-        raise ConfigError("with annotations, a run continues in its folder; leave out --resume")
-    from posenet.training.from_annotations import prepare
-
-    overrides = _overrides(args)
-    data = prepare(
-        args.data,
-        overrides,
-        images=args.images,
-        val=args.val,
-        val_images=args.val_images,
-        experiment=args.config,
-    )
-    from posenet.devices.runtime import Runtime
-    from posenet.training.train import train_prepared
-
-    result = train_prepared(
-        data,
-        overrides,
-        args.config,
-        warmup=bool(args.warmup),
-        max_steps=args.max_steps,
-        profile=args.profile,
-        callbacks=(),
-        progress=True,
-        runtime=Runtime(),
-    )
-    return STOPPED_STATUS if result.stopped else 0
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -243,13 +206,16 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     restarted = is_restarted(os.environ)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
+    source: dict[str, Any] = {"config": args.config}
+    if getattr(args, "data", None) is not None:  # train-parallel and train-distributed take no annotations
+        source = {"config": args.data, "experiment": args.config}
+        source |= {name: getattr(args, name) for name in ("images", "val", "val_images")}
     result = train(
-        args.config,
-        _overrides(args),
+        **source,
+        overrides=_overrides(args),
         resume=_resume(args),
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
-        profile=args.profile,
         runtime=runtime,
         restarted=restarted,
     )

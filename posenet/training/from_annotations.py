@@ -539,14 +539,17 @@ def _build(part: _Part, output: Path, skeleton: Path, exif_frame: ExifFrame) -> 
 
 def choose_experiment(
     data: PreparedData, overrides: Sequence[str], experiment: Config | str | Path | None, has_accelerator: bool
-) -> tuple[Config | str | Path, list[str]]:
-    """The experiment and the overrides of a new run; a log message names the command that trains alone.
+) -> tuple[Config | str | Path | None, list[str]]:
+    """The experiment and the overrides of a run; of a new one, a log message names the command that trains alone.
 
-    If no experiment is named, it is one for the device, with the network of ``train.weights`` if there are some.
+    If no experiment is named, it is one for the device, with the network of ``train.weights`` if there are some; but a
+    run that continues keeps its own.
     """
     from posenet.checkpoints.weights import stored_config  # imports PyTorch, which the caller has done
 
     pairs = [*data.overrides, *overrides]
+    if data.is_started:
+        return experiment, pairs
     choice = ""
     if experiment is None:
         experiment, device = ("small", "a GPU") if has_accelerator else ("tiny", "a CPU")

@@ -45,12 +45,11 @@ def describe_lr(config: Config, runtime: Runtime) -> str:
 
 def describe_run(run: Run) -> str:
     """The network, the data, the length and the folder of a run."""
-    config, data = run.config, run.data
+    config, data = run.config, run.train_data
     model = config.model
-    num_images = data.train.num_images - count_background(data.train)
-    samples = num_images if config.data.framing == "image" else len(data.train)
+    samples = data.num_images - count_background(data) if config.data.framing == "image" else len(data)
     length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
-    validation = "; data.val is not set: no validation loss" if data.val is None else ""
+    validation = "; data.val is not set: no validation loss" if run.val_data is None else ""
     if run.coco_validation is not None:
         every = config.train.evaluate_every
         validation += f"; AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"

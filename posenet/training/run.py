@@ -1,4 +1,4 @@
-"""Building a run: a function that makes all its parts from the settings, and returns them."""
+"""A run: its parts, its progress, and the function that makes all parts from the settings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
+from posenet.data.store import StoreList
 from posenet.data.targets import TargetRenderer
-from posenet.devices.precision import make_grad_scaler, select_training_mode
+from posenet.devices.precision import Amp, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
@@ -28,7 +29,7 @@ from posenet.training.freezing import freeze
 from posenet.training.loss import FocalL2Loss
 from posenet.training.meters import DataSetLosses
 from posenet.training.optimizer import make_optimizer
-from posenet.training.run_data import RunData, describe_contents, open_run_data, refuse_trained_images
+from posenet.training.run_data import describe_contents, open_run_data, refuse_trained_images
 from posenet.training.step import BadStepPolicy, ModelWithLoss, TrainStep
 from posenet.training.teacher import Teacher, load_teacher
 from posenet.training.validation import CocoValidation
@@ -140,9 +141,10 @@ class Run:
 
     config: Config
     runtime: Runtime
-    folder: CheckpointFolder
     writer: CheckpointWriter
-    data: RunData
+    train_data: StoreList
+    val_data: StoreList | None
+    """None without ``data.val``."""
     batches: StepBatches
     """The training batches of this rank."""
     validation_loader: RestartingLoader | None
@@ -165,6 +167,10 @@ class Run:
     back after bad steps. See ``resume.find_checkpoint``."""
 
     @property
+    def folder(self) -> CheckpointFolder:
+        return self.writer.folder
+
+    @property
     def network(self) -> PoseNet:
         return self.model.network
 
@@ -182,15 +188,6 @@ class Run:
         self.batches.close()
         if self.validation_loader is not None:
             self.validation_loader.close()
-
-
-class _RankParts(NamedTuple):
-    """What every rank makes on its own."""
-
-    data: RunData
-    model: ModelWithLoss
-    optimizer: Optimizer
-    coco_validation: CocoValidation | None
 
 
 def build_run(
@@ -213,39 +210,34 @@ def build_run(
         PosenetError: a setting or a file cannot be used, or differs between the ranks.
         OtherRankError: one of these on another rank.
     """
-    data, model, optimizer, coco_validation = runtime.run_on_all(
-        lambda: _build_on_rank(config, runtime, is_new, at_end)
-    )
-    contents = describe_contents(config, data) | {"--max-steps": max_steps}
+    on_all = runtime.run_on_all  # for what may fail on some ranks only
+    train_data, val_data = on_all(lambda: open_run_data(config, at_end))
+    network = on_all(lambda: _make_network(config, runtime, is_new))
+    model = build_model(config, network, runtime.device)
+    optimizer = on_all(lambda: make_optimizer(network, config.optim))
+    model.teacher = on_all(lambda: load_teacher(config, runtime.device))
+    coco_validation = on_all(lambda: _make_coco_validation(config, network, runtime, model.amp, train_data))
+    batches = on_all(lambda: make_step_batches(config, train_data, runtime))
+    contents = describe_contents(config, train_data, val_data) | {"--max-steps": max_steps}
     if model.teacher is not None:
         contents["train.teacher"] = f"a file with the digest {model.teacher.digest[:8]}"
     require_same_run(runtime, config, contents)
 
     # From here on, all ranks have the weights of rank 0.
     wrapped_model = runtime.wrap(model)
-    average = None
-    if config.average.kind != "off":
-        average = runtime.run_on_all(lambda: WeightAverage(model.network, config.average))
+    average = None if config.average.kind == "off" else on_all(lambda: WeightAverage(network, config.average))
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
     bad_steps = BadStepPolicy(config.guard)
-    set_losses = DataSetLosses(data.train.names, runtime) if len(data.train.names) > 1 else None
+    set_losses = DataSetLosses(train_data.names, runtime) if len(train_data.names) > 1 else None
     step = TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm, set_losses)
-    batches = runtime.run_on_all(lambda: make_step_batches(config, data.train, runtime))
-    step_size = config.train.batch_size * runtime.world_size * config.optim.accumulate
-    if step_size > batches.samples_per_epoch:
-        _log.warning(
-            "a step takes %d samples, but an epoch has only %d, which are repeated to fill it; lower train.batch_size",
-            step_size,
-            batches.samples_per_epoch,
-        )
     return Run(
         config=config,
         runtime=runtime,
-        folder=folder,
         writer=CheckpointWriter(folder, config.checkpoint),
-        data=data,
+        train_data=train_data,
+        val_data=val_data,
         batches=batches,
-        validation_loader=None if data.val is None else make_validation_loader(config, data.val, runtime),
+        validation_loader=None if val_data is None else make_validation_loader(config, val_data, runtime),
         coco_validation=coco_validation,
         model=model,
         wrapped_model=wrapped_model,
@@ -258,26 +250,28 @@ def build_run(
     )
 
 
-def _build_on_rank(config: Config, runtime: Runtime, is_new: bool, at_end: contextlib.ExitStack) -> _RankParts:
-    """Open the data, and make what depends on the settings alone. This may fail on some ranks only."""
-    data = open_run_data(config, at_end)
+def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
+    """The network, with the initial weights and the frozen parameters of the settings."""
     network = PoseNet.from_config(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
         _log.info("Fine-tuning. %s", load_weights(network, config.train.weights, config.model.skeleton))
     if frozen := freeze(network, config.train.freeze):
         _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
-    if config.parallel.sync_bn:
-        network = cast(PoseNet, runtime.convert_sync_batch_norm(network))
-    model = build_model(config, network, runtime.device)
-    optimizer = make_optimizer(network, config.optim)
-    model.teacher = load_teacher(config, runtime.device)
-    coco_validation = None
-    if config.data.val_images and config.data.val_annotations and config.train.evaluate_every:
-        coco_validation = CocoValidation(config, network, runtime, model.amp)
-        refuse_trained_images(config, data.train, [image for image, _ in coco_validation.share])
-    if config.train.patience and coco_validation is None and data.val is None:
-        raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
-    return _RankParts(data, model, optimizer, coco_validation)
+    return cast(PoseNet, runtime.convert_sync_batch_norm(network)) if config.parallel.sync_bn else network
+
+
+def _make_coco_validation(
+    config: Config, network: PoseNet, runtime: Runtime, amp: Amp, train_data: StoreList
+) -> CocoValidation | None:
+    """What computes the AP; None if the settings name no images for it."""
+    data = config.data
+    if not (data.val_images and data.val_annotations and config.train.evaluate_every):
+        if config.train.patience and not data.val:
+            raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
+        return None
+    validation = CocoValidation(config, network, runtime, amp)
+    refuse_trained_images(config, train_data, [image for image, _ in validation.share])
+    return validation
 
 
 def build_model(config: Config, network: PoseNet, device: torch.device) -> ModelWithLoss:

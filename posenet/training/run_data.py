@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from posenet.annotations.coco import CocoImage
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
@@ -24,15 +24,8 @@ _SEPARATE_SPLITS = (
 _log = logging.getLogger(__name__)
 
 
-class RunData(NamedTuple):
-    """The data of a run."""
-
-    train: StoreList
-    val: StoreList | None  # None without validation samples
-
-
-def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
-    """The training data and, if configured, the validation data; ``at_end`` closes them.
+def open_run_data(config: Config, at_end: contextlib.ExitStack) -> tuple[StoreList, StoreList | None]:
+    """The training data, and the validation data if they are configured; ``at_end`` closes them.
 
     ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable, the two share images, or
     images without annotations have no teacher.
@@ -54,7 +47,7 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
         text = "Images without %s: %d, %d of them per epoch (data.background)"
         _log.info(text, train_store.skeleton.people, num_background, per_epoch)
     if not data.val:
-        return RunData(train_store, None)
+        return train_store, None
     val_store = at_end.enter_context(open_data_sets(data.val, config.model.skeleton))
     if val_store.num_unlabelled:
         raise DataError(
@@ -68,7 +61,7 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> RunData:
             f"{describe_paths(data.train)} and {describe_paths(data.val)} share {len(shared)} images (first id in "
             f"data.val {shared[0, 0]}); {_SEPARATE_SPLITS}"
         )
-    return RunData(train_store, val_store)
+    return train_store, val_store
 
 
 def _require_people(stores: StoreList, paths: DataSets, setting: str) -> None:
@@ -123,11 +116,11 @@ def describe_paths(setting: DataSets) -> str:
     return ", ".join(str(item.path if isinstance(item, DataSetConfig) else item) for item in items)
 
 
-def describe_contents(config: Config, stores: RunData) -> dict[str, Any]:
+def describe_contents(config: Config, train: StoreList, val: StoreList | None) -> dict[str, Any]:
     """The contents of the data of a run by setting, for ``require_same_run``: equal texts mean equal contents."""
-    contents = {"data.train": _describe_content(stores.train)}
-    if stores.val is not None:
-        contents["data.val"] = _describe_content(stores.val)
+    contents = {"data.train": _describe_content(train)}
+    if val is not None:
+        contents["data.val"] = _describe_content(val)
     if config.data.val_annotations:
         contents["data.val_annotations"] = describe_file(config.data.val_annotations)
     return contents

@@ -1,6 +1,6 @@
 """``train``: a training run from its settings to its last checkpoint.
 
-It reads the settings and the checkpoint (``run_settings.py``, ``resume.py``), builds the run (``build.py``), and goes
+It reads the settings and the checkpoint (``run_settings.py``, ``resume.py``), builds the run (``run.py``), and goes
 through its epochs and steps (``loop.py``); ``step.py`` is one step.
 """
 
@@ -12,7 +12,6 @@ import functools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,10 +25,9 @@ from posenet.files import check_outputs
 from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
-from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, is_data, prepare
+from posenet.training.from_annotations import choose_experiment, conclude, is_data, prepare
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
-from posenet.training.profiling import profiled_steps
 from posenet.training.report import Report, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
 from posenet.training.run import build_run
@@ -49,7 +47,6 @@ def train(
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
-    profile: int = 0,
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
     runtime: Runtime | None = None,
@@ -79,7 +76,6 @@ def train(
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
         warmup: if ``optim.warmup_epochs`` is 0, use its default.
         max_steps: stop after this many optimizer steps since the start of the run; 0 does not stop.
-        profile: number of steps to profile, after a few others; see ``profiling.profiled_steps``. 0 profiles none.
         callbacks: receive the measurements, in addition to the logs in the run's folder.
         progress: whether to show progress bars.
         runtime: how to use devices and processes; None means one process on the configured device.
@@ -91,14 +87,11 @@ def train(
     """
     if max_steps < 0:
         raise ConfigError(f"max_steps is {max_steps}; give the number of the last step, or 0 for none")
-    if profile < 0:
-        raise ConfigError(f"profile is {profile}; give the number of steps to profile, or 0 for none")
     if resume is None or resume == "":
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
-    options: dict[str, Any] = {"warmup": warmup, "max_steps": max_steps, "profile": profile, "callbacks": callbacks}
-    options |= {"progress": progress, "runtime": runtime}
+    data = None
     if is_data(config):
         if runtime.world_size > 1:
             raise ConfigError(
@@ -108,51 +101,13 @@ def train(
         if not isinstance(resume, bool):
             raise ConfigError("with annotations, a run continues in its folder; leave out resume")
         data = prepare(config, pairs, images=images, val=val, val_images=val_images, experiment=experiment)
-        return train_prepared(data, pairs, experiment, **options)
-    if any(value is not None for value in (images, val, val_images, experiment)):
+        has_accelerator = select_device(data.settings.train.device).type != "cpu"
+        config, pairs = choose_experiment(data, pairs, experiment, has_accelerator)
+        resume = data.is_started
+    elif any(value is not None for value in (images, val, val_images, experiment)):
         raise ConfigError(
             "images, val, val_images and experiment belong to annotations; give these as the first argument"
         )
-    return _train(config, pairs, resume, restarted=restarted, **options)
-
-
-def train_prepared(
-    data: PreparedData,
-    overrides: Sequence[str] = (),
-    experiment: Config | str | Path | None = None,
-    **options: Any,
-) -> TrainingResult:
-    """Train on prepared annotations, or continue the run in their folder, and evaluate the best checkpoint.
-
-    ``options`` are the arguments of ``train`` from ``warmup`` on, but ``restarted``. Without an experiment, a run that
-    continues keeps its own.
-    """
-    device = data.settings.train.device
-    config, pairs = experiment, [*data.overrides, *overrides]
-    if not data.is_started:
-        has_accelerator = select_device(device).type != "cpu"
-        config, pairs = choose_experiment(data, overrides, experiment, has_accelerator)
-    result = _train(config, pairs, data.is_started, says_next=False, **options)
-    if result.finished or result.stopped_early:
-        conclude(data, options["progress"])
-    return result
-
-
-def _train(
-    experiment: Config | str | Path | None,
-    overrides: Sequence[str],
-    resume: bool | str | Path,
-    *,
-    warmup: bool,
-    max_steps: int,
-    profile: int,
-    callbacks: Sequence[TrainingCallback],
-    progress: bool,
-    runtime: Runtime,
-    restarted: bool = False,
-    says_next: bool = True,
-) -> TrainingResult:
-    """``train``, with an experiment and checked arguments. ``says_next``: the last line names the next command."""
     with catch_stop_signals() as stop_requested, contextlib.ExitStack() as at_end:
         text_log = TextLog()
         if runtime.is_main:
@@ -162,54 +117,54 @@ def _train(
             at_end.enter_context(hide_progress())
 
         # The checkpoint, which rank 0 looks for, and the settings. Nobody else writes into the folder from here on.
-        path = runtime.run_on_all(lambda: folder_of_run(experiment, overrides, resume))
+        path = runtime.run_on_all(lambda: folder_of_run(config, pairs, resume))
         runtime.run_on_main(lambda: at_end.enter_context(_own_folder(path)))
         checkpoint: FoundCheckpoint | None = runtime.broadcast_object(
             runtime.run_on_main(lambda: find_checkpoint(path, resume, restarted))
         )
-        config = runtime.run_on_all(lambda: config_of_run(experiment, overrides, warmup, path, checkpoint))
+        settings = runtime.run_on_all(lambda: config_of_run(config, pairs, warmup, path, checkpoint))
 
         # The device. The settings of the run have values in place of "auto", so that a resumed run keeps them.
-        runtime.select_device(config.train.device)
-        at_end.enter_context(_configured_pytorch(config.train))
-        device_line = describe_training_mode(runtime.device, config.train)
-        _log.info("%s; %s", device_line, describe_lr(config, runtime))
-        mode = select_training_mode(runtime.device, config.train)
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, **mode._asdict()))
+        runtime.select_device(settings.train.device)
+        at_end.enter_context(_configured_pytorch(settings.train))
+        device_line = describe_training_mode(runtime.device, settings.train)
+        _log.info("%s; %s", device_line, describe_lr(settings, runtime))
+        mode = select_training_mode(runtime.device, settings.train)
+        settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
 
         # The run, and on rank 0 the files in its folder, which a run that is refused does not touch.
-        folder = CheckpointFolder(path, config.checkpoint.keep)
-        run = build_run(config, runtime, folder, checkpoint is None, max_steps, at_end)
-        logs = CallbackList([*logs_of_run(config.log), *callbacks] if runtime.is_main else [])
+        folder = CheckpointFolder(path, settings.checkpoint.keep)
+        run = build_run(settings, runtime, folder, checkpoint is None, max_steps, at_end)
+        logs = CallbackList([*logs_of_run(settings.log), *callbacks] if runtime.is_main else [])
         at_end.enter_context(logs)
 
         def open_files() -> RunStatusFile:
             status = at_end.enter_context(RunStatusFile(path))
             text_log.open(path)
-            logs.start(config, path)
+            logs.start(settings, path)
             return status
 
         status = runtime.run_on_main(open_files)
         at_end.callback(run.close)
         _log.info(describe_run(run))
-        if checkpoint is None and (advice := advise_on_network(run, has_experiment=experiment is not None)):
+        if checkpoint is None and (advice := advise_on_network(run, has_experiment=config is not None)):
             _log.warning(advice)
-        if advice := advise_on_height(config):
+        if advice := advise_on_height(settings):
             _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
 
         # The loops over epochs and steps.
-        num_profiled = profile if runtime.is_main else 0
-        after_step = at_end.enter_context(profiled_steps(path, num_profiled, runtime.device))
-        loop = TrainingLoop(run, Report(run, logs, says_next), stop_requested, max_steps, after_step)
+        loop = TrainingLoop(run, Report(run, logs, says_next=data is None), stop_requested, max_steps)
         if checkpoint is not None and not checkpoint.is_last:
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
         result = loop.train()
         if status is not None and result.stopped:
             status.final = "stopped"
-        return result
+    if data is not None and (result.finished or result.stopped_early):
+        conclude(data, progress)
+    return result
 
 
 @contextlib.contextmanager
