@@ -57,6 +57,8 @@ PLAIN_NAME = re.compile(
     "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
 )
 """What annotation files are called that are not told from others by their names: a run takes that of the folder."""
+SOURCE_FILE = "source.txt"
+"""File with the path of the annotations with which the run has begun."""
 REPAIRED = "fixed.json"
 """File that the repair of annotations writes, in the commands that messages name."""
 VALIDATION_SHARE = 0.1
@@ -140,7 +142,8 @@ def prepare(
     for folder_of_images in (images, val_images):
         if folder_of_images is not None and not Path(folder_of_images).is_dir():
             raise DataError(f"{folder_of_images} is not a folder of images")
-    train_file, val_file = _find_annotations(Path(source), None if val is None else Path(val))
+    source = Path(source)
+    train_file, val_file = _find_annotations(source, None if val is None else Path(val))
     settings = load_experiment(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
     if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
@@ -149,87 +152,86 @@ def prepare(
             "model.skeleton=FILE.toml"
         )
     exif_frame = settings.data.exif_frame
-    folder = Path(settings.checkpoint.path or RUNS_FOLDER / _name_of_run(Path(source)))
+    folder = Path(settings.checkpoint.path or RUNS_FOLDER / _name_of_run(source))
     refuse_run_in_use(folder)
-    files = folder / "data"
-    state = files / "checksum.txt"
     is_started = CheckpointFolder(folder).has_checkpoints()
-    if settings.train.weights and not is_started:
-        from posenet.checkpoints.weights import stored_config  # imports PyTorch
-
-        require_weights_to_train(settings.train.weights)
-        stored_config(settings.train.weights)  # an error if they are no weights, before stores are built
-    origin = files / "source.txt"
     if is_started:
-        began = Path(os.fsdecode(read_input(origin))) if origin.exists() else None
-        if began is None or not _have_same_annotations(began, Path(source).resolve(), val):
-            raise CheckpointError(
-                f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
-                "another folder with checkpoint.path=DIR"
-            )
+        _refuse_other_annotations(folder, source, val)
+    elif settings.train.weights:
+        _refuse_unusable_weights(settings.train.weights)
+
+    files = folder / "data"
+    skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
+    stores = files / "train.h5", files / "val.h5"
+    state = files / "checksum.txt"
+    usable_train, usable_val = files / "usable_train.json", files / "usable_val.json"
     with run_lock(folder):
         files.mkdir(exist_ok=True)
-        write_atomically(origin, os.fsencode(Path(source).resolve()))
-        train = _read_part(train_file, "train", images, files)
-        val_part = None
-        # The arguments of a training on the file that the repair of one part writes, with the other part as it is.
-        repaired_train: list[object] = [REPAIRED, "--images", train.images]
-        repaired_val: list[object] = [source, *(["--images", images] if images else [])]
-        if val_file is not None:
-            names_its_images = val_file.suffix.lower() in YAML_SUFFIXES
-            val_part = _read_part(val_file, "val", val_images or (None if names_its_images else images), files)
-            folder_of_val = ["--val-images", val_part.images]
-            repaired_train += ["--val", val_file, *([] if names_its_images else folder_of_val)]
-            repaired_val += ["--val", REPAIRED, *folder_of_val]
-        skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
-        is_drafted = str(skeleton) == BUILT_IN or skeleton.exists()
-        if "model.skeleton" in pairs and not is_drafted:
+        write_atomically(files / SOURCE_FILE, os.fsencode(source.resolve()))
+        given = _read_parts(train_file, val_file, images, val_images, files)
+        train, validation = given
+        has_skeleton = str(skeleton) == BUILT_IN or skeleton.exists()
+        if "model.skeleton" in pairs and not has_skeleton:
             raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
-        stores = files / "train.h5", files / "val.h5"
-        given = [train, val_part]
-        usable = [files / f"usable_{split}.json" for split in ("train", "val")]
         is_same = state.exists() and read_input(state) == _checksum(given, skeleton, exif_frame)
-        is_new = not (is_same and all(path.exists() for path in stores))
-        if is_new:
+        split_off = () if validation else (files / "train.json", files / "val.json")
+        if is_same and all(path.exists() for path in (*stores, *split_off)):
+            _log.info("The data have not changed: using the stores and the skeleton in %s", files)
+            selected = usable_val if validation else files / "val.json"
+            validation = validation or train
+            if selected.exists():
+                validation = validation._replace(path=selected)
+        else:
             if is_started and not is_same:
                 _log.warning("The data have changed since the run in %s began: it goes on with the new ones", folder)
-            state.unlink(missing_ok=True)
-            for path in usable:
+            for path in (state, usable_train, usable_val):
                 path.unlink(missing_ok=True)
-            _check(train, usable[0], load_skeleton(skeleton) if is_drafted else None, exif_frame, repaired_train)
-        train = _usable(train, usable[0])
-        draft = None if is_drafted else _draft(train)
-        if val_part is not None:
-            if is_new:
-                expected = load_skeleton(skeleton) if draft is None else draft.skeleton
-                _check(val_part, usable[1], expected, exif_frame, repaired_val)
-            val_part = _usable(val_part, usable[1])
-        if draft is not None:  # only now: the names may be corrected in either file
-            _write_draft(draft, train, skeleton)
-        digest = _checksum(given, skeleton, exif_frame)
-        if val_part is None:
-            if train_file.suffix.lower() in YAML_SUFFIXES and names_split(train_file, "val"):
-                _log.warning("%s: val is ignored, because it names the images of train", train_file)
-            train, val_part = _split(train, files)
-        if is_new:
-            for part, store in zip((train, val_part), stores):
+            repaired_train, repaired_val = _arguments_after_repair(source, images, given, val_file)
+            known = load_skeleton(skeleton) if has_skeleton else None
+            train = _check(train, usable_train, known, exif_frame, repaired_train)
+            draft = None if known else _draft(train)
+            if validation is not None:
+                expected = known if draft is None else draft.skeleton
+                validation = _check(validation, usable_val, expected, exif_frame, repaired_val)
+            if draft is not None:  # only now: the names may be corrected in either file
+                _write_draft(draft, train, skeleton)
+            if validation is None:
+                train, validation = _split(train, files)
+            for part, store in zip((train, validation), stores):
                 _build(part, store, skeleton, exif_frame)
-            write_atomically(state, digest)
-        else:
-            _log.info("The data have not changed: using the stores and the skeleton in %s", files)
+            write_atomically(state, _checksum(given, skeleton, exif_frame))
     values: dict[str, object] = {
         "checkpoint.path": folder,
         "data.train": stores[0],
         "data.val": stores[1],
-        "data.val_images": val_part.images,
-        "data.val_annotations": val_part.path,
+        "data.val_images": validation.images,
+        "data.val_annotations": validation.path,
         "model.skeleton": skeleton,
     }
     if not settings.train.evaluate_every and "train.evaluate_every" not in pairs:
         values["train.evaluate_every"] = EVALUATE_EVERY
     # A text in JSON is one in TOML, too.
     data = [f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()]
-    return PreparedData(folder, tuple(data), val_part.images, val_part.path, settings)
+    return PreparedData(folder, tuple(data), validation.images, validation.path, settings)
+
+
+def _refuse_other_annotations(folder: Path, source: Path, val: str | Path | None) -> None:
+    """Raise ``CheckpointError`` if the run in a folder has begun with other annotations, or with stores."""
+    origin = folder / "data" / SOURCE_FILE
+    began = Path(os.fsdecode(read_input(origin))) if origin.exists() else None
+    if began is None or not _have_same_annotations(began, source.resolve(), val):
+        raise CheckpointError(
+            f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
+            "another folder with checkpoint.path=DIR"
+        )
+
+
+def _refuse_unusable_weights(weights: str) -> None:
+    """Raise ``CheckpointError`` before stores are built, unless a new run can begin with these weights."""
+    from posenet.checkpoints.weights import stored_config  # imports PyTorch
+
+    require_weights_to_train(weights)
+    stored_config(weights)
 
 
 def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]:
@@ -248,7 +250,7 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
             "experiment is given as config=NAME, a store as data.train=FILE.h5"
         )
         raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
-    if val is None and train.suffix.lower() in YAML_SUFFIXES and has_own_split(train, "val"):
+    if val is None and _is_yolo(train) and has_own_split(train, "val"):
         val = train
     return train, val
 
@@ -267,7 +269,7 @@ def _have_same_annotations(first: Path, second: Path, val: str | Path | None) ->
 
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     """The annotation files of a folder: its data.yaml, or COCO files for train and val, or its only file."""
-    tables = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in YAML_SUFFIXES]
+    tables = [path for path in sorted(folder.iterdir()) if _is_yolo(path)]
     if len(tables) == 1:
         return tables[0], None
     # Roboflow's export has train/_annotations.coco.json and valid/_annotations.coco.json.
@@ -300,9 +302,38 @@ def _name_of_run(source: Path) -> str:
     return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
+def _read_parts(
+    train_file: Path, val_file: Path | None, images: str | Path | None, val_images: str | Path | None, folder: Path
+) -> tuple[_Part, _Part | None]:
+    """The annotations for training, and those for validation if there are some."""
+    train = _read_part(train_file, "train", images, folder)
+    if val_file is not None:
+        return train, _read_part(val_file, "val", val_images or (None if _is_yolo(val_file) else images), folder)
+    if _is_yolo(train_file) and names_split(train_file, "val"):
+        _log.warning("%s: val is ignored, because it names the images of train", train_file)
+    return train, None
+
+
+def _arguments_after_repair(
+    source: Path, images: str | Path | None, given: tuple[_Part, _Part | None], val_file: Path | None
+) -> tuple[list[object], list[object]]:
+    """The arguments of a training on the file that the repair of one part writes, with the other part as it is."""
+    train, validation = given
+    train_arguments: list[object] = [REPAIRED, "--images", train.images]
+    if validation is None or val_file is None:
+        return train_arguments, []
+    val_images = ["--val-images", validation.images]
+    train_arguments += ["--val", val_file, *([] if _is_yolo(val_file) else val_images)]
+    return train_arguments, [source, *(["--images", images] if images else []), "--val", REPAIRED, *val_images]
+
+
+def _is_yolo(file: Path) -> bool:
+    return file.suffix.lower() in YAML_SUFFIXES
+
+
 def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
     """Read a COCO file, or import another one into the folder."""
-    is_yolo = file.suffix.lower() in YAML_SUFFIXES
+    is_yolo = _is_yolo(file)
     content = None if is_yolo else read_document(file)
     if is_yolo and images:
         raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
@@ -432,8 +463,8 @@ def _checksum(parts: Iterable[_Part | None], skeleton: Path, exif_frame: ExifFra
 
 def _check(
     part: _Part, usable: Path, skeleton: Skeleton | None, exif_frame: ExifFrame, repaired: Sequence[object]
-) -> None:
-    """Lint annotations and images; ``DataError`` if there are errors.
+) -> _Part:
+    """Lint annotations and images, and return what can be used; ``DataError`` if there are errors.
 
     A few images that cannot be used are left out, as a build does: the file ``usable`` gets the others. ``repaired``
     are the arguments of a training on the repaired file.
@@ -467,13 +498,7 @@ def _check(
         raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them{repairs}")
     warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
     _log.info("Checked %s (no errors, %s): %s%s", part.path, warnings, lint, repairs)
-    if left_out:
-        _select(part, {image["id"] for image in part.document["images"]} - left_out, usable)
-
-
-def _usable(part: _Part, path: Path) -> _Part:
-    """A part without the images that its check has left out, if it has."""
-    return _Part(path, select_sections(read_document(path), path), part.images) if path.exists() else part
+    return _select(part, {image["id"] for image in part.document["images"]} - left_out, usable) if left_out else part
 
 
 def _select(part: _Part, image_ids: Collection[int], path: Path) -> _Part:

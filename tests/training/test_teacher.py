@@ -23,7 +23,7 @@ from tests.helpers.networks import random_network
 from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
 from tests.helpers.tiny_training import CPU, Recorder, Stores, last, train_tiny
-from tests.training.test_model_with_loss import make_model, random_batch
+from tests.training.test_step import make_model, random_batch
 
 SIZE = 64
 MAP = SIZE // 4
