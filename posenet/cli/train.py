@@ -176,10 +176,7 @@ def _add_setting_switch(container: ArgumentContainer, flag: str, key: str, text:
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher()
-    if args.data is not None:
-        if args.resume:
-            raise ConfigError("with annotations, a run continues in its folder; leave out --resume")
-    else:
+    if args.data is None:
         for flag in ("images", "val", "val_images"):
             if getattr(args, flag) is not None:
                 name = flag.replace("_", "-")

@@ -44,9 +44,10 @@ from posenet.inference.evaluation import evaluate
 from posenet.messages import pluralize
 from posenet.settings import Config, ExifFrame
 from posenet.settings.experiments import experiment_names
+from posenet.settings.heights import nearest_height
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.run_settings import RUNS_FOLDER, height_in_ratio, load_experiment, require_weights_to_train
+from posenet.training.run_settings import RUNS_FOLDER, load_experiment, require_weights_to_train
 
 YAML_SUFFIXES = (".yaml", ".yml")
 DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
@@ -587,7 +588,8 @@ def choose_experiment(
     before, after = load_experiment(experiment, ()), load_experiment(experiment, pairs)
     is_set = any(pair.partition("=")[0].strip() == "inference.height" for pair in pairs)
     if after.train.size != before.train.size and not is_set:
-        pairs.append(f"inference.height={height_in_ratio(before, after)}")
+        height = before.inference.height * after.train.size[0] / before.train.size[0]
+        pairs.append(f"inference.height={nearest_height(height)}")
         choice += f"; {pairs[-1]} goes with train.input_size"
     name = "FILE.toml" if isinstance(experiment, Config) else experiment
     last = {pair.partition("=")[0].strip(): pair for pair in pairs}  # the others of the same setting count for nothing

@@ -17,7 +17,6 @@ from posenet.data.store import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config, OptimConfig, load_config
 from posenet.settings.experiments import shipped_experiment
-from posenet.settings.heights import nearest_height
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""
@@ -134,8 +133,3 @@ def with_warmup(config: Config) -> Config:
 def with_folder(config: Config, folder: Path) -> Config:
     """The settings with another folder of the run."""
     return dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, path=str(folder)))
-
-
-def height_in_ratio(before: Config, after: Config) -> int:
-    """The height for prediction that is to another training input as it was to the one before, as a multiple of 64."""
-    return nearest_height(before.inference.height * after.train.size[0] / before.train.size[0])

@@ -99,7 +99,7 @@ def train(
                 "data.train=FILE.h5"
             )
         if not isinstance(resume, bool):
-            raise ConfigError("with annotations, a run continues in its folder; leave out resume")
+            raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
         data = prepare(config, pairs, images=images, val=val, val_images=val_images, experiment=experiment)
         has_accelerator = select_device(data.settings.train.device).type != "cpu"
         config, pairs = choose_experiment(data, pairs, experiment, has_accelerator)
