@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,15 +24,6 @@ FORMAT = 1
 
 _ENTRY_SIGNATURE = b"PK\x03\x04"
 """With these bytes begins what PyTorch reads as a zip file. It reads other files as its format before version 1.6."""
-_END_RECORD_SIGNATURE = b"PK\x05\x06"
-_END_RECORD_SIZE = 22
-_ZIP64_END_SIGNATURE = b"PK\x06\x06"
-_ZIP64_LOCATOR_SIGNATURE = b"PK\x06\x07"
-_END_RECORDS = struct.Struct("<4s36xQQ 4s4xQ4x 4s8xLLH")
-"""The last three records of a zip file: the end in 64 bits, its locator, and the end in 32 bits. Of the first and the
-last: signature, size and offset of the list of entries, and length of the comment; of the locator: signature, offset of
-the first."""
-_ZIP64_SIZE = _END_RECORDS.size - _END_RECORD_SIZE
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
@@ -118,8 +108,7 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
         return
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
-        has_duplicates = len({entry.filename for entry in entries}) < len(entries)
-        if has_duplicates or not _pytorch_reads_the_same_entries(file, len(archive.comment)):
+        if len({entry.filename for entry in entries}) < len(entries):
             raise DamagedCheckpointError(f"{path} is damaged, or not a zip file as PyTorch writes it; use another file")
         # A file that unpacks to more bytes than it has; many entries can refer to the same bytes.
         is_larger = sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size
@@ -130,35 +119,6 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
         damaged_entry = archive.testzip()
     if damaged_entry is not None:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
-
-
-def _pytorch_reads_the_same_entries(file: BinaryIO, comment_length: int) -> bool:
-    """Whether PyTorch finds the list of entries that ``zipfile`` has found, whose checks would else be in vain.
-
-    ``zipfile`` takes the list that ends where the end records begin, and accepts bytes after the comment. PyTorch takes
-    the list that the end records name, at the offset in them. A forged file can show a different list to each.
-    """
-    end = file.seek(0, os.SEEK_END) - _END_RECORD_SIZE - comment_length
-    zip64_end = end - _ZIP64_SIZE
-    file.seek(max(zip64_end, 0))
-    records = file.read(end + _END_RECORD_SIZE - max(zip64_end, 0)).rjust(_END_RECORDS.size, b"\0")
-    (
-        zip64_signature,
-        zip64_list_size,
-        zip64_list_offset,
-        locator_signature,
-        located_offset,
-        signature,
-        list_size,
-        list_offset,
-        stated_length,
-    ) = _END_RECORDS.unpack(records)
-    if signature != _END_RECORD_SIGNATURE or stated_length != comment_length:
-        return False
-    if locator_signature != _ZIP64_LOCATOR_SIGNATURE:
-        return bool(list_offset + list_size == end)
-    is_located = zip64_signature == _ZIP64_END_SIGNATURE and located_offset == zip64_end
-    return bool(is_located and zip64_list_offset + zip64_list_size == zip64_end)
 
 
 def _system_message(error: BaseException) -> str | None:
