@@ -59,7 +59,7 @@ PLAIN_NAME = re.compile(
 )
 """What annotation files are called that are not told from others by their names: a run takes that of the folder."""
 SOURCE_FILE = "source.txt"
-"""File with the path of the annotations with which the run has begun."""
+"""File with the path of the annotation file with which the run has begun."""
 REPAIRED = "fixed.json"
 """File that the repair of annotations writes, in the commands that messages name."""
 VALIDATION_SHARE = 0.1
@@ -157,7 +157,7 @@ def prepare(
     refuse_run_in_use(folder)
     is_started = CheckpointFolder(folder).has_checkpoints()
     if is_started:
-        _refuse_other_annotations(folder, source, val)
+        _refuse_other_annotations(folder, source, train_file)
     elif settings.train.weights:
         _refuse_unusable_weights(settings.train.weights)
 
@@ -168,7 +168,7 @@ def prepare(
     usable_train, usable_val = files / "usable_train.json", files / "usable_val.json"
     with run_lock(folder):
         files.mkdir(exist_ok=True)
-        write_atomically(files / SOURCE_FILE, os.fsencode(source.resolve()))
+        write_atomically(files / SOURCE_FILE, os.fsencode(train_file.resolve()))
         given = _read_parts(train_file, val_file, images, val_images, files)
         train, validation = given
         has_skeleton = str(skeleton) == BUILT_IN or skeleton.exists()
@@ -216,11 +216,11 @@ def prepare(
     return PreparedData(folder, tuple(data), validation.images, validation.path, settings)
 
 
-def _refuse_other_annotations(folder: Path, source: Path, val: str | Path | None) -> None:
-    """Raise ``CheckpointError`` if the run in a folder has begun with other annotations, or with stores."""
+def _refuse_other_annotations(folder: Path, source: Path, train_file: Path) -> None:
+    """Raise ``CheckpointError`` if the run in a folder has begun with another file of annotations, or with stores."""
     origin = folder / "data" / SOURCE_FILE
     began = Path(os.fsdecode(read_input(origin))) if origin.exists() else None
-    if began is None or not _have_same_annotations(began, source.resolve(), val):
+    if began != train_file.resolve():
         raise CheckpointError(
             f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
             "another folder with checkpoint.path=DIR"
@@ -254,18 +254,6 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
     if val is None and _is_yolo(train) and has_own_split(train, "val"):
         val = train
     return train, val
-
-
-def _have_same_annotations(first: Path, second: Path, val: str | Path | None) -> bool:
-    """Whether two sources mean the same files, such as a folder and the only file in it."""
-    if first == second:
-        return True
-    try:
-        found = [_find_annotations(source, None if val is None else Path(val)) for source in (first, second)]
-    except DataError:  # one is not there any more, or is not clear
-        return False
-    one, other = ([path and path.resolve() for path in paths] for paths in found)
-    return one == other
 
 
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
