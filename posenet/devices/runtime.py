@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import pickle
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -206,9 +208,17 @@ class DistributedRuntime(Runtime):
         return values
 
     def broadcast_object(self, value: Any) -> Any:
-        values = [value]
-        dist.broadcast_object_list(values, src=0)
-        return values[0]
+        file = io.BytesIO()
+        sender = _TensorSender(file)
+        if self.is_main:
+            sender.dump(value)
+        message = [file.getvalue()]
+        dist.broadcast_object_list(message, src=0)
+        if not self.is_main:
+            return _TensorReceiver(io.BytesIO(message[0])).load()
+        for tensor in sender.tensors:
+            _broadcast_bytes(tensor.contiguous())
+        return value
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
@@ -226,6 +236,39 @@ class DistributedRuntime(Runtime):
     def close(self) -> None:
         """Leave the process group. After an error this is not called: it could wait for a process that hangs."""
         dist.destroy_process_group()
+
+
+class _TensorSender(pickle.Pickler):
+    """Pickles an object with the shapes and dtypes alone of its plain tensors in host memory, which ``tensors`` lists.
+
+    In a pickle a tensor would be in memory several times, and checkpoints have gigabytes of them.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.tensors: list[Tensor] = []
+
+    def persistent_id(self, value: Any) -> tuple[torch.Size, torch.dtype] | None:
+        if not isinstance(value, Tensor) or value.layout != torch.strided or value.device.type != "cpu":
+            return None
+        self.tensors.append(value.detach())
+        return value.shape, value.dtype
+
+
+class _TensorReceiver(pickle.Unpickler):
+    """Unpickles an object, and receives its tensors from rank 0 while it does."""
+
+    def persistent_load(self, kind: tuple[torch.Size, torch.dtype]) -> Tensor:
+        shape, dtype = kind
+        tensor = torch.empty(shape, dtype=dtype)
+        _broadcast_bytes(tensor)
+        return tensor
+
+
+def _broadcast_bytes(tensor: Tensor) -> None:
+    """Overwrite a contiguous tensor in host memory, of any dtype, with that of rank 0."""
+    if tensor.numel():
+        dist.broadcast(tensor.view(-1).view(torch.uint8), src=0)
 
 
 def _meet(timeout: timedelta) -> tuple[Any, int, int]:

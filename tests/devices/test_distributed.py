@@ -70,6 +70,25 @@ def test_an_object_arrives_with_tensors_of_every_kind(tmp_path: Path) -> None:
         assert find_differences(received, make()) == []
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from Linux")
+def test_the_other_ranks_hold_what_they_receive_once(tmp_path: Path) -> None:
+    size = 1 << 25
+
+    def memory(name: str) -> int:
+        (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+        return 1024 * int(line.split()[1])
+
+    def receive(runtime: DistributedRuntime) -> float:
+        state = {name: torch.ones(size // 4) for name in "ab"} if runtime.is_main else None
+        before = memory("VmRSS")
+        received = runtime.broadcast_object(state)
+        assert sum(tensor.sum() for tensor in received.values()) == size / 2
+        return (memory("VmHWM") - before) / (2 * size)
+
+    # Other memory of the process may be released meanwhile, so the share can be below 1.
+    assert 0.5 < run_in_processes(2, tmp_path, receive)[1] < 1.5
+
+
 def gradients(runtime: DistributedRuntime) -> tuple[float, float]:
     """The gradient of an input that is the rank, without and with the exchange between the ranks."""
     linear = nn.Linear(1, 1, bias=False)
