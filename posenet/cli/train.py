@@ -88,6 +88,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
     )
+    group.add_argument(
+        "--profile",
+        type=non_negative_int,
+        default=0,
+        metavar="N",
+        help="after a few steps, profile N steps: print which operations take their time, and write the timeline to "
+        "profile.json in the run's folder; 0 profiles none",
+    )
     _add_setting(
         group,
         "--patience",
@@ -213,6 +221,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
         resume=_resume(args),
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
+        profile=args.profile,
         runtime=runtime,
         restarted=restarted,
     )

@@ -21,6 +21,7 @@ from posenet.errors import PosenetError
 from posenet.files import write_atomically
 from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig
+from posenet.training.profiling import OWN_PROFILE, PROFILE_FILE
 from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
@@ -126,6 +127,7 @@ def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
         folder / TEXT_LOG: re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  |\Z"),
         folder / LOG_FILE: re.compile(rb'\{"kind": |\Z'),
         folder / CURVES_FILE: OWN_CURVES,
+        folder / PROFILE_FILE: OWN_PROFILE,
     }
 
 

@@ -54,6 +54,7 @@ class TrainingLoop:
         run: as it was built, or restored from a checkpoint.
         stop_requested: whether a stop signal has arrived on this rank.
         max_steps: stop after this many steps since the start of the run; 0 does not stop.
+        after_step: called after every step.
     """
 
     def __init__(
@@ -62,11 +63,13 @@ class TrainingLoop:
         report: Report,
         stop_requested: Callable[[], bool],
         max_steps: int,
+        after_step: Callable[[], object] = lambda: None,
     ) -> None:
         self.run = run
         self.report = report
         self.stop_requested = stop_requested
         self.max_steps = max_steps
+        self.after_step = after_step
         self.progress = run.progress
         self._batch_norm = BatchNormStatistics(run.model)
 
@@ -113,6 +116,7 @@ class TrainingLoop:
                 set_lr(run.optimizer, lr)
                 result = run.train_step(batches)
                 progress.count_step()
+                self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
         # If a save is due, it happens here, before the validation. The answer is not needed: that notices a stop too.

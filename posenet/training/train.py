@@ -28,6 +28,7 @@ from posenet.settings.heights import advise_on_height
 from posenet.training.from_annotations import choose_experiment, conclude, is_data, prepare
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
+from posenet.training.profiling import profiled_steps
 from posenet.training.report import Report, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
 from posenet.training.run import build_run
@@ -47,6 +48,7 @@ def train(
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
+    profile: int = 0,
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
     runtime: Runtime | None = None,
@@ -76,6 +78,7 @@ def train(
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
         warmup: if ``optim.warmup_epochs`` is 0, use its default.
         max_steps: stop after this many optimizer steps since the start of the run; 0 does not stop.
+        profile: number of steps to profile, after a few others; see ``profiling.profiled_steps``. 0 profiles none.
         callbacks: receive the measurements, in addition to the logs in the run's folder.
         progress: whether to show progress bars.
         runtime: how to use devices and processes; None means one process on the configured device.
@@ -87,6 +90,8 @@ def train(
     """
     if max_steps < 0:
         raise ConfigError(f"max_steps is {max_steps}; give the number of the last step, or 0 for none")
+    if profile < 0:
+        raise ConfigError(f"profile is {profile}; give the number of steps to profile, or 0 for none")
     if resume is None or resume == "":
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
@@ -155,7 +160,10 @@ def train(
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
 
         # The loops over epochs and steps.
-        loop = TrainingLoop(run, Report(run, logs, says_next=data is None), stop_requested, max_steps)
+        num_profiled = profile if runtime.is_main else 0
+        after_step = at_end.enter_context(profiled_steps(path, num_profiled, runtime.device))
+        report = Report(run, logs, says_next=data is None)
+        loop = TrainingLoop(run, report, stop_requested, max_steps, after_step)
         if checkpoint is not None and not checkpoint.is_last:
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
