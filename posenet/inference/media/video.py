@@ -94,7 +94,7 @@ class PyAVReader(VideoReader):
         self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
         self._end = 0.0
         self.length = (self._container.duration or 0) / av.time_base  # in seconds; 0 if unknown
-        is_endless = self._container.size <= 0 or self._container.format.name in PLAYLISTS
+        is_endless = (self._container.size or 0) <= 0 or self._container.format.name in PLAYLISTS
         self.is_live = source.url is not None and is_endless and not self.length
         self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
 
