@@ -24,9 +24,10 @@ from posenet.data.augment import (
     warp_joints,
     warp_mask,
 )
+from posenet.data.data_sets import StoreList, sample_rows
 from posenet.data.loader import Batch, stack_joints
 from posenet.data.sampler import SampleKey
-from posenet.data.store import NO_PERSON, Record, Store, StoreList, sample_rows
+from posenet.data.store import NO_PERSON, Record, Store
 from posenet.errors import ConfigError, DataError
 from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
 
@@ -168,7 +169,7 @@ class PoseDataset(Dataset[Batch]):
         shape = (record.height, record.width)
         size = self.size[::-1]
         # Outside the image there are no people, and the loss supervises if the image has annotations.
-        warp_mask(record.mask_all, shape, matrix, size, border=0, out=buffers.person_mask)
+        warp_mask(record.person_mask, shape, matrix, size, border=0, out=buffers.person_mask)
         warp_mask(record.mask_miss, shape, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
         joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
         return PartialSample(key, record, augmentation, matrix, joints)

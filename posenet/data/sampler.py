@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-from posenet.data.store import Draws
+from posenet.data.data_sets import Draws
 
 SampleKey = tuple[int, int]
 """(epoch, index). Together with the seed it determines a sample, augmentation included."""

@@ -195,11 +195,11 @@ def test_control_c_leaves_nothing() -> None:
     arguments = [str(SCRIPT), *INPUTS.split(), "--output", "a.h5", "--workers", "1"]
     command = [sys.executable, "-c", RUN_SCRIPT_WITH_DEFAULT_SIGINT, *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        while not any(path.stat().st_size > 0 for path in Path().glob("a.h5.*.partial")):
+        while not any(path.stat().st_size > 0 for path in Path().glob(".a.h5.*.tmp")):
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert not list(Path().glob("a.h5*"))
+    assert not list(Path().glob("*a.h5*"))

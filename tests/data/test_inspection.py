@@ -9,8 +9,9 @@ import pytest
 
 from posenet.annotations.run_lengths import encode_mask
 from posenet.data.build import build_store
+from posenet.data.data_sets import open_data_sets
 from posenet.data.inspection import Table, compute_statistics, find_shared_images, find_stored_files, verify_store
-from posenet.data.store import Record, Store, open_data_sets
+from posenet.data.store import Record, Store
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_coco, write_store
 
@@ -24,7 +25,7 @@ class TestStatistics:
         mask = np.zeros((40, 60), np.uint8)
         mask[:covered] = 1
         everywhere = encode_mask(np.ones((40, 60), np.uint8))
-        return plain._replace(joints=joints, mask_all=encode_mask(mask), mask_miss=everywhere)
+        return plain._replace(joints=joints, person_mask=encode_mask(mask), mask_miss=everywhere)
 
     def test_people_keypoints_sizes_and_masks_are_counted(self, tmp_path: Path) -> None:
         records = [self.record(1, 1, 2, 10), self.record(2, 5, 0, 0), self.record(3, 1, 1, 40)]

@@ -13,8 +13,9 @@ import pytest
 
 from posenet.data import build as build_module
 from posenet.data.build import BuildReport, build_store
+from posenet.data.data_sets import open_data_sets
 from posenet.data.inspection import compute_statistics, find_shared_images, find_stored_files, verify_store
-from posenet.data.store import RECORD_TYPE, RecordRow, Store, open_data_sets
+from posenet.data.store import RECORD_TYPE, RecordRow, Store
 from posenet.errors import DataError
 from posenet.images import ImageHeader, check_image, read_image
 from tests.helpers.drawn_data import (
@@ -176,7 +177,7 @@ class TestReplacedStore:
         build(coco, tmp_path / "a.h5", max_side=80)
         before = (tmp_path / "a.h5").read_bytes()
         with monkeypatch.context() as patch:
-            patch.setattr(build_module, "_shrink", None)
+            patch.setattr(build_module, "decode_checked_image", None)
             patch.setattr(build_module, "check_image", None)
             assert build(coco, tmp_path / "a.h5", max_side=80).num_reused == 3
         assert (tmp_path / "a.h5").read_bytes() == before

@@ -7,8 +7,8 @@ from itertools import chain
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
+from posenet.data.data_sets import Draws
 from posenet.data.sampler import SampleKey, TrainSampler, ValidationSampler
-from posenet.data.store import Draws
 
 
 class Echo(Dataset[SampleKey]):

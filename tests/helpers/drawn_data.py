@@ -14,8 +14,9 @@ import numpy as np
 from posenet.annotations.people import People
 from posenet.annotations.reading import read_annotations
 from posenet.annotations.run_lengths import encode_mask
-from posenet.data.build import build_store, open_store_writer
+from posenet.data.build import build_store
 from posenet.data.store import PERSON_TYPE, Record, Store
+from posenet.data.store_writer import open_store_writer
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
@@ -113,7 +114,7 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
         orientation=1,
         image_bytes=cv2.imencode(".jpg", pixels)[1].ravel(),
         joints=rng.random((people, 18, 3), np.float32),
-        mask_all=masks[0],
+        person_mask=masks[0],
         mask_miss=masks[1],
         people=table,
     )
