@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,11 +26,16 @@ from posenet.data.augment import (
     warp_mask,
 )
 from posenet.data.data_sets import StoreList, sample_rows
-from posenet.data.loader import Batch, stack_joints
-from posenet.data.sampler import SampleKey
 from posenet.data.store import NO_PERSON, Record, Store
 from posenet.errors import ConfigError, DataError
 from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
+
+PEOPLE_MULTIPLE = 4
+"""Batches are padded to a multiple of this number of people, because a compiled step has one graph for two people or
+more, and another one for a single person."""
+
+SampleKey = tuple[int, int]
+"""(epoch, index). Together with the seed it determines a sample, augmentation included."""
 
 
 class Sample(NamedTuple):
@@ -44,6 +50,37 @@ class Sample(NamedTuple):
 Transform = Callable[[Sample, np.random.Generator], Sample]
 """Changes a sample. All that is random in it is drawn from the generator, which depends on the seed, the epoch and the
 index of the sample alone."""
+
+
+class Batch(NamedTuple):
+    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device.
+
+    Samples with fewer than P people are padded with zeros; P is a multiple of ``PEOPLE_MULTIPLE``.
+    """
+
+    images: Tensor  # (N, H, W, 3) BGR uint8
+    joints: Tensor  # (N, P, K, 3) float32: x, y in network-input pixels, visibility
+    person_mask: Tensor  # (N, H/4, W/4) uint8, 255 on people
+    mask_miss: Tensor  # (N, H/4, W/4) uint8, 255 where the loss supervises
+    image_ids: Tensor  # (N,) int64
+    faults: tuple[str, ...] = ()  # error messages of the unreadable samples that were replaced by others
+    set_indices: Tensor | None = None  # (N,) int16, the data sets of the samples, if there are several
+    supervised: Tensor | None = None  # (N, C) uint8, 1 for the channels that each sample supervises; None means all
+
+    def to(self, device: torch.device) -> Batch:
+        """Copy the batch to a device. The copying may still be in progress on return."""
+        return Batch._make(
+            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self
+        )
+
+
+def stack_joints(joints: Sequence[np.ndarray]) -> Tensor:
+    """The tensor ``joints`` of a ``Batch`` with the (P, K, 3) joints of every sample."""
+    num_people = PEOPLE_MULTIPLE * max(1, math.ceil(max(map(len, joints)) / PEOPLE_MULTIPLE))
+    stacked = torch.zeros(len(joints), num_people, *joints[0].shape[1:])
+    for row, of_sample in zip(stacked.numpy(), joints):
+        row[: len(of_sample)] = of_sample
+    return stacked
 
 
 class SampleBuffers(NamedTuple):

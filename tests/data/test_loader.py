@@ -19,9 +19,9 @@ import torch
 from torch.utils.data import Dataset
 
 from posenet.data.data_sets import open_data_sets
-from posenet.data.dataset import PoseDataset
-from posenet.data.loader import Batch, make_loader
-from posenet.data.sampler import SampleKey, TrainSampler
+from posenet.data.dataset import Batch, PoseDataset, SampleKey
+from posenet.data.loader import make_loader
+from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
