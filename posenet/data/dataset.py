@@ -1,4 +1,7 @@
-"""The training data set: records of stores, augmented and warped to the network input; samples and batches."""
+"""The training data set: records of stores, augmented and warped to the network input; samples and batches.
+
+Sizes are (height, width), as in stores; those passed to ``augment`` are (width, height), as in OpenCV.
+"""
 
 from __future__ import annotations
 
@@ -203,11 +206,11 @@ class PoseDataset(Dataset[Batch]):
             augmentation = Augmentation.draw(self.augment, self.seed, epoch, index)
         record, person_row = self.read_record(index)
         matrix = self.frame(record, person_row, augmentation)
-        shape = (record.height, record.width)
+        image_size = (record.width, record.height)
         size = self.size[::-1]
         # Outside the image there are no people, and the loss supervises if the image has annotations.
-        warp_mask(record.person_mask, shape, matrix, size, border=0, out=buffers.person_mask)
-        warp_mask(record.mask_miss, shape, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
+        warp_mask(record.person_mask, image_size, matrix, size, border=0, out=buffers.person_mask)
+        warp_mask(record.mask_miss, image_size, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
         joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
         return PartialSample(key, record, augmentation, matrix, joints)
 

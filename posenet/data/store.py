@@ -13,8 +13,8 @@ Layout. No array is compressed or in chunks, so a record is read by two reads at
 - ``original``, only in stores whose attribute ``max_side`` is not 0: one row for every image, of type
   ``ORIGINAL_TYPE``. Their images of more than ``max_side`` pixels were made smaller and encoded again.
 
-Sizes and coordinates are pixels in the frame of the annotations. Decoded pixels are turned into this frame by the EXIF
-orientation in ``record``.
+Sizes are (height, width) in pixels. They and coordinates are in the frame of the annotations. Decoded pixels are turned
+into this frame by the EXIF orientation in ``record``.
 
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies. ``record``
 contains a CRC-32 of the image and one of the labels, verified whenever they are read. The attribute ``fingerprint`` is
@@ -37,7 +37,6 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import h5py
 import numpy as np
 
-from posenet.annotations.run_lengths import decode_mask
 from posenet.errors import DataError
 from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
@@ -153,11 +152,6 @@ class Record(NamedTuple):
     def is_annotated(self) -> bool:
         """Whether the loss supervises the image, also one that shows nobody."""
         return len(self.joints) > 0 or bool(self.mask_miss[1::2].any())
-
-    def decode_masks(self) -> tuple[np.ndarray, np.ndarray]:
-        """The person mask and ``mask_miss`` as (H, W) uint8 of 0 and 1."""
-        size = (self.height, self.width)
-        return decode_mask(self.person_mask, *size), decode_mask(self.mask_miss, *size)
 
     def damage_error(self, problem: str) -> DataError:
         """An error that names the store and the image."""

@@ -36,6 +36,7 @@ from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,
     crowd,
+    decode_masks,
     document,
     make_record,
     person,
@@ -101,9 +102,9 @@ class TestContent:
         assert record.people["area"].tolist() == [3000, 3000, 3000]
         people = read_annotations(coco[1]).people[5]
         np.testing.assert_array_equal(record.joints, people.keypoints[[1, 3, 4]])
-        for found, expected in zip(record.decode_masks(), person_masks(people, HEIGHT, WIDTH)):
+        for found, expected in zip(decode_masks(record), person_masks(people, HEIGHT, WIDTH)):
             np.testing.assert_array_equal(found, expected)
-        assert not record.decode_masks()[1][95, 10] and not record.decode_masks()[1][5, 65], "both crowds are ignored"
+        assert not decode_masks(record)[1][95, 10] and not decode_masks(record)[1][5, 65], "both crowds are ignored"
         assert (report.num_crowds, report.num_without_main_person, report.skipped) == (2, 2, ())
         assert report.num_without_outline == 1
 
@@ -224,7 +225,7 @@ class TestUnlabelled:
                     and len(record.people) == 0
                 )
                 assert record.image_bytes.tobytes() == (coco[0] / record.file_name).read_bytes()
-                assert not any(mask.any() for mask in record.decode_masks())
+                assert not any(mask.any() for mask in decode_masks(record))
 
     @pytest.mark.parametrize("framing", ["person", "image"])
     def test_a_sample_shows_the_whole_image(self, coco: tuple[Path, Path], tmp_path: Path, framing: str) -> None:
@@ -298,7 +299,7 @@ def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_anno
     assert (record.height, record.width) == (HEIGHT // 2, WIDTH // 2)
     np.testing.assert_array_equal(record.joints, expected.joints)
     np.testing.assert_array_equal(record.people, expected.people)
-    for mask, expected_mask in zip(record.decode_masks(), expected.decode_masks()):
+    for mask, expected_mask in zip(decode_masks(record), decode_masks(expected)):
         np.testing.assert_array_equal(mask, expected_mask)
     assert (report.num_resized, report.num_without_main_person, report.skipped) == (1, 1, ())
 

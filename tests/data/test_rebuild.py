@@ -22,6 +22,7 @@ from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,
     crowd,
+    decode_masks,
     document,
     flip_bit,
     person,
@@ -73,10 +74,10 @@ class TestMaxSide:
                 np.testing.assert_allclose(record.joints[is_labelled][:, :2], expected[is_labelled], atol=1e-5)
                 np.testing.assert_allclose(record.people["box"], original.people["box"] / 2)
                 np.testing.assert_allclose(record.people["area"], original.people["area"] / 4)
-                for mask, of_original in zip(record.decode_masks(), original.decode_masks()):
+                for mask, of_original in zip(decode_masks(record), decode_masks(original)):
                     halved = cv2.resize(of_original, (80, 60), interpolation=cv2.INTER_AREA)
                     assert (mask != halved).mean() < 0.05
-                assert not record.decode_masks()[1][20, 60], "the crowd"
+                assert not decode_masks(record)[1][20, 60], "the crowd"
 
     def test_a_negative_side_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="max_side is -1; give the longest side"):
