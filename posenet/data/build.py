@@ -21,7 +21,7 @@ from posenet.annotations.people import People, person_masks, scale_people, selec
 from posenet.annotations.reading import read_annotations
 from posenet.annotations.run_lengths import encode_mask
 from posenet.data.inspection import StoreSummary, summarize
-from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store, make_image_keys
+from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
@@ -270,7 +270,7 @@ class _ReplacedStore(NamedTuple):
     """The store that a build replaces. What it says of an image holds for every file with the same bytes."""
 
     store: Store
-    row_of: dict[int, int]  # by image key
+    row_of: dict[tuple[int, int], int]  # by the size and the CRC-32 of an image file
 
     @classmethod
     def open(cls, path: Path) -> _ReplacedStore | None:
@@ -279,11 +279,7 @@ class _ReplacedStore(NamedTuple):
             store = Store(path)
         except DataError:
             return None
-        return cls(store, {key: row for row, key in enumerate(store.image_keys.tolist())})
-
-    def find(self, original: OriginalRow) -> int | None:
-        """The row of an image file; None if its bytes are not those of a file in the store."""
-        return self.row_of.get(int(make_image_keys(*np.array(original[:2])[:, None])[0]))
+        return cls(store, {(size, crc): row for row, (size, crc, _) in enumerate(store.originals.tolist())})
 
     def read_shrunk(self, row: int, original: OriginalRow, size: tuple[int, int]) -> np.ndarray | None:
         """The bytes of an image, if it was made smaller to (height, width) ``size`` in the frame of ``original``."""
@@ -311,7 +307,7 @@ def _read_image(
     """
     data = read_image_file(path)
     original = OriginalRow(len(data), zlib.crc32(data.data), orientation=1)
-    known_row = None if replaced is None else replaced.find(original)
+    known_row = None if replaced is None else replaced.row_of.get(original[:2])
     header = check_image(data) if known_row is None else parse_header(data)
     annotated_size = (image.height, image.width) if is_annotated else header.displayed_size
     frame = find_annotated_frame(header, *annotated_size, exif_frame if is_annotated else "displayed")

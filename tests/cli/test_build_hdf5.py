@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import cv2
-import h5py
 import numpy as np
 import pytest
 
@@ -148,18 +147,6 @@ def test_bad_input_is_reported_in_one_line_with_status_2_and_nothing_is_written(
     assert expected in message
     assert message.count("\n") == 1
     assert sorted(Path().rglob("*")) == before
-
-
-def test_a_store_of_an_earlier_version_is_one_line_with_the_command_that_builds_it_again(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert build("a.h5") == 0
-    with h5py.File("a.h5", "r+") as file:
-        file.attrs["schema"] = 4
-    assert tool("--output a.h5 --verify") == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "posenet build-hdf5 --images DIR --annotations JSON --output a.h5 --overwrite" in error
 
 
 @pytest.mark.parametrize("arguments", ["--workers 0", "--limit 0", "--max-unreadable 2"])

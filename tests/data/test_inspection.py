@@ -37,12 +37,6 @@ class TestStatistics:
         assert next(row[1:] for row in sizes.rows if row[0].startswith("width")) == (60.0,) * 5
         assert [row[1:] for row in masks.rows] == [("41.7%", "66.7%"), ("0.0%", "0.0%")]
 
-    def test_a_damaged_record_is_named(self, tmp_path: Path) -> None:
-        path = write_store(tmp_path / "a.h5", [make_record(1), make_record(2)])
-        flip_bit(path, "labels", 1)
-        with Store(path) as store, pytest.raises(DataError, match="image 2 "):
-            compute_statistics(store)
-
     def test_a_store_without_annotations_has_no_table_of_people(self, tmp_path: Path) -> None:
         build_store(write_coco(tmp_path)[0], None, tmp_path / "a.h5", workers=1, progress=False)
         with Store(tmp_path / "a.h5") as store:
@@ -88,10 +82,6 @@ class TestVerification:
 
 
 class TestSharedImages:
-    @pytest.fixture
-    def path(self, tmp_path: Path) -> Path:
-        return write_store(tmp_path / "a.h5", [make_record(number) for number in (7, 3, 5)])
-
     def test_shared_images_have_the_same_bytes_whatever_their_ids(self, tmp_path: Path, path: Path) -> None:
         renumbered = make_record(7)._replace(image_id=9, file_name="other.jpg")
         same_id = make_record(1)._replace(image_id=3)

@@ -32,12 +32,6 @@ from tests.helpers.process_runs import fork_process, wait_for_exit
 
 
 @pytest.fixture
-def store(stores: dict[str, Path]) -> Iterator[Store]:
-    with Store(stores["train"]) as store:
-        yield store
-
-
-@pytest.fixture
 def dataset(store: Store) -> PoseDataset:
     return PoseDataset(store, (64, 64), augment=AugmentConfig())
 

@@ -29,16 +29,6 @@ from posenet.skeleton import COCO
 from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_store
 
 
-@pytest.fixture
-def records() -> list[Record]:
-    return [make_record(7, 3), make_record(3, 1), make_record(5, 2)]
-
-
-@pytest.fixture
-def path(tmp_path: Path, records: list[Record]) -> Path:
-    return write_store(tmp_path / "tiny.h5", records)
-
-
 def assert_same(found: Record, expected: Record) -> None:
     for name, value, other in zip(Record._fields, found, expected):
         if name != "source":
