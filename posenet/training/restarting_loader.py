@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 from torch.utils.data import DataLoader
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.errors import ConfigError, DataError
 from posenet.messages import without_worker_traceback

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.devices.runtime import Runtime
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.batch_norm import BatchNormStatistics

@@ -40,7 +40,7 @@ def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np
 
 def warp_pixels(mask: np.ndarray, matrix: np.ndarray, border: int) -> np.ndarray:
     """``warp_mask`` of a (H, W) mask of 0 and 1."""
-    return warp_mask(encode_mask(mask), mask.shape, matrix, SIZE, border)
+    return warp_mask(encode_mask(mask), mask.shape[::-1], matrix, SIZE, border)
 
 
 def centroid(weights: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.data.loader import stack_joints
+from posenet.data.dataset import stack_joints
 from posenet.data.targets import TargetRenderer
 from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, TargetsConfig

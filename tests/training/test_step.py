@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.settings import GuardConfig, OptimConfig

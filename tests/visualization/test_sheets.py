@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.dataset import PoseDataset
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.inference.media.sources import Frame, Source, parse_standard_input
