@@ -39,7 +39,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 import h5py
 import numpy as np
 
-from posenet.annotations.run_lengths import decode_mask
+from posenet.annotations.outlines import decode_mask
 from posenet.errors import DataError
 from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.people import person_masks, select_main_persons
-from posenet.annotations.reading import read_annotations
-from posenet.annotations.run_lengths import (
+from posenet.annotations.outlines import (
     MAX_STORED_RUN,
     decode_mask,
     encode_mask,
     parse_coco_text,
     validate_run_lengths,
 )
+from posenet.annotations.people import person_masks, read_annotations, select_main_persons
 from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, read_people
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.reading import CocoDataset, read_annotations, read_split
+from posenet.annotations.people import CocoDataset, read_annotations, read_split
 from posenet.annotations.rules import lint_annotations
 from posenet.errors import DataError
 from posenet.skeleton import COCO

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.reading import read_annotations, read_split
+from posenet.annotations.people import read_annotations, read_split
 from posenet.annotations.rules import RULES, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.main import run_tool
