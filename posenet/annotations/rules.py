@@ -42,8 +42,8 @@ FEW = 0.01
 OUTSIDE = 0.05
 """Share of the annotations that may have keypoints outside their image. COCO has none in 497. In images that are made
 smaller by 5 % without their annotations, one person in seven has."""
-FEW_OUTSIDE = 2
-"""Number of annotations that may have keypoints outside their image, in files of any size."""
+FEW_PLACES = 2
+"""Number of places that are single faults, in files of any size."""
 ELSEWHERE = 0.2
 """Share of the people who may have most keypoints outside their box, or a box and an outline at different places. One
 in a hundred of COCO's has; if boxes have another format or only one of the two was scaled, most have."""
@@ -130,9 +130,8 @@ class Rule:
     drop_limit: float = 1.0
     """Largest share of the section that is left out. More are not single faults, and then the others are wrong too."""
     tolerance: float = 0.0
-    """Largest number of places, relative to the number of annotations, with which a file is still read."""
-    tolerated: int = 0
-    """Number of places with which a file of any size is still read."""
+    """Largest number of places, relative to the number of annotations, with which a file is still read; if it is above
+    0, also a file of any size with ``FEW_PLACES``."""
     is_read: bool = True
     """Whether reading looks for an error: not if it does not affect reading, or is found without the rule."""
     unless: Collection[str] = ()
@@ -147,7 +146,7 @@ class Rule:
         if not found:
             return None, []
         rows = list(found) if isinstance(found, dict) and self.drop is not None else []
-        if len(rows) > max(FEW_OUTSIDE, self.drop_limit * len(entries)):
+        if len(rows) > max(FEW_PLACES, self.drop_limit * len(entries)):
             rows = []
         texts = found.values() if isinstance(found, dict) else () if found is True else found
         places = [str(text) for text in texts if text is not None]
@@ -219,7 +218,8 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
         is_wanted = rule.is_read if codes is None else rule.code in codes
         if rule.severity != "error" or not is_wanted or not (finding := rule.check(file)[0]):
             continue
-        if max(len(finding.places), 1) > max(rule.tolerated, rule.tolerance * len(file.annotations)):
+        tolerated = max(FEW_PLACES, rule.tolerance * len(file.annotations)) if rule.tolerance else 0
+        if max(len(finding.places), 1) > tolerated:
             raise DataError(
                 f"{file.path}: {finding.summary}; {rule.remedy} (posenet annotations lint lists all problems)"
             )
@@ -511,7 +511,7 @@ def _overlap(box: Sequence[float], polygons: Sequence[Sequence[float]]) -> float
 
 def _if_many(found: Mask, people: Mask) -> Mask:
     """The mask of a problem if it concerns many of the people, else all False."""
-    return found & bool(found.sum() > max(FEW_OUTSIDE, ELSEWHERE * people.sum()))
+    return found & bool(found.sum() > max(FEW_PLACES, ELSEWHERE * people.sum()))
 
 
 # fmt: off
@@ -624,7 +624,7 @@ RULES: tuple[Rule, ...] = (
          "if images were resized, scale keypoints, boxes and outlines too, or restore the images; if images may be "
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
          "outside, write 0, 0, 0 for them",
-         _outside, drop=repair.drop_keypoints, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
+         _outside, drop=repair.drop_keypoints, drop_limit=OUTSIDE, tolerance=OUTSIDE),
     Rule("warning", "unreached", "no keypoint or box reaches the right or the lower fifth of an image",
          "look at some with posenet build-hdf5 --preview; if images were enlarged after they were annotated, scale "
          "keypoints, boxes and outlines too", _unreached, unless=("normalised", "percent")),
@@ -661,7 +661,7 @@ RULES: tuple[Rule, ...] = (
          _box_of_corners),
     Rule("error", "box-outside", "boxes that reach far beyond their image",
          "write bbox as x, y, width, height, in pixels of the image",
-         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE,
+         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE,
          unless=("box-corners",)),
     Rule("error", "box-elsewhere", "annotations with most labelled keypoints outside their own box",
          "write keypoints and bbox in pixels of the same image, keypoints as x, y, visibility, and bbox as x, y of the "

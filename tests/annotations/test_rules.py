@@ -176,7 +176,6 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (in_another_category, "no-category"),
         (swap_pair(slice(3, 4)), "swapped-here"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
-        (lambda d: d["categories"].append({"id": 3, "name": "hat", "keypoints": ["top", "brim"]}), "mixed-categories"),
         (lambda d: d["categories"][0].update(keypoints=[f"k{i}" for i in range(10)]), "no-sides"),
     ],
 )
@@ -308,7 +307,6 @@ def test_names_are_shown_harmless(
     "pairs, code",
     [
         ([[NAMES[0], NAMES[3]], [NAMES[2], NAMES[1]]], {"flip-pair": "error"}),
-        ([[NAMES[1], NAMES[0]], [NAMES[2], NAMES[3]]], {"flip-order": "warning"}),
         ([[NAMES[0], NAMES[1]]], {"flip-missing": "warning"}),
     ],
 )

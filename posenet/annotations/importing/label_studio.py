@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import math
 import re
 from collections import Counter
@@ -38,6 +39,8 @@ NO_RECTANGLE = "person"
 """Category of people without a rectangle."""
 MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
+FEW_LOST = 0.03
+"""Largest share of the tasks that may have no image in the folder without a warning."""
 RARE = 0.01
 """Keypoints that are labelled on a smaller share of the objects are named: their name may be a mistake."""
 SHAPE_MARGIN = 0.02
@@ -56,6 +59,7 @@ _DAMAGED = "tasks that cannot be read, left out"
 _UNANNOTATED = "tasks without an annotation, left out"
 _SEVERAL_ANNOTATIONS = "tasks with several annotations, of which the first is used"
 _ROTATED = "tasks with an image that was rotated in Label Studio, left out: rotate the file instead"
+_log = logging.getLogger(__name__)
 
 _Region = Mapping[str, Any]
 
@@ -95,6 +99,9 @@ def import_label_studio(
     if not people_of:
         reasons = "; ".join(note_lines(notes)) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check the folder of the images")
+    num_lost = sum(len(notes.get(note, ())) for note in (_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE))
+    if num_lost > FEW_LOST * len(tasks):
+        _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
     repeated = dict.fromkeys(notes.get(_REPEATED, []))  # each task once
     if len(repeated) > max(1, FEW * len(tasks)):
         raise DataError(
