@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,15 +52,7 @@ class People:
 
     def select(self, rows: slice) -> People:
         """The people in some rows."""
-        return People(
-            self.ids[rows],
-            self.keypoints[rows],
-            self.num_labelled[rows],
-            self.boxes[rows],
-            self.areas[rows],
-            self.is_crowd[rows],
-            self.outlines[rows],
-        )
+        return People(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -485,28 +485,20 @@ def _distances_from_box(file: AnnotationFile) -> np.ndarray:
 
 def _outline_elsewhere(file: AnnotationFile) -> Mask:
     """The box around the polygons and that of the annotation hardly overlap; all False unless of many people."""
-    found = np.zeros(len(file.annotations), bool)
     is_person = file.has_box & file.is_used & ~file.is_crowd
-    boxes = file.boxes.values.tolist()
-    for row in np.flatnonzero(is_person).tolist():
-        outline = file.outlines.values[row]
-        if isinstance(outline, list):
-            found[row] = _overlap(boxes[row], outline) < MIN_OVERLAP
-    return _if_many(found, is_person)
-
-
-def _overlap(box: Sequence[float], polygons: Sequence[Sequence[float]]) -> float:
-    """Intersection of a box and the box of polygons, relative to their union."""
+    outlines = {row: file.outlines.values[row] for row in np.flatnonzero(is_person).tolist()}
+    polygons = {row: outline for row, outline in outlines.items() if isinstance(outline, list)}
+    rows = list(polygons)
     # Plain numbers: arrays of so few take several times as long.
-    common, own, other = 1.0, 1.0, 1.0
-    for axis in (0, 1):
-        low = min(min(polygon[axis::2]) for polygon in polygons)
-        high = max(max(polygon[axis::2]) for polygon in polygons)
-        start, length = box[axis], box[axis + 2]
-        common *= max(min(high, start + length) - max(low, start), 0)
-        own *= length
-        other *= high - low
-    return common / (own + other - common)
+    low = [[min(min(polygon[axis::2]) for polygon in polygons[row]) for axis in (0, 1)] for row in rows]
+    high = [[max(max(polygon[axis::2]) for polygon in polygons[row]) for axis in (0, 1)] for row in rows]
+    corners = np.array([low, high], np.float64).reshape(2, -1, 2)
+    starts, ends = file.boxes.values[rows, :2], _ends_of_boxes(file)[rows]
+    common = (np.minimum(corners[1], ends) - np.maximum(corners[0], starts)).clip(min=0).prod(axis=1)
+    union = file.boxes.values[rows, 2:].prod(axis=1) + (corners[1] - corners[0]).prod(axis=1) - common
+    found = np.zeros(len(file.annotations), bool)
+    found[rows] = common / union < MIN_OVERLAP
+    return _if_many(found, is_person)
 
 
 def _if_many(found: Mask, people: Mask) -> Mask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,7 @@ SHOWN_NAMES = 5
 
 _FAILED = "images left out, because they or their annotations cannot be used"
 
-Notes = dict[str, list[str]]
+Notes = defaultdict[str, list[str]]
 """What an import leaves out, or does in its own way, with the names of the images or tasks."""
 
 
@@ -54,6 +55,7 @@ def note_lines(notes: Notes) -> tuple[str, ...]:
         f"{note}: {len(names)} ({to_single_line(', '.join(names[:SHOWN_NAMES]))}"
         f"{', ...' if len(names) > SHOWN_NAMES else ''})"
         for note, names in notes.items()
+        if names
     )
 
 
@@ -108,14 +110,14 @@ def to_coco(
     for result in progress_bar(results, "images", len(images)):
         if isinstance(result, DataError):
             failures.append(result)
-            notes.setdefault(_FAILED, []).append(str(result))
+            notes[_FAILED].append(str(result))
             continue
         entry, own_people, note = result
         entries.append({"id": len(entries) + 1} | entry)
         people += own_people
         image_of_person += [entries[-1]] * len(own_people)
         if note:
-            notes.setdefault(note, []).append(entry["file_name"])
+            notes[note].append(entry["file_name"])
     if failures and not are_few(len(failures), len(images)):
         others = f" (and {len(failures) - 1} of {len(images)} images more)" if len(failures) > 1 else ""
         raise DataError(f"{failures[0]}{others}") from failures[0]

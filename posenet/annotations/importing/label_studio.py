@@ -94,15 +94,16 @@ def import_label_studio(
     refuse_labelme(tasks, path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
-    notes: Notes = {}
+    notes = Notes(list)
     people_of = _people_of_images(tasks, path, Path(images), notes)
     if not people_of:
         reasons = "; ".join(note_lines(notes)) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check the folder of the images")
-    num_lost = sum(len(notes.get(note, ())) for note in (_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE))
+    lost = (_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
+    num_lost = sum(len(names) for note, names in notes.items() if note in lost)
     if num_lost > FEW_LOST * len(tasks):
         _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
-    repeated = dict.fromkeys(notes.get(_REPEATED, []))  # each task once
+    repeated = dict.fromkeys(notes[_REPEATED])  # each task once
     if len(repeated) > max(1, FEW * len(tasks)):
         raise DataError(
             f"{path} has objects with the same keypoint twice in {len(repeated)} of {pluralize(len(tasks), 'task')} "
@@ -138,10 +139,6 @@ def _people_of_images(
     tasks: Sequence[Mapping[str, Any]], path: str | Path, folder: Path, notes: Notes
 ) -> dict[Path, list[_Person]]:
     """The people of every image of the folder that one task means; all other tasks are noted."""
-
-    def note(text: str, name: str) -> None:
-        notes.setdefault(text, []).append(name)
-
     files: dict[str, list[Path]] = {}
     for file in find_images([folder], recursive=True):
         files.setdefault(_uploaded_name(file.name), []).append(file)
@@ -155,16 +152,16 @@ def _people_of_images(
             if regions is None or people is None:
                 continue
             if len(found) != 1:
-                note(_SEVERAL_IMAGES if found else _NO_IMAGE, name)
+                notes[_SEVERAL_IMAGES if found else _NO_IMAGE].append(name)
                 continue
             [(file, address)] = found.items()
             if _has_annotated_shape(file, regions):
                 claims.setdefault(file, []).append((address, name, people))
             else:
-                note(_OTHER_SHAPE, name)
+                notes[_OTHER_SHAPE].append(name)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = to_single_line(f"{type(error).__name__}: {error}")
-            note(_DAMAGED, f"{name}: {reason}")
+            notes[_DAMAGED].append(f"{name}: {reason}")
             if not are_few(len(notes[_DAMAGED]), len(tasks)):
                 raise DataError(f"{path}: {name} cannot be read ({reason}); export the project again") from error
     people_of: dict[Path, list[_Person]] = {}
@@ -173,7 +170,7 @@ def _people_of_images(
         if is_one_image:
             people_of[file] = claims_of_file.pop(0)[2]
         for _, name, _ in claims_of_file:
-            note(_SAME_IMAGE if is_one_image else _OTHER_IMAGE, name)
+            notes[_SAME_IMAGE if is_one_image else _OTHER_IMAGE].append(name)
     return people_of
 
 
@@ -239,13 +236,13 @@ def _regions(task: Mapping[str, Any], notes: Notes, name: str) -> list[_Region] 
     """The regions of the annotation of a task; None if it cannot be used."""
     annotations = [entry for entry in task.get("annotations") or [] if not entry.get("was_cancelled")]
     if not annotations:
-        notes.setdefault(_UNANNOTATED, []).append(name)
+        notes[_UNANNOTATED].append(name)
         return None
     if len(annotations) > 1:
-        notes.setdefault(_SEVERAL_ANNOTATIONS, []).append(name)
+        notes[_SEVERAL_ANNOTATIONS].append(name)
     regions: list[_Region] = annotations[0]["result"]
     if any(region.get("image_rotation") for region in regions):
-        notes.setdefault(_ROTATED, []).append(name)
+        notes[_ROTATED].append(name)
         return None
     return regions
 
@@ -269,9 +266,9 @@ def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[_P
             owners = owners or [person for person in people.values() if person.contains(point, margin)]
         label = str(value["keypointlabels"][0])
         if len(owners) != 1:
-            notes.setdefault(_NO_PERSON, []).append(name)
+            notes[_NO_PERSON].append(name)
         elif label in owners[0].points:
-            notes.setdefault(_REPEATED, []).append(name)
+            notes[_REPEATED].append(name)
         else:
             owners[0].points[label] = point
     return list(people.values())

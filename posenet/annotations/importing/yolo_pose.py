@@ -62,7 +62,7 @@ def import_yolo_pose(
             f"{data_file}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all "
             f"{len(layout.keypoints)} keypoints, counted from 0; correct it, or leave it out"
         )
-    notes: Notes = {}
+    notes = Notes(list)
     twins = [(name, layout.keypoints[index]) for name, index in zip(layout.keypoints, flip_idx or [])]
     if pairs := contradictions(twins, layout.keypoints):
         notes["flip_idx pairs other keypoints than the names do; check left_right in the skeleton"] = pairs
@@ -76,7 +76,7 @@ def import_yolo_pose(
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
     imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
     images = imported.document["images"]
-    if len(notes.get(_WITHOUT_FILE, [])) == len(images):
+    if len(notes[_WITHOUT_FILE]) == len(images):
         example = label_path(imported.folder / images[0]["file_name"])
         raise DataError(f"no image of {data_file} has labels, for example {example}; restore the files")
     people = imported.document["annotations"]
