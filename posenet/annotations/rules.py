@@ -133,7 +133,7 @@ class Rule:
     """Largest number of places, relative to the number of annotations, with which a file is still read; if it is above
     0, also a file of any size with ``FEW_PLACES``."""
     is_read: bool = True
-    """Whether reading looks for an error: not if it does not affect reading, or is found without the rule."""
+    """Whether reading looks for an error: not if it does not affect reading."""
     unless: Collection[str] = ()
     """Codes of problems that explain this one, which is not looked for then."""
 
@@ -212,7 +212,7 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
     """Raise ``DataError`` for the first error of a file, with its first places and the remedy.
 
     Errors that concern only some annotations, such as a keypoint outside its image, are logged unless there are many.
-    The ``codes`` are those of the rules that matter; None for all that do not need the image files.
+    The ``codes`` are those of the rules that matter; None for all that affect reading.
     """
     for rule in RULES:
         is_wanted = rule.is_read if codes is None else rule.code in codes
@@ -533,23 +533,23 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "missing-file", "images without a file in the image folder",
          "check the folder of the images, and that / and not \\ separates folders; restore the files, or delete the "
          "images and annotations",
-         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images, is_read=False),
+         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",
-         lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images, is_read=False),
+         lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images),
     Rule("error", "image-size", "images without a width and a height in whole pixels",
          "write the size of the image in which the keypoints were placed",
          lambda file: ~file.has_size, "images", repair.complete_sizes, repair.drop_images),
     Rule("error", "wrong-size", "images of other proportions than annotated",
          "restore the images that were annotated, or correct width and height if the keypoints fit these images",
-         lambda file: _files_with(file, "proportions"), "images", drop=repair.drop_images, is_read=False),
+         lambda file: _files_with(file, "proportions"), "images", drop=repair.drop_images),
     Rule("warning", "resized", "images of another size than annotated, but of its proportions",
          "nothing if the images were resized: all tools scale the annotations; else correct width and height",
          lambda file: _files_with(file, "size"), "images"),
     Rule("error", "exif-swapped", "images with an EXIF orientation whose keypoints are outside the stored pixels, but "
          "inside the displayed image",
          "swap width and height of these images, so that they are those of the displayed image; keep the keypoints",
-         _exif_swapped, "images", repair.swap_sizes, repair.drop_images, is_read=False),
+         _exif_swapped, "images", repair.swap_sizes, repair.drop_images),
     Rule("warning", "exif-by-size", "images with an EXIF orientation, annotated in the frame that their width and "
          "height show",
          "nothing: all tools follow the size; keep width and height as they are, and the files too",

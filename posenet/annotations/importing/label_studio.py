@@ -142,7 +142,8 @@ def _people_of_images(
     files: dict[str, list[Path]] = {}
     for file in find_images([folder], recursive=True):
         files.setdefault(_uploaded_name(file.name), []).append(file)
-    claims: dict[Path, list[tuple[str, str, list[_Person]]]] = {}  # of every image: address, task and people
+    # Of every image: the address in a task, its name and people; None for those of a task that may mean another image.
+    claims: dict[Path, list[tuple[str, str, list[_Person] | None]]] = {}
     for number, task in enumerate(tasks, start=1):
         name = f"task {task.get('id', number)}"
         try:
@@ -151,14 +152,16 @@ def _people_of_images(
             found = _find_files(task["data"], files)
             if regions is None or people is None:
                 continue
-            if len(found) != 1:
+            is_clear = len(found) == 1
+            if not is_clear:
                 notes[_SEVERAL_IMAGES if found else _NO_IMAGE].append(name)
+            if not is_clear and len(set(found.values())) < 2:
                 continue
-            [(file, address)] = found.items()
-            if _has_annotated_shape(file, regions):
-                claims.setdefault(file, []).append((address, name, people))
-            else:
-                notes[_OTHER_SHAPE].append(name)
+            for file, address in found.items():
+                if _has_annotated_shape(file, regions):
+                    claims.setdefault(file, []).append((address, name, people if is_clear else None))
+                elif is_clear:
+                    notes[_OTHER_SHAPE].append(name)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             reason = to_single_line(f"{type(error).__name__}: {error}")
             notes[_DAMAGED].append(f"{name}: {reason}")
@@ -167,9 +170,10 @@ def _people_of_images(
     people_of: dict[Path, list[_Person]] = {}
     for file, claims_of_file in claims.items():
         is_one_image = len({address for address, _, _ in claims_of_file}) == 1
-        if is_one_image:
-            people_of[file] = claims_of_file.pop(0)[2]
-        for _, name, _ in claims_of_file:
+        clear = [(name, people) for _, name, people in claims_of_file if people is not None]
+        if is_one_image and clear:
+            people_of[file] = clear.pop(0)[1]
+        for name, _ in clear:
             notes[_SAME_IMAGE if is_one_image else _OTHER_IMAGE].append(name)
     return people_of
 
