@@ -50,6 +50,7 @@ _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into th
 _REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
 _OTHER_NAMES = "keypoints with other names than those that are given, left out"
 _RARE_NAMES = "names of keypoints on fewer than 1 in 100 objects: if one is a mistake, rename its label in Label Studio"
+_SAME_NAMES = "names of keypoints that differ only in case, each of which is a keypoint: rename one in Label Studio"
 _OTHER_SHAPE = "tasks with another shape than the image of this name in the folder, left out: it is another image"
 _NO_IMAGE = "tasks whose image is not in the folder, left out"
 _SEVERAL_IMAGES = "tasks whose image may be one of several files in the folder, left out: rename these files"
@@ -123,6 +124,11 @@ def import_label_studio(
     num_objects = sum(bool(person.points) for person in everybody)
     if rare := [name for name in names if 0 < counts[name] < RARE * num_objects]:
         notes[_RARE_NAMES] = [f"{name} on {counts[name]} of {num_objects}" for name in rare]
+    spellings: dict[str, list[str]] = {}
+    for name in names:
+        spellings.setdefault(name.casefold(), []).append(f"{name} on {counts[name]}")
+    if same := [" and ".join(group) for group in spellings.values() if len(group) > 1]:
+        notes[_SAME_NAMES] = same
     categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
 
     def convert(image: Path) -> tuple[list[ImportedPerson], str]:
