@@ -158,4 +158,4 @@ def are_around(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
 def estimate_areas(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
     """(P,) areas in square pixels of people without outlines, from their boxes and those ``around`` their keypoints."""
     shares = np.where(are_around(boxes, around), SHARE_OF_KEYPOINT_BOX, SHARE_OF_BOX)
-    return shares * boxes[:, 2] * boxes[:, 3]
+    return np.asarray(shares * boxes[:, 2] * boxes[:, 3])

@@ -289,7 +289,7 @@ def _box_of_outline(file: AnnotationFile, row: int) -> np.ndarray:
     outline = _outline_to_draw(file, row)
     if isinstance(outline, list):
         points = np.concatenate([np.reshape(polygon, (1, -1, 2)) for polygon in outline], axis=1, dtype=np.float64)
-        return boxes_around(points, np.ones(points.shape[:2], bool))[0]
+        return np.asarray(boxes_around(points, np.ones(points.shape[:2], bool))[0])
     if outline is None or not outline[1::2].any():
         return np.zeros(4)
     mask = np.ascontiguousarray(decode_columns(outline, *file.sizes_of_annotations[row].tolist()).T)

@@ -227,7 +227,7 @@ def _has_annotated_shape(file: Path, regions: Sequence[_Region]) -> bool:
 
     It notes the sides of some turned photographs as stored, though the coordinates are those of the displayed image.
     """
-    noted = ((region.get("original_width"), region.get("original_height")) for region in regions)
+    noted = ([region.get("original_width", 0), region.get("original_height", 0)] for region in regions)
     sides = next((pair for pair in noted if all(map(_is_side, pair))), None)
     if sides is None:
         return True
