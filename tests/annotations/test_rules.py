@@ -59,10 +59,6 @@ def setting(section: str, index: int = 3, **values: Any) -> Callable[[Document],
     return lambda content: content[section][index].update(values)
 
 
-def without(section: str, key: str) -> Callable[[Document], None]:
-    return lambda content: content[section][3].pop(key)
-
-
 def moved(keypoint: int, *values: float) -> Callable[[Document], None]:
     """Writes x, y, visibility of a keypoint of the first chair in which it is labelled."""
 
@@ -446,6 +442,9 @@ def test_boxes_of_corners_that_end_near_the_image_are_an_error_and_boxes_that_ar
     write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h])(content)
     found = lint_annotations(write_annotations(tmp_path / "large.json", content))
     assert not [finding for finding in found if finding.code.startswith("box")]
+    near_the_corner = document([1], [person(number, 1, (2, 2, 50, 60)) for number in range(1, 6)])
+    found = lint_annotations(write_annotations(tmp_path / "near.json", near_the_corner))
+    assert {finding.code for finding in found} == {"same-keypoints"}
 
     write_boxes(lambda x, y, w, h: [x, y, x + w, y + h])(real)
     sizes = {image["id"]: (image["width"], image["height"]) for image in real["images"]}
