@@ -151,8 +151,7 @@ def boxes_around(points: np.ndarray, is_labelled: np.ndarray) -> np.ndarray:
 
 def are_around(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
     """(P,) bool: the (P, 4) boxes are those ``around`` the keypoints, which ``boxes_around`` returns."""
-    is_close: np.ndarray = (abs(boxes - around) <= BOX_TOLERANCE).all(axis=1)
-    return is_close & (around[:, 2:] > 0).all(axis=1)
+    return np.asarray((abs(boxes - around) <= BOX_TOLERANCE).all(axis=1))
 
 
 def estimate_areas(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
