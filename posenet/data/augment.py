@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
-from posenet.annotations.run_lengths import decode_columns
+from posenet.annotations.outlines import decode_columns
 from posenet.images import REDUCTIONS
 from posenet.settings import MAP_STRIDE, AugmentConfig
 from posenet.skeleton import Skeleton

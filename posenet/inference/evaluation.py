@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from posenet.annotations.coco import CocoImage, list_image_files
-from posenet.annotations.reading import Split, read_split
+from posenet.annotations.people import Split, read_split
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically

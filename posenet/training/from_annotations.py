@@ -32,7 +32,7 @@ from posenet.annotations.coco import (
     write_output,
 )
 from posenet.annotations.importing.label_studio import import_label_studio
-from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose, names_split
+from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
 from posenet.annotations.people import MIN_AREA
 from posenet.annotations.rules import UNUSABLE_FILES, can_drop, find_problems, repairable
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
@@ -208,7 +208,7 @@ def prepare(
             _write_draft(draft, train, skeleton)
         digest = _checksum(given, skeleton, exif_frame)
         if val_part is None:
-            if train_file.suffix.lower() in YAML_SUFFIXES and names_split(train_file, "val"):
+            if train_file.suffix.lower() in YAML_SUFFIXES and places_of_split(train_file, "val"):
                 _log.warning("%s: val is ignored, because it names the images of train", train_file)
             train, val_part = _split(train, files)
         if is_new:
@@ -248,8 +248,9 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
             "experiment is given as config=NAME, a store as data.train=FILE.h5"
         )
         raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
-    if val is None and train.suffix.lower() in YAML_SUFFIXES and has_own_split(train, "val"):
-        val = train
+    if val is None and train.suffix.lower() in YAML_SUFFIXES:
+        places = places_of_split(train, "val")
+        val = train if places and places != places_of_split(train, "train") else None
     return train, val
 
 

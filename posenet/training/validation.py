@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from posenet.annotations.reading import read_split
+from posenet.annotations.people import read_split
 from posenet.data.dataset import Batch
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import Amp

@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.annotations.people import person_masks, select_main_persons
-from posenet.annotations.reading import read_annotations
+from posenet.annotations.people import person_masks, read_annotations, select_main_persons
 from posenet.annotations.rules import fix_annotations
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.annotations.run_lengths import encode_mask
+from posenet.annotations.outlines import encode_mask
 from posenet.data.build import build_store
 from posenet.data.data_sets import open_data_sets
 from posenet.data.inspection import Table, compute_statistics, find_shared_images, find_stored_files, verify_store

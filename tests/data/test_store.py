@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 import pytest
 
-from posenet.annotations.run_lengths import encode_mask
+from posenet.annotations.outlines import encode_mask
 from posenet.data.store import TABLES, Record, Store, compute_fingerprint
 from posenet.data.store_writer import open_store_writer
 from posenet.errors import DataError

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.annotations.run_lengths import encode_mask
+from posenet.annotations.outlines import encode_mask
 from posenet.data.augment import (
     BORDER_COLOUR,
     NUM_RANDOM_NUMBERS,

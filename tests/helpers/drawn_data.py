@@ -11,9 +11,8 @@ import cv2
 import h5py
 import numpy as np
 
-from posenet.annotations.people import People
-from posenet.annotations.reading import read_annotations
-from posenet.annotations.run_lengths import decode_mask, encode_mask
+from posenet.annotations.outlines import decode_mask, encode_mask
+from posenet.annotations.people import People, read_annotations
 from posenet.data.build import build_store
 from posenet.data.store import PERSON_TYPE, Record, Store
 from posenet.data.store_writer import open_store_writer

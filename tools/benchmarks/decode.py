@@ -14,8 +14,7 @@ from tqdm import tqdm
 from benchmarks.degraded_maps import degraded_maps
 from benchmarks.measuring import Table, measure
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import People
-from posenet.annotations.reading import read_annotations, read_split
+from posenet.annotations.people import People, read_annotations, read_split
 from posenet.cli.options import positive_int
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.decode import decode
