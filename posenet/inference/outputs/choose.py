@@ -15,7 +15,7 @@ from posenet.files import check_outputs, is_standard_output, resolve_link
 from posenet.images import IMAGE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Source
 from posenet.inference.outputs.drawings import drawing_suffix, output_paths, sheet_suffix
-from posenet.inference.outputs.journal import find_journals, require_journal, side_files, unrecorded_outputs
+from posenet.inference.outputs.journal import find_outputs_of_others, side_files
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
 DEFAULT_FOLDER = "predictions"
@@ -137,16 +137,14 @@ def check_paths(
 ) -> None:
     """Check all files that will be written (see ``check_outputs``); ``DataError`` if one of them cannot be."""
     journaled = outputs.journaled
-    has_journals = journaled is not None and (options.resume or world_size > 1 or is_lines_file(journaled))
     beside: dict[Path, re.Pattern[bytes]] = {}
-    if journaled is not None and has_journals:
-        beside = side_files(journaled, world_size)
     new = outputs.files
-    is_continued = False
-    if options.resume and journaled is not None and not options.overwrite:
-        require_journal(journaled)
-        is_continued = bool(find_journals(journaled))
-        new = unrecorded_outputs(journaled, outputs.files)
+    if journaled is not None:
+        if options.resume or world_size > 1 or is_lines_file(journaled):
+            beside = side_files(journaled, world_size)
+        if options.resume and not options.overwrite:
+            new = find_outputs_of_others(journaled, outputs.files, world_size)
+    is_continued = len(new) < len(outputs.files)
     sheets = [path for source, path in outputs.sheets.items() if source.kind == "image"]
     folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
     check_outputs(
