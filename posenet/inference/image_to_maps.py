@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 import cv2
 import numpy as np
 
-from posenet.inference.networks import MapFunction, TorchNetwork
+from posenet.inference.networks import PADDING, MapFunction, TorchNetwork
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE
 from posenet.skeleton import Skeleton
@@ -24,8 +24,6 @@ from posenet.skeleton import Skeleton
 if TYPE_CHECKING:
     import torch
 
-PADDING = 128
-"""Value of the padding in all three colour channels."""
 MAX_CUBIC_FACTOR = 1.75
 """An image that is more times as large as its network input is halved first. Cubic interpolation alone would give some
 of its pixels almost no weight."""

@@ -41,6 +41,8 @@ BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 """Packages that run ONNX files, and what they are called; the fastest on a CPU first. Each is an extra of posenet."""
 
+PADDING = 128
+"""Value of the padding of images in all three colour channels."""
 INPUT = "images"
 """Name of the input of an exported file: (N, H, W, 3) uint8 BGR, H and W multiples of ``INPUT_MULTIPLE``."""
 OUTPUT = "maps"
