@@ -21,7 +21,8 @@ from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import find_images
-from posenet.inference.networks import INPUT, OUTPUT, is_exported_file, require_packages
+from posenet.inference.exported_file import INPUT, OUTPUT, require_packages
+from posenet.inference.networks import is_exported_file
 from posenet.inference.predictor import Predictor
 
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 import cv2
 import numpy as np
 
-from posenet.inference.networks import PADDING, MapFunction, TorchNetwork
+from posenet.inference.networks import MapFunction, TorchNetwork
 from posenet.person import Person
-from posenet.settings import MAP_STRIDE
+from posenet.settings import MAP_STRIDE, PADDING
 from posenet.skeleton import Skeleton
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
-import json
 import logging
 import os
 import re
@@ -20,8 +19,9 @@ import numpy as np
 from posenet.checkpoints.named import HOME_VARIABLE, cache_folder, find_weights
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input
+from posenet.inference.exported_file import INPUT, OUTPUT, read_config
 from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
 
 if TYPE_CHECKING:
     import torch
@@ -40,17 +40,6 @@ BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
 """Software that runs a network; "auto" is the fastest that is installed and as accurate."""
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 """Packages that run ONNX files, and what they are called; the fastest on a CPU first. Each is an extra of posenet."""
-
-PADDING = 128
-"""Value of the padding of images in all three colour channels."""
-INPUT = "images"
-"""Name of the input of an exported file: (N, H, W, 3) uint8 BGR, H and W multiples of ``INPUT_MULTIPLE``."""
-OUTPUT = "maps"
-"""Name of the output: (N, C, H/4, W/4) float32."""
-PROPERTY = "posenet"
-"""Key of the property in which an exported file says what it is, in JSON."""
-CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
-"""Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
 
 _OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
 _OPENVINO_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
@@ -260,23 +249,6 @@ def _load_exported_file(
     return compute_maps, config
 
 
-def read_config(properties: Mapping[str, str], source: str) -> Config:
-    """The configuration of a file that this version of posenet has written, or ``CheckpointError``."""
-    try:
-        stored = json.loads(properties[PROPERTY])
-        constants = {name: stored[name] for name in CONSTANTS}
-        stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
-        config = config_from_dict({name: stored[name] for name in ("inference", "model", "data")}, source)
-    except (KeyError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
-        raise CheckpointError(
-            f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "
-            "settings, or have one that is not valid; export the network again"
-        ) from error
-    if constants != CONSTANTS:
-        raise CheckpointError(f"{source} is from another version of posenet; export the network again")
-    return config
-
-
 def _choose_runtime(path: str | Path, device: str, backend: BackendName | None) -> str:
     """The package that runs an exported file; ``ConfigError`` if none is requested and none is installed."""
     if backend not in (None, "auto"):
@@ -431,10 +403,3 @@ def _tensorrt_options(model: bytes, index: int, amp: str) -> dict[str, Any]:
 
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
-
-
-def require_packages(*packages: str) -> None:
-    """``ConfigError`` if a package that exporting needs is not installed."""
-    missing = [package for package in packages if not _is_installed(package)]
-    if missing:
-        raise ConfigError(f"exporting needs the package {' and '.join(missing)}; pip install 'simplepose[export]'")

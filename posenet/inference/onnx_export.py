@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -20,12 +19,11 @@ import posenet
 from posenet.devices.precision import Amp
 from posenet.errors import ConfigError, DataError
 from posenet.images import read_image
-from posenet.inference.networks import CONSTANTS, INPUT, OUTPUT, PADDING, PROPERTY, require_packages
+from posenet.inference.exported_file import INPUT, OUTPUT, describe_config, require_packages
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.progress_bar import progress_bar
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_to_dict
-from posenet.skeleton.skeleton_file import skeleton_to_table
+from posenet.settings import INPUT_MULTIPLE, Config
 
 if TYPE_CHECKING:
     import onnx
@@ -168,26 +166,6 @@ def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
     channels.dim_value = config.model.skeleton.num_channels  # replaces a name
     onnx.helper.set_model_props(model, describe_config(config, precision))
     onnx.checker.check_model(model)
-
-
-def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with convolutions in float32, fp16 or int8: what prediction needs of the configuration.
-
-    ``read_config`` does not need the entries from ``colours`` to ``channels``: they are for other programs.
-    """
-    tables = config_to_dict(config)
-    stored: dict[str, Any] = {
-        "precision": precision,
-        "colours": "BGR",
-        "padding": PADDING,
-        "padded_sides": ["right", "bottom"],
-        "first_cell": (MAP_STRIDE - 1) / 2,
-        "channels": config.model.skeleton.describe_channels(),
-        "inference": tables["inference"],
-        "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
-        "data": {"exif_frame": tables["data"]["exif_frame"]},
-    }
-    return {PROPERTY: json.dumps(CONSTANTS | stored)}
 
 
 def _copy_shared_weights(model: onnx.ModelProto) -> None:

@@ -28,6 +28,7 @@ from posenet.inference.outputs.choose import Outputs, PredictionOptions, check_p
 from posenet.inference.outputs.drawings import require_display, sheet_path, show_in_window, write_drawings
 from posenet.inference.outputs.journal import Journal, journal_paths
 from posenet.inference.outputs.people_files import (
+    ImageIds,
     Write,
     write_coco,
     write_csv,
@@ -375,7 +376,7 @@ def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:
     files = []
     if outputs.json:
         write_people = write_json_lines if is_lines_file(outputs.json) else write_json
-        files.append(write_people(Path(outputs.json), sources))
+        files.append(write_people(Path(outputs.json), ImageIds(sources)))
     if outputs.coco:
         files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
     if outputs.csv:
@@ -391,7 +392,7 @@ def _open_image_outputs(
     writers: list[Write] = []
     shows = []
     if outputs.people:
-        writers.append(stack.enter_context(write_json_folder(outputs.people, run.sources)))
+        writers.append(stack.enter_context(write_json_folder(outputs.people, ImageIds(run.sources))))
     if outputs.drawings:
         shows.append(stack.enter_context(write_drawings(outputs.drawings)))
     if options.show:

@@ -24,21 +24,9 @@ from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.networks import (
-    PROPERTY,
-    BackendName,
-    TorchNetwork,
-    device_of_process,
-    load_onnx,
-    read_config,
-)
-from posenet.inference.onnx_export import (
-    CALIBRATION_IMAGES,
-    build_onnx,
-    describe_config,
-    quantize_onnx,
-    read_calibration_images,
-)
+from posenet.inference.exported_file import PROPERTY, describe_config, read_config
+from posenet.inference.networks import BackendName, TorchNetwork, device_of_process, load_onnx
+from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, InferenceConfig, ModelConfig

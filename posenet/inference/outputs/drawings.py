@@ -24,6 +24,7 @@ from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, atomic_replacement, name_file_in_errors, resolve_link, shorten_name
 from posenet.images import WRITABLE_SUFFIXES, write_image
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.result import has_display
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
@@ -170,8 +171,3 @@ def _why_no_window() -> str:
     except subprocess.SubprocessError:
         return f"DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
     return ""
-
-
-def has_display() -> bool:
-    """Whether this system states a display, or always has one."""
-    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
