@@ -87,14 +87,15 @@ def read_frames(
         found = _expand(cast(FrameInput, inputs), channels, recursive)
     else:
         found = _expand_all(cast(Iterable[FrameInput], inputs), channels, recursive)
-    for kind, group in itertools.groupby(found, _way_to_read):
-        if kind == "none":
-            yield from cast(Iterator[Frame], group)
-        elif kind == "image":
+    for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
+        if is_image:
             yield from _read_images(cast(Iterator[Source], group), reduction_of)
-        else:
-            for source in cast(Iterator[Source], group):
-                yield from _read_video(source, selection, stop_requested)
+            continue
+        for item in group:
+            if isinstance(item, Frame):
+                yield item
+            else:
+                yield from _read_video(item, selection, stop_requested)
 
 
 def _is_single(inputs: object) -> bool:
@@ -125,12 +126,6 @@ def _expand_all(items: Iterable[FrameInput], channels: ChannelOrder, recursive: 
         except DataError as error:
             is_name = isinstance(item, (str, os.PathLike))
             yield Frame(Source("image", Path(cast(str, item))) if is_name else IN_MEMORY, error=error)
-
-
-def _way_to_read(found: Source | Frame) -> str:
-    if isinstance(found, Frame):
-        return "none"
-    return "image" if found.kind == "image" else "video"
 
 
 def _read_images(sources: Iterable[Source], reduction_of: Callable[[tuple[int, int]], int] | None) -> Iterator[Frame]:
@@ -184,27 +179,24 @@ def _warn_of_further_images(path: Path) -> None:
 
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """The frames of a video, a stream or a camera."""
-    with contextlib.ExitStack() as stack:
-        try:
-            frames = _open_video(source, selection, stop_requested, stack)
-        except DataError as error:
-            yield Frame(source, error=error)
+    try:
+        if source.kind == "camera":
+            yield from read_live(Camera(source), selection, stop_requested)
             return
-        yield from frames
+        require_pyav()
+        from posenet.inference.media.video import PyAVReader
 
-
-def _open_video(
-    source: Source, selection: FrameSelection, stop_requested: Callable[[], bool], stack: contextlib.ExitStack
-) -> Iterator[Frame]:
-    """Open a video, a stream or a camera, which ``stack`` closes; return its frames."""
-    if source.kind == "camera":
-        return read_live(Camera(source), selection, stop_requested)
-    require_pyav()
-    from posenet.inference.media.video import PyAVReader
-
-    reader = PyAVReader(source)
+        reader = PyAVReader(source)
+    except DataError as error:
+        yield Frame(source, error=error)
+        return
     if reader.is_live:
-        return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source))
-    frames = stack.enter_context(contextlib.closing(reader)).frames(selection)
-    ahead = read_ahead(frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES)
-    return stack.enter_context(contextlib.closing(ahead))
+        yield from read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source))
+        return
+    with contextlib.closing(reader):
+        frames = reader.frames(selection)
+        ahead = read_ahead(
+            frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES
+        )
+        with contextlib.closing(ahead):
+            yield from ahead
