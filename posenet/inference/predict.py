@@ -24,8 +24,15 @@ from posenet.images import write_image
 from posenet.inference.media.frames import read_frames, require_pyav
 from posenet.inference.media.reader import FrameSelection
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.choose import Outputs, PredictionOptions, check_paths, choose_outputs, is_lines_file
-from posenet.inference.outputs.drawings import require_display, sheet_path, show_in_window, write_drawings
+from posenet.inference.outputs.choose import (
+    Outputs,
+    PredictionOptions,
+    check_paths,
+    choose_outputs,
+    is_lines_file,
+    sheet_path,
+)
+from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
 from posenet.inference.outputs.journal import Journal, journal_paths
 from posenet.inference.outputs.people_files import (
     ImageIds,
