@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import numpy as np
 from PIL import Image
@@ -30,6 +30,9 @@ from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.reader import FrameSelection
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
 from posenet.threads import map_in_threads, read_ahead
+
+if TYPE_CHECKING:
+    from posenet.inference.media.video import PyAVReader
 
 READ_AHEAD = 32
 """Number of image files or frames of a video that are read before they are requested."""
@@ -180,18 +183,15 @@ def _warn_of_further_images(path: Path) -> None:
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """The frames of a video, a stream or a camera."""
     try:
-        if source.kind == "camera":
-            yield from read_live(Camera(source), selection, stop_requested)
-            return
-        require_pyav()
-        from posenet.inference.media.video import PyAVReader
-
-        reader = PyAVReader(source)
+        reader = Camera(source) if source.kind == "camera" else _open_video(source)
     except DataError as error:
         yield Frame(source, error=error)
         return
+    if isinstance(reader, Camera):
+        yield from read_live(reader, selection, stop_requested)
+        return
     if reader.is_live:
-        yield from read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source))
+        yield from read_live(reader, selection, stop_requested, reopen=lambda: _open_video(source))
         return
     with contextlib.closing(reader):
         frames = reader.frames(selection)
@@ -200,3 +200,10 @@ def _read_video(source: Source, selection: FrameSelection, stop_requested: Calla
         )
         with contextlib.closing(ahead):
             yield from ahead
+
+
+def _open_video(source: Source) -> PyAVReader:
+    require_pyav()
+    from posenet.inference.media.video import PyAVReader
+
+    return PyAVReader(source)
