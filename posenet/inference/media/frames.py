@@ -183,7 +183,7 @@ def _warn_of_further_images(path: Path) -> None:
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """The frames of a video, a stream or a camera."""
     try:
-        reader = Camera(source) if source.kind == "camera" else _open_video(source)
+        reader: Camera | PyAVReader = Camera(source) if source.kind == "camera" else _open_video(source)
     except DataError as error:
         yield Frame(source, error=error)
         return
