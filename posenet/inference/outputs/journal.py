@@ -20,7 +20,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from posenet.errors import DataError
-from posenet.files import OWN_LOCK, name_file_in_errors, remove_leftovers, write_atomically
+from posenet.files import OWN_LOCK, begins_like, name_file_in_errors, remove_leftovers, write_atomically
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -55,7 +55,8 @@ def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) 
     """Those of ``outputs`` that a run which resumes ``file`` must not replace: no journal names them as its own.
 
     Raises:
-        DataError: the file of people exists without a journal, or was begun by another number of processes.
+        DataError: the file of people exists without a journal, or was begun by another number of processes, or a
+            journal is damaged.
     """
     pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
     siblings = file.parent.iterdir() if file.parent.is_dir() else ()
@@ -72,8 +73,9 @@ def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) 
         )
     recorded: set[str] = set()
     for path in journals:
-        with contextlib.suppress(*_DAMAGE):
-            recorded.update(_read_header(path)["outputs"])
+        if begins_like(path, OWN_JOURNAL):
+            # Journals of version 0.5, which are refused later, do not name them.
+            recorded.update(_read_header(path).get("outputs", _relative(outputs, path)))
     return [output for output, name in zip(outputs, _relative(outputs, file)) if name not in recorded]
 
 
@@ -226,17 +228,18 @@ def _checksum(text: bytes) -> bytes:
 
 
 def _read_header(path: Path) -> dict[str, Any]:
-    """The first line of a journal; one of ``_DAMAGE`` if it is damaged."""
+    """The first line of a journal; ``DataError`` if it is damaged."""
     with open(path, "rb") as file:
-        return dict(json.loads(file.readline()))
+        try:
+            header = dict(json.loads(file.readline()))
+            return header | {"run": dict(header["run"])}
+        except _DAMAGE:
+            raise DataError(f"{path} is damaged; delete it to start again") from None
 
 
 def _require_same_run(path: Path, run: Mapping[str, Any]) -> None:
     """Raise ``DataError`` if a journal is of another run, or damaged."""
-    try:
-        earlier = dict(_read_header(path)["run"])
-    except _DAMAGE:
-        raise DataError(f"{path} is damaged; delete it to start again") from None
+    earlier = _read_header(path)["run"]
     if changed := [name for name in run if earlier.get(name) != run[name]]:
         raise DataError(
             f"{path.with_suffix('')} was written with other {', '.join(changed)}; continue it with the same ones, or "
