@@ -620,5 +620,5 @@ def test_a_complete_prediction_is_reported_again(
     lines = capsys.readouterr().out.splitlines()
     assert predict(photos, "--json", "a.json", "--resume") == 0
     outputs = capsys.readouterr()
-    assert "already done: 3 inputs" in outputs.err
+    assert "already done: 4 inputs" in outputs.err
     assert outputs.out.splitlines() == [lines[0], lines[-1]], "all but the speed"
