@@ -18,7 +18,7 @@ import stat
 import sys
 import tomllib
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO
@@ -231,11 +231,14 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of ``path`` that killed processes have left; call it where no other one writes it."""
+def remove_leftovers(path: Path, is_in_use: Callable[[Path], bool] = lambda _: False) -> None:
+    """Remove the temporary files of ``path`` that killed processes have left, but not those that are in use.
+
+    Without ``is_in_use``, call it where no other process writes ``path``.
+    """
     pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+(-\d+)?\.tmp")
     for other in path.parent.iterdir():
-        if pattern.fullmatch(other.name):
+        if pattern.fullmatch(other.name) and not is_in_use(other):
             other.unlink(missing_ok=True)
 
 

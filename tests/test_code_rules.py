@@ -13,7 +13,7 @@ from tests.helpers.source_files import FILES, INITS, MODULES, ROOT, calls, impor
 OWN_READS = {
     "checkpoints.file: open(path, 'rb')",  # after a check
     "cli.predict: open(weights, 'rb')",  # after a check
-    "data.build: open(path, 'r+b')",  # after a check
+    "data.store_writer: open(unfinished, 'r+b')",  # of this program
     "devices.launch: status_file.read_text(encoding='utf-8')",
     "diagnosis.report.page: (folder / name).read_text(encoding='utf-8')",
     "files: open(path, 'rb')",

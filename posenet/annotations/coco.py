@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 import os
 import re
 from collections import Counter
@@ -23,8 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
-from posenet.annotations.people import Outline
-from posenet.annotations.run_lengths import parse_coco_text, validate_run_lengths
+from posenet.annotations.outlines import MAX_SIDE, Outline, parse_outline
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input, require_regular_file, write_atomically
@@ -62,10 +60,6 @@ COCO_CATEGORY: dict[str, Any] = {
     ],
 }  # fmt: skip
 """The entry of ``categories`` in COCO's own keypoint files."""
-MAX_SIDE = 65535
-"""Largest height and width of an image, and largest coordinate of an outline. A JPEG cannot be larger."""
-MAX_OUTLINE = 2e6
-"""Largest perimeter of a polygon in pixels, as the sum of the distances along both axes."""
 MAX_NUMBER = 1e12
 """Limit of coordinates and areas, so that sums of them are finite."""
 _DRIVE = re.compile("[A-Za-z]:")
@@ -110,8 +104,7 @@ class OutlineColumn(NamedTuple):
     """The outlines of the annotations."""
 
     values: list[Outline]  # None where it cannot be used
-    is_infinite: Mask  # an outline contains a number that is not finite
-    is_damaged: Mask  # the outline, or a part of it, cannot be used for another reason
+    is_damaged: Mask  # the outline, or a part of it, cannot be used
 
 
 class Category(NamedTuple):
@@ -160,7 +153,8 @@ class AnnotationFile:
         sizes_of_annotations: (A, 2) int64 height, width of the images; zeros without a usable one.
         is_crowd: (A,) bool: ``iscrowd`` marks a region of several people.
         has_keypoints: (A,) bool: the annotation is used and has ``keypoints``, of any kind but not empty.
-        keypoints: (A, K, 3) x, y, visibility. Rows of categories with fewer than K keypoints end in zeros.
+        keypoints, points: (A, K, 3) x, y, visibility; and (A, K, 2) x, y. Categories with fewer than K keypoints
+            have zeros at the end.
         is_labelled, num_labelled: (A, K) bool: the visibility is above 0; and (A,) int64, how many are.
         is_labelled_person: (A,) bool: used, not a crowd, with labelled keypoints.
         boxes, has_box: (A, 4) x, y, width, height; and (A,) bool: it can be used, with width and height above 0.
@@ -231,6 +225,7 @@ class AnnotationFile:
         has_list = np.array([entry.get("keypoints") not in (None, []) for entry in entries], bool)
         self.has_keypoints: Mask = self.is_used & has_list
         self.keypoints = self._parse_keypoints()
+        self.points: np.ndarray = self.keypoints.values[..., :2]
         self.is_labelled: Mask = self.keypoints.values[..., 2] > 0
         self.num_labelled: np.ndarray = self.is_labelled.sum(axis=1)
         self.is_labelled_person: Mask = self.is_used & ~self.is_crowd & (self.num_labelled > 0)
@@ -291,16 +286,11 @@ class AnnotationFile:
     def outlines(self) -> OutlineColumn:
         """The outlines of the used annotations in usable images."""
         values: list[Outline] = [None] * len(self.annotations)
-        is_infinite = np.zeros(len(self.annotations), bool)
         is_damaged = np.zeros(len(self.annotations), bool)
         sizes = self.sizes_of_annotations.tolist()
         for row in np.flatnonzero(self.is_used & self.has_image).tolist():
-            outline = self.annotations[row].get("segmentation")
-            try:
-                values[row], is_damaged[row] = parse_outline(outline, *sizes[row])
-            except OverflowError:
-                is_infinite[row] = True
-        return OutlineColumn(values, is_infinite, is_damaged)
+            values[row], is_damaged[row] = parse_outline(self.annotations[row].get("segmentation"), *sizes[row])
+        return OutlineColumn(values, is_damaged)
 
     def groups_of_names(self) -> dict[Names, Mask]:
         """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""
@@ -446,48 +436,6 @@ def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Pa
         name = image.get("file_name")
         if isinstance(name, str):
             yield Path(folder, name)
-
-
-def parse_outline(outline: Any, height: int, width: int) -> tuple[Outline, bool]:
-    """Parse a ``segmentation``; ``OverflowError`` if a number is not finite.
-
-    Returns:
-        The outline, and whether there is something that cannot be used: it is damaged, or that of an image of another
-        size.
-    """
-    if not outline:
-        return None, False
-    if isinstance(outline, list):
-        polygons = [polygon for polygon in outline if _is_polygon(polygon)]
-        return polygons or None, len(polygons) < len(outline)
-    if not isinstance(outline, dict) or outline.get("size") != [height, width]:
-        return None, True
-    counts = outline.get("counts")
-    try:
-        if isinstance(counts, str):
-            return validate_run_lengths(parse_coco_text(counts.encode()), height * width), False
-        if isinstance(counts, list) and set(map(type, counts)) <= {int}:
-            return validate_run_lengths(np.array(counts, np.int64), height * width), False
-    except (ValueError, OverflowError):
-        pass
-    return None, True
-
-
-def _is_polygon(polygon: Any) -> bool:
-    """Whether a list can be rasterised; ``OverflowError`` if it contains a number that is not finite."""
-    if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or set(map(type, polygon)) - {int, float}:
-        return False
-    if not math.isfinite(sum(polygon)):  # raises OverflowError for a whole number that is too large for a float
-        raise OverflowError
-    # Rasterising samples every edge: huge coordinates or long zigzags would need gigabytes of memory.
-    low, high = min(polygon), max(polygon)
-    if low < -MAX_SIDE or high > MAX_SIDE:
-        return False
-    if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge is longer than high - low on either axis
-        return True
-    corners = np.array(polygon).reshape(-1, 2)
-    edges = corners - np.roll(corners, 1, axis=0)
-    return bool(np.abs(edges).sum() <= MAX_OUTLINE)
 
 
 def is_file(folder: Path | None, name: str) -> bool:

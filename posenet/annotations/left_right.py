@@ -12,7 +12,7 @@ head is tilted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeGuard
 
 import numpy as np
@@ -74,38 +74,37 @@ def pair_by_flip_idx(names: Sequence[str], flip_idx: object) -> tuple[Pair, ...]
     return (*by_name, *(pair for pair in others if pair[0] not in paired and pair[1] not in paired))
 
 
-def lacks_sides(file: AnnotationFile) -> list[None]:
-    """Whether no keypoint of some category has a twin; one item for each list of names.
+def contradictions(pairs: Iterable[Pair], names: Sequence[str]) -> list[str]:
+    """The pairs of keypoints that the names pair otherwise, as text."""
+    twin_of = twins(pair_left_right(names))
+    return [f"{a} and {b}" for a, b in pairs if twin_of.get(a, b) != b or twin_of.get(b, a) != a]
 
-    A ``flip_idx`` without twins says that there are no sides.
-    """
+
+def lacks_sides(file: AnnotationFile) -> bool:
+    """Whether no keypoint of some category has a twin. A ``flip_idx`` without twins says that there are no sides."""
     decided = {
         category.keypoints
         for category in file.parsed_categories
         if is_flip_idx(category.flip_idx, len(category.keypoints or ()))
         and (file.skeleton is None or category.flip_idx == sorted(category.flip_idx))
     }
-    return [None for names in file.groups_of_names() if not _pairs_of(file, names) and names not in decided]
+    return any(not _pairs_of(file, names) and names not in decided for names in file.groups_of_names())
 
 
 def contradicting_pairs(file: AnnotationFile) -> list[str]:
     """The pairs of the skeleton that pair other keypoints than the names do."""
-    pairs, guessed = _pairs_to_compare(file)
-    twin_of = twins(guessed)
-    return [f"{a} and {b}" for a, b in pairs if twin_of.get(a, b) != b or twin_of.get(b, a) != a]
-
-
-def reversed_pairs(file: AnnotationFile) -> list[str]:
-    """The pairs of the skeleton with the right keypoint first."""
-    pairs, guessed = _pairs_to_compare(file)
-    return [f"{left} and {right}" for left, right in pairs if (right, left) in guessed]
+    if file.skeleton is None or not file.category_is_used.any():
+        return []
+    return contradictions(_pairs_of(file, file.skeleton.file_names), file.skeleton.file_names)
 
 
 def missing_pairs(file: AnnotationFile) -> list[str]:
     """The left and right names that the skeleton does not pair."""
-    pairs, guessed = _pairs_to_compare(file)
-    paired = twins(pairs)
-    return [f"{left} and {right}" for left, right in guessed if left not in paired and right not in paired]
+    if file.skeleton is None or not file.category_is_used.any():
+        return []
+    names = file.skeleton.file_names
+    paired = twins(_pairs_of(file, names))
+    return [f"{a} and {b}" for a, b in pair_left_right(names) if a not in paired and b not in paired]
 
 
 def swapped_pairs(file: AnnotationFile) -> list[str]:
@@ -161,14 +160,6 @@ def _pairs_of(file: AnnotationFile, names: Names) -> tuple[Pair, ...]:
         return pair_left_right(names)
     spelled = dict(zip(file.skeleton.file_keypoints, file.skeleton.file_names))
     return tuple((spelled[a], spelled[b]) for a, b in file.skeleton.left_right if a in spelled and b in spelled)
-
-
-def _pairs_to_compare(file: AnnotationFile) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
-    """The pairs of the skeleton and those of the names; none without a skeleton, or if no category has its names."""
-    if file.skeleton is None or not file.category_is_used.any():
-        return (), ()
-    names = file.skeleton.file_names
-    return _pairs_of(file, names), pair_left_right(names)
 
 
 def _compare_pairs(file: AnnotationFile) -> Iterator[tuple[Pair, np.ndarray, float, int]]:

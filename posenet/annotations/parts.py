@@ -49,7 +49,11 @@ def merge_annotations(paths: Sequence[str | Path], folders: Sequence[str | Path]
     owners: dict[str, Path] = {}  # of every image name
     for index, file in enumerate(files):
         path = Path(file.path)
-        _require_same_keypoints(files[0], file)
+        if len({category.keypoints for one in (files[0], file) for category in one.parsed_categories} - {(), None}) > 1:
+            raise DataError(
+                f"{files[0].path} and {path} have categories with different keypoints; train one network on both "
+                "without merging them (posenet docs custom_data)"
+            )
         prefix = PurePosixPath(os.path.relpath(folders[index], base).replace(os.sep, "/") if folders else "")
         new_categories = {}
         for entry, category in zip(file.categories, file.parsed_categories):
@@ -120,16 +124,6 @@ def _read(path: str | Path) -> AnnotationFile:
     file = AnnotationFile(path, document | select_sections(document, path))
     refuse_errors(file, _RULES)
     return file
-
-
-def _require_same_keypoints(first: AnnotationFile, other: AnnotationFile) -> None:
-    """``DataError`` unless all categories with keypoints of two files have the same ones."""
-    names = {category.keypoints for file in (first, other) for category in file.parsed_categories if category.keypoints}
-    if len(names) > 1:
-        raise DataError(
-            f"{first.path} and {other.path} have categories with different keypoints; train one network on both "
-            "without merging them (posenet docs custom_data)"
-        )
 
 
 def _groups_of_copies(file: AnnotationFile, folder: str | Path | None) -> list[list[int]]:

@@ -1,32 +1,33 @@
-"""The people of an image: whom training samples are centred on, and their masks as arrays."""
+"""The people of an annotation file that has been checked: reading them, and what training samples need of them.
+
+``read_annotations`` reads a file for a store, ``read_split`` for the COCO evaluation.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
-from posenet.annotations.run_lengths import decode_columns, decode_mask, encode_mask
-from posenet.skeleton import COCO
-
-Outline = list[list[float]] | np.ndarray | None
-"""Polygons, flat lists x, y, x, y, ...; or (runs,) run lengths; or None: the box takes its place."""
+from posenet.annotations.coco import AnnotationFile, CocoImage
+from posenet.annotations.outlines import Outline, decode_columns, decode_mask, encode_mask, polygons_to_mask
+from posenet.annotations.rules import refuse_errors
+from posenet.errors import DataError
+from posenet.skeleton import COCO, Skeleton
 
 MIN_AREA = 32 * 32
 """Smallest area of a main person in square pixels."""
-SHARE_OF_BOX = 0.53
-"""Area of a person relative to the box: the median of 757 people of COCO, half of whom have 0.45 to 0.62. An evaluation
-whose areas are whole boxes measures an AP that is 8 to 23 points too high."""
-SHARE_OF_KEYPOINT_BOX = 0.84
-"""The same relative to the box around four and more labelled keypoints, which is smaller: the median of 454 people."""
 MIN_DISTANCE = 0.3
 """Smallest distance between main persons, relative to the longer box side of the earlier one."""
-BOX_TOLERANCE = 1.0
-"""Difference in pixels at which a box is the one around the keypoints: files contain boxes and keypoints that are
-rounded to whole pixels, each on its own."""
+_RULES_OF_TEST_SETS = (
+    "image-id", "category-id", "duplicate-image-id", "duplicate-category-id", "file-name", "image-size",
+    "no-such-category",
+)  # fmt: skip
+"""The rules for files without names of keypoints, as those of test sets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +52,116 @@ class People:
 
     def select(self, rows: slice) -> People:
         """The people in some rows."""
-        return People(
-            self.ids[rows],
-            self.keypoints[rows],
-            self.num_labelled[rows],
-            self.boxes[rows],
-            self.areas[rows],
-            self.is_crowd[rows],
-            self.outlines[rows],
+        return People(*(getattr(self, column.name)[rows] for column in fields(self)))
+
+
+@dataclass(frozen=True)
+class CocoDataset:
+    """The images of an annotation file, and the people of every image id, both in file order."""
+
+    images: list[CocoImage]
+    people: dict[int, People]
+    background: frozenset[int]  # ids of the images without any annotation, also of other categories
+
+
+def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset:
+    """Read a COCO keypoint file; ``DataError`` if it cannot be read or has an error (see ``rules.RULES``).
+
+    Annotations of categories with other keypoints than the skeleton's are left out. A person without ``keypoints`` has
+    no labelled ones.
+    """
+    file = AnnotationFile.read(path, skeleton)
+    refuse_errors(file)
+    rows = np.flatnonzero(file.is_used)
+    image_rows = file.image_rows[rows]
+    rows = rows[np.argsort(image_rows, kind="stable")]
+    people = People(
+        ids=np.array([file.annotation_ids.values[row] for row in rows.tolist()], np.int64),
+        keypoints=skeleton.to_network_order(file.keypoints.values[rows]),
+        num_labelled=file.num_labelled[rows],
+        boxes=file.boxes.values[rows].astype(np.float32),
+        areas=file.areas.values[rows].astype(np.float32),
+        is_crowd=file.is_crowd[rows],
+        outlines=[file.outlines.values[row] for row in rows.tolist()],
+    )
+    images = _list_images(file)
+    ends = np.bincount(image_rows, minlength=len(images)).cumsum().tolist()
+    slices = map(slice, [0, *ends], ends)
+    is_empty = np.bincount(file.image_rows[file.image_rows >= 0], minlength=len(images)) == 0
+    background = frozenset(images[row].id for row in np.flatnonzero(is_empty).tolist())
+    return CocoDataset(images, {image.id: people.select(part) for image, part in zip(images, slices)}, background)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The images to predict and the people in them.
+
+    Predictions have one category: of those with the skeleton's keypoints, the one called "person", else the first. The
+    annotations of all these categories are changed to it.
+    """
+
+    images: list[CocoImage]
+    category: int  # id
+    people: list[dict[str, Any]]  # COCO annotations; empty for a test set
+    categories: frozenset[int]  # ids of all categories with the skeleton's keypoints
+
+    @property
+    def annotated(self) -> bool:
+        """Whether there are people to compare predictions with."""
+        return bool(self.people)
+
+
+def read_split(path: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
+    """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given,
+    each once.
+
+    ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
+    keypoints alone.
+    """
+    file = AnnotationFile.read(path, skeleton, required=["images"])
+    names_keypoints = any(category.keypoints != () for category in file.parsed_categories)
+    refuse_errors(file, None if names_keypoints else _RULES_OF_TEST_SETS)
+    images = _list_images(file)
+    if image_ids is not None:
+        image_of_id = {image.id: image for image in images}
+        if unknown := set(image_ids) - set(image_of_id):
+            raise DataError(f"{path} has no image {min(unknown)}; correct the ids")
+        if not image_ids:
+            raise DataError("no image ids are given; give some, or none for all images")
+        images = [image_of_id[image_id] for image_id in dict.fromkeys(image_ids)]
+    if not images:
+        raise DataError(f"{path} lists no images; give a file with images and annotations")
+    used = np.flatnonzero(file.category_is_used).tolist() or list(range(len(file.categories)))
+    if not used:
+        return Split(images, 1, [], frozenset([1]))
+    ids = file.category_ids.values
+    chosen = max(used, key=lambda row: file.parsed_categories[row].name == "person")
+    used = used if names_keypoints else [chosen]
+    is_person = np.isin(file.category_rows, used)
+    if is_person.any() and not file.has_keypoints.any():
+        if any(entry.get("keypoints") for entry in file.annotations):
+            refuse_errors(file, ["no-keypoints"])
+        raise DataError(
+            f"{path} has annotations without keypoints; give a file that has them, of COCO person_keypoints_*.json"
         )
+    people = [
+        {
+            "image_id": file.annotations[row]["image_id"],
+            "category_id": ids[chosen],
+            "keypoints": file.keypoints.values[row].ravel().tolist(),
+            "num_keypoints": int(file.num_labelled[row]),
+            "bbox": file.boxes.values[row].tolist(),
+            "area": float(file.areas.values[row]),
+            "iscrowd": int(file.is_crowd[row]),
+        }
+        for row in np.flatnonzero(is_person).tolist()
+    ]
+    return Split(images, ids[chosen], people, frozenset(ids[row] for row in used))
+
+
+def _list_images(file: AnnotationFile) -> list[CocoImage]:
+    rows = zip(file.image_ids.values, file.file_names, file.image_sizes.tolist())
+    return [CocoImage(image_id, name, *size) for image_id, name, size in rows]
 
 
 def scale_people(people: People, size: tuple[int, int], new_size: tuple[int, int]) -> People:
@@ -111,32 +213,6 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
     return selected
 
 
-def box_of_points(points: np.ndarray) -> list[float] | None:
-    """x, y, width, height around (N, 2) points; None if it is empty."""
-    if len(points) < 2:
-        return None
-    low = points.min(axis=0)
-    width, height = (points.max(axis=0) - low).tolist()
-    return [*low.tolist(), width, height] if width > 0 and height > 0 else None
-
-
-def is_box_of_points(box: Sequence[float], points: np.ndarray) -> bool:
-    """Whether a box is the one around (N, 2) points."""
-    around = box_of_points(points)
-    return around is not None and all(abs(a - b) <= BOX_TOLERANCE for a, b in zip(box, around))
-
-
-def estimate_area(box: Sequence[float], points: np.ndarray) -> float:
-    """Estimate the area in square pixels of a person without an outline.
-
-    Args:
-        box: x, y, width, height.
-        points: (N, 2) labelled keypoints. The box may be the one around them.
-    """
-    share = SHARE_OF_KEYPOINT_BOX if is_box_of_points(box, points) else SHARE_OF_BOX
-    return share * box[2] * box[3]
-
-
 def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute the person mask and the supervision mask of one image.
 
@@ -179,8 +255,3 @@ def _box_polygon(box: np.ndarray, height: int, width: int) -> list[float]:
     left, right = np.clip((math.floor(x), math.ceil(x + box_width)), 0, width).tolist()
     top, bottom = np.clip((math.floor(y), math.ceil(y + box_height)), 0, height).tolist()
     return [left, top, right, top, right, bottom, left, bottom]
-
-
-def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """Rasterise flat lists x, y, x, y, ... as COCO does, to (H, W) uint8, Fortran-contiguous: 1 in any polygon."""
-    return np.asarray(coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))))

@@ -10,23 +10,22 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
-from typing import Any
 
 import cv2
 import numpy as np
 
 from posenet.annotations.coco import MAX_NUMBER, AnnotationFile, Mask, is_file, is_integer, is_side, whole_number
-from posenet.annotations.people import (
-    BOX_TOLERANCE,
+from posenet.annotations.outlines import (
     SHARE_OF_BOX,
     SHARE_OF_KEYPOINT_BOX,
     Outline,
-    box_of_points,
+    are_around,
+    boxes_around,
+    decode_columns,
     polygons_to_mask,
 )
-from posenet.annotations.run_lengths import decode_columns
 from posenet.errors import DataError
 from posenet.images import MAX_PIXELS, AnnotatedFrame, read_header
 
@@ -45,25 +44,25 @@ def number_ids(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Turn the ids "7" and 7.0 into 7, and other ids that are no whole numbers, or repeated, into free numbers.
 
     References follow. An image or a category stays as it is if another one has its number, or if its id is repeated and
-    annotations refer to it: nothing says to which one. Ids are compared by their ``repr``, because "7", 7 and 7.0 are
-    different ids.
+    annotations refer to it: nothing says to which one.
     """
+    done = "ids and references turned into whole numbers, each id once"
     for section, reference in _REFERENCES.items():
         entries = file.sections[section]
         ids = [entry.get("id") for entry in entries]
         taken = {value for value in ids if is_integer(value)}
         free = itertools.count(1 + max((number for value in ids if (number := whole_number(value))), default=0))
-        references = {repr(value) for entry in file.annotations if _is_scalar(value := entry.get(reference))}
+        references = {_key(entry.get(reference)) for entry in file.annotations}
         numbers: dict[str, int] = {}
         seen: set[str] = set()
         for entry, value in zip(entries, ids):
-            key = repr(value) if _is_scalar(value) else ""
+            key = _key(value)
             is_repeated = key in seen
             seen.add(key)
-            if (is_integer(value) and not is_repeated) or (reference and is_repeated and key in references):
+            if is_integer(value) and not is_repeated:
                 continue
-            if reference and not isinstance(value, (str, int, float)):
-                continue  # nothing can refer to it
+            if reference and (not key or (is_repeated and key in references)):
+                continue  # nothing can refer to it, or nothing says which one is meant
             number = None if is_integer(value) else whole_number(value)
             if number in taken and reference:
                 continue
@@ -72,37 +71,39 @@ def number_ids(file: AnnotationFile, fixes: Counter[str]) -> None:
             taken.add(number)
             numbers.setdefault(key, number)
             entry["id"] = number
-            fixes["ids and references turned into whole numbers, each id once"] += 1
-        present = {repr(entry["id"]) for entry in entries if _is_scalar(entry.get("id"))}
+            fixes[done] += 1
+        present = {_key(entry.get("id")) for entry in entries}
         for entry in file.annotations if reference else ():
             value = entry.get(reference)
-            if isinstance(value, (str, float)) and repr(value) not in present:
-                number = numbers.get(repr(value), whole_number(value))
-                if number is not None and repr(number) in present:
+            if isinstance(value, (str, float)) and _key(value) not in present:
+                number = numbers.get(_key(value), whole_number(value))
+                if number is not None and _key(number) in present:
                     entry[reference] = number
-                    fixes["ids and references turned into whole numbers, each id once"] += 1
+                    fixes[done] += 1
 
 
-def _is_scalar(value: object) -> bool:
-    return isinstance(value, (str, int, float))
+def _key(value: object) -> str:
+    """A text that tells the ids "7", 7 and 7.0 apart; "" for a value that is no id."""
+    return repr(value) if isinstance(value, (str, int, float)) else ""
 
 
 def merge_images_of_a_file(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Move the annotations of later entries of a file to its first one, if they have the same size."""
     first: dict[tuple[str, tuple[int, int]], int] = {}
-    kept_id: dict[int, int] = {}
+    kept_id: dict[str, int] = {}
     for row in np.flatnonzero(file.image_is_usable).tolist():
         entry = file.images[row]
         content = str(PurePosixPath(file.file_names[row])), (entry["height"], entry["width"])
-        kept_id[entry["id"]] = first.setdefault(content, entry["id"])
-    merged = {image_id for image_id, kept in kept_id.items() if kept != image_id}
-    if not merged:
-        return
+        kept = first.setdefault(content, entry["id"])
+        if kept != entry["id"]:
+            kept_id[_key(entry["id"])] = kept
     for entry in file.annotations:
-        if is_integer(entry.get("image_id")) and entry["image_id"] in merged:
-            entry["image_id"] = kept_id[entry["image_id"]]
-    file.images[:] = [entry for entry in file.images if not (is_integer(entry.get("id")) and entry["id"] in merged)]
-    fixes["images with the file of an earlier one merged with it"] += len(merged)
+        entry_id = _key(entry.get("image_id"))
+        if entry_id in kept_id:
+            entry["image_id"] = kept_id[entry_id]
+    file.images[:] = [entry for entry in file.images if _key(entry.get("id")) not in kept_id]
+    if kept_id:
+        fixes["images with the file of an earlier one merged with it"] += len(kept_id)
 
 
 def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
@@ -112,51 +113,41 @@ def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
     from a single file in upper and lower case only becomes its name. If two images would get the same file, both stay
     as they are.
     """
-    found = [_longest_end(entry.get("file_name"), file.folder) for entry in file.images]
-    other_case = _other_case(file, [row for row, name in enumerate(found) if name is None])
-    uses = Counter([*found, *other_case.values()])
-    for row, (entry, name) in enumerate(zip(file.images, found)):
-        name = name or other_case.get(row)
-        if name is not None and uses[name] == 1 and name != entry["file_name"]:
-            entry["file_name"] = name
-            if row in other_case:
+    if file.folder is None:
+        return
+    named = [(row, name) for row, entry in enumerate(file.images) if isinstance(name := entry.get("file_name"), str)]
+    ends = {row: _ends(name) for row, name in named}
+    found = {row: next((end for end in ends[row] if is_file(file.folder, end)), "") for row in ends}
+    without_file = [row for row, name in found.items() if not name]
+    files = _files_by_folded_path(file.folder) if without_file else {}
+    for row in without_file:
+        same = next((files[end.casefold()] for end in ends[row] if end.casefold() in files), [])
+        found[row] = same[0] if len(same) == 1 else ""
+    uses = Counter(found.values())
+    for row, name in found.items():
+        if name and uses[name] == 1 and name != file.images[row]["file_name"]:
+            file.images[row]["file_name"] = name
+            if row in without_file:
                 fixes["file names written in the upper and lower case of the file"] += 1
             else:
                 fixes["paths shortened to the part that exists in the image folder"] += 1
 
 
-def _other_case(file: AnnotationFile, rows: Sequence[int]) -> dict[int, str]:
-    """The only files whose paths differ from the longest ends of those of images in case only, by rows of images."""
-    names = {row: name for row in rows if isinstance(name := file.images[row].get("file_name"), str)}
-    if file.folder is None or not names:
-        return {}
+def _files_by_folded_path(folder: Path) -> dict[str, list[str]]:
+    """The files at any depth of a folder, relative to it, by their paths without case."""
     files: dict[str, list[str]] = {}
-    for root, _, own in os.walk(file.folder):
-        for path in (PurePath(root, name).relative_to(file.folder).as_posix() for name in own):
+    for root, _, names in os.walk(folder):
+        for path in (PurePath(root, name).relative_to(folder).as_posix() for name in names):
             files.setdefault(path.casefold(), []).append(path)
-    found = {}
-    for row, name in names.items():
-        same = next((files[end.casefold()] for end in _ends(name) if end.casefold() in files), [])
-        if len(same) == 1:
-            found[row] = same[0]
-    return found
-
-
-def _longest_end(name: object, folder: Path | None) -> str | None:
-    """The longest end of a path that is a file in the folder."""
-    if not isinstance(name, str):
-        return None
-    path = PureWindowsPath(name)  # which also splits at /
-    if is_file(folder, name) and not path.anchor and ".." not in path.parts:
-        return name
-    return next((end for end in _ends(name) if is_file(folder, end)), None)
+    return files
 
 
 def _ends(name: str) -> list[str]:
-    """The ends of a path, the longest first, with / between their parts."""
-    path = PureWindowsPath(name)
+    """The path itself if it stays in its folder; then its ends, the longest first, with / between their parts."""
+    path = PureWindowsPath(name)  # which also splits at /
     parts = [part for part in path.parts if part not in ("..", path.anchor)]
-    return ["/".join(parts[start:]) for start in range(len(parts))]
+    own = [name] if len(parts) == len(path.parts) else []
+    return own + ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 def complete_sizes(file: AnnotationFile, fixes: Counter[str]) -> None:
@@ -175,7 +166,7 @@ def complete_sizes(file: AnnotationFile, fixes: Counter[str]) -> None:
 
 def _size_of_file(file: AnnotationFile, name: object) -> dict[str, int]:
     """The height and the width of an image's file, in the frame of the setting; empty if it cannot be read."""
-    if file.folder is None or not isinstance(name, str) or not is_file(file.folder, name):
+    if file.folder is None or not isinstance(name, str):
         return {}
     try:
         header = read_header(file.folder / name)
@@ -220,8 +211,7 @@ def _sideways_images(file: AnnotationFile) -> list[int]:
 
 def are_inside(file: AnnotationFile, sizes: np.ndarray) -> Mask:
     """(A,) bool: all labelled keypoints are in an image of (A, 2) height, width, or at its edge."""
-    points = file.keypoints.values[..., :2]
-    is_inside = ((points >= -EDGE_MARGIN) & (points <= sizes[:, None, ::-1] + EDGE_MARGIN)).all(axis=2)
+    is_inside = ((file.points >= -EDGE_MARGIN) & (file.points <= sizes[:, None, ::-1] + EDGE_MARGIN)).all(axis=2)
     return (is_inside | ~file.is_labelled).all(axis=1)
 
 
@@ -241,20 +231,21 @@ def compute_boxes(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Compute missing and empty boxes. Those with negative sizes are left: they may be two corners."""
     sides = file.boxes.values[:, 2:]
     is_box = file.boxes.is_usable & ((sides != 0).all(axis=1) | (sides < 0).any(axis=1))
+    around_keypoints = boxes_around(file.points, file.is_labelled)
     for row in np.flatnonzero(~is_box).tolist():
-        if (box := _box_of_outline(file, row)) is not None:
+        if (box := _box_of_outline(file, row)).any():
             fixes["boxes computed from outlines"] += 1
-        elif (box := box_of_points(_labelled_points(file, row))) is not None:
+        elif (box := around_keypoints[row]).any():
             fixes["boxes computed from keypoints"] += 1
         else:
             continue
-        file.annotations[row]["bbox"] = box
+        file.annotations[row]["bbox"] = box.tolist()
 
 
 def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Compute missing areas, those that are not above 0, and those of whole boxes."""
     has_area = file.areas.is_usable & (file.areas.values > 0) & ~areas_of_boxes(file)
-    is_around_keypoints = _boxes_around_keypoints(file)
+    is_around_keypoints = _are_around_keypoints(file)
     for row in np.flatnonzero(~has_area).tolist():
         area = _area_of_outline(file, row)
         done = "areas computed from outlines"
@@ -276,32 +267,16 @@ def areas_of_boxes(file: AnnotationFile) -> Mask:
     """
     box_areas = file.boxes.values[:, 2:].prod(axis=1)
     is_whole = file.has_box & file.areas.is_usable & (abs(file.areas.values / box_areas.clip(min=1) - 1) < 1e-3)
-    found = is_whole & file.is_used & ~file.is_crowd & file.has_image & ~_boxes_around_keypoints(file)
-    for row in np.flatnonzero(found).tolist():
-        found[row] = file.outlines.values[row] is None
-    return found
+    found = is_whole & file.is_used & ~file.is_crowd & file.has_image & ~_are_around_keypoints(file)
+    return found & np.array([outline is None for outline in file.outlines.values], bool)
 
 
-def _boxes_around_keypoints(file: AnnotationFile) -> Mask:
+def _are_around_keypoints(file: AnnotationFile) -> Mask:
     """(A,) bool: the box is the one around the labelled keypoints. If nearly all are, all count as such."""
     is_person = file.has_box & file.is_labelled_person
-    rows = np.flatnonzero(is_person & (file.num_labelled >= 2))
-    is_labelled = file.is_labelled[rows, :, None]
-    points = file.keypoints.values[rows, :, :2]
-    low = points.min(axis=1, where=is_labelled, initial=np.inf)
-    sides = points.max(axis=1, where=is_labelled, initial=-np.inf) - low
-    differences = abs(np.hstack([low, sides]) - file.boxes.values[rows])
-    is_around = (sides > 0).all(axis=1) & (differences <= BOX_TOLERANCE).all(axis=1)
-    if len(rows) and is_around.mean() >= NEARLY_ALL:
-        return is_person
-    found = np.zeros(len(file.annotations), bool)
-    found[rows] = is_around
-    return found
-
-
-def _labelled_points(file: AnnotationFile, row: int) -> np.ndarray:
-    """(N, 2) x, y of the labelled keypoints of an annotation."""
-    return np.asarray(file.keypoints.values[row, file.is_labelled[row], :2])
+    is_around = is_person & are_around(file.boxes.values, boxes_around(file.points, file.is_labelled))
+    has_several = is_person & (file.num_labelled >= 2)
+    return is_person if has_several.any() and is_around[has_several].mean() >= NEARLY_ALL else is_around
 
 
 def _outline_to_draw(file: AnnotationFile, row: int) -> Outline:
@@ -309,15 +284,16 @@ def _outline_to_draw(file: AnnotationFile, row: int) -> Outline:
     return file.outlines.values[row] if file.sizes_of_annotations[row].prod() <= MAX_PIXELS else None
 
 
-def _box_of_outline(file: AnnotationFile, row: int) -> list[float] | None:
-    """x, y, width, height around an outline; None if it is empty."""
+def _box_of_outline(file: AnnotationFile, row: int) -> np.ndarray:
+    """x, y, width, height around an outline; zeros if it is empty."""
     outline = _outline_to_draw(file, row)
     if isinstance(outline, list):
-        return box_of_points(np.concatenate([np.reshape(polygon, (-1, 2)) for polygon in outline]))
+        points = np.concatenate([np.reshape(polygon, (1, -1, 2)) for polygon in outline], axis=1, dtype=np.float64)
+        return np.asarray(boxes_around(points, np.ones(points.shape[:2], bool))[0])
     if outline is None or not outline[1::2].any():
-        return None
+        return np.zeros(4)
     mask = np.ascontiguousarray(decode_columns(outline, *file.sizes_of_annotations[row].tolist()).T)
-    return [float(value) for value in cv2.boundingRect(mask)]
+    return np.array(cv2.boundingRect(mask), np.float64)
 
 
 def _area_of_outline(file: AnnotationFile, row: int) -> float:
@@ -338,14 +314,9 @@ def count_keypoints(file: AnnotationFile, fixes: Counter[str]) -> None:
 
 def drop_images(file: AnnotationFile, rows: Iterable[int]) -> None:
     """Leave out images, and all images and annotations with their ids."""
-    gone = {_id_text(file.images[row].get("id")) for row in rows}
-    file.images[:] = [entry for entry in file.images if _id_text(entry.get("id")) not in gone]
-    file.annotations[:] = [entry for entry in file.annotations if _id_text(entry.get("image_id")) not in gone]
-
-
-def _id_text(value: Any) -> str:
-    """A text that is the same for the same ids; ids that nothing can refer to are not distinguished."""
-    return repr(value) if _is_scalar(value) else "none"
+    gone = {_key(file.images[row].get("id")) for row in rows}
+    file.images[:] = [entry for entry in file.images if _key(entry.get("id")) not in gone]
+    file.annotations[:] = [entry for entry in file.annotations if _key(entry.get("image_id")) not in gone]
 
 
 def drop_annotations(file: AnnotationFile, rows: Iterable[int]) -> None:
@@ -368,9 +339,3 @@ def drop_keypoints(file: AnnotationFile, rows: Iterable[int]) -> None:
     for row in rows:
         del file.annotations[row]["keypoints"]
         file.annotations[row]["num_keypoints"] = 0
-
-
-def drop_outlines(file: AnnotationFile, rows: Iterable[int]) -> None:
-    """Leave out outlines, which the boxes then replace."""
-    for row in rows:
-        file.annotations[row]["segmentation"] = []

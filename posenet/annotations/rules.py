@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -29,7 +29,7 @@ from posenet.annotations.coco import (
     select_sections,
     write_output,
 )
-from posenet.annotations.people import SHARE_OF_BOX
+from posenet.annotations.outlines import SHARE_OF_BOX
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.messages import pluralize, to_single_line
@@ -42,8 +42,8 @@ FEW = 0.01
 OUTSIDE = 0.05
 """Share of the annotations that may have keypoints outside their image. COCO has none in 497. In images that are made
 smaller by 5 % without their annotations, one person in seven has."""
-FEW_OUTSIDE = 2
-"""Number of annotations that may have keypoints outside their image, in files of any size."""
+FEW_PLACES = 2
+"""Number of places that are single faults, in files of any size."""
 ELSEWHERE = 0.2
 """Share of the people who may have most keypoints outside their box, or a box and an outline at different places. One
 in a hundred of COCO's has; if boxes have another format or only one of the two was scaled, most have."""
@@ -78,69 +78,9 @@ UNUSABLE_FILES = {"missing": "missing-file", "unreadable": "unreadable-file", "p
 
 _log = logging.getLogger(__name__)
 
-Places = Mask | Mapping[int, str] | Sequence[object]
-"""Where a problem is: a mask over the entries of a section; texts by the rows of entries; or a list of texts, in which
-None stands for the whole file."""
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One kind of problem, and how to find and repair it."""
-
-    severity: Literal["error", "warning"]
-    """An error stops the other tools or leads to wrong data; a warning may be intended."""
-    code: str
-    """Short name, the same in all versions."""
-    message: str
-    """The entries with the problem, in the plural: "images without a file"."""
-    remedy: str
-    find: Callable[[AnnotationFile], Places]
-    section: str = "annotations"
-    """The section whose entries a mask or rows stand for. The places of a mask are their ids."""
-    repair: Callable[[AnnotationFile, Counter[str]], None] | None = None
-    """Repairs what can be derived, and counts it; see ``posenet.annotations.repair``."""
-    drop: Callable[[AnnotationFile, list[int]], None] | None = None
-    """Leaves out what stands in the way of the rest, by rows of the section."""
-    drop_limit: float = 1.0
-    """Largest share of the section that is left out. More are not single faults, and then the others are wrong too."""
-    tolerance: float = 0.0
-    """Largest number of places, relative to the number of annotations, with which a file is still read."""
-    tolerated: int = 0
-    """Number of places with which a file of any size is still read."""
-    is_read: bool = True
-    """Whether reading looks for an error: not if it does not affect reading, or is found without the rule."""
-    unless: Collection[str] = ()
-    """Codes of problems that explain this one, which is not looked for then."""
-
-    def check(self, file: AnnotationFile) -> Finding | None:
-        """The problem with its places in the file; None if the file does not have it."""
-        return self._describe(file, self.find(file))
-
-    def leave_out(self, file: AnnotationFile) -> Finding | None:
-        """Leave out the entries with the problem, or what is wrong in them; None if there are none, or too many."""
-        found = self.find(file)
-        rows = self._rows_to_drop(file, found)
-        if self.drop is None or not rows:
-            return None
-        finding = self._describe(file, found)
-        self.drop(file, rows)
-        return finding
-
-    def _rows_to_drop(self, file: AnnotationFile, found: Places) -> list[int]:
-        """The entries that may be left out; empty if there are too many."""
-        if self.drop is None or isinstance(found, Sequence):
-            return []
-        rows = list(found) if isinstance(found, Mapping) else np.flatnonzero(found).tolist()
-        return rows if len(rows) <= max(FEW_OUTSIDE, self.drop_limit * len(file.sections[self.section])) else []
-
-    def _describe(self, file: AnnotationFile, found: Places) -> Finding | None:
-        can_drop = bool(self._rows_to_drop(file, found))
-        if isinstance(found, np.ndarray):
-            entries = file.sections[self.section]
-            found = [entries[row].get("id") for row in np.flatnonzero(found).tolist()]
-        texts = found.values() if isinstance(found, Mapping) else found
-        places = [str(place) for place in texts if place is not None]
-        return Finding(self.severity, self.code, self.message, self.remedy, places, can_drop) if found else None
+Places = Mask | dict[int, str] | list[str] | bool
+"""Where a problem is: a mask over the entries of a section, or texts by their rows; texts of other places; or, for a
+problem of the whole file, whether it has it."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +109,50 @@ class Finding:
         return f"{self.severity}: {self.summary}\n  fix: {self.remedy} [{self.code}]"
 
 
+@dataclass(frozen=True)
+class Rule:
+    """One kind of problem, and how to find and repair it."""
+
+    severity: Literal["error", "warning"]
+    """An error stops the other tools or leads to wrong data; a warning may be intended."""
+    code: str
+    """Short name, the same in all versions."""
+    message: str
+    """The entries with the problem, in the plural: "images without a file"."""
+    remedy: str
+    find: Callable[[AnnotationFile], Places]
+    section: str = "annotations"
+    """The section whose entries a mask or rows stand for. The places of a mask are their ids."""
+    repair: Callable[[AnnotationFile, Counter[str]], None] | None = None
+    """Repairs what can be derived, and counts it; see ``posenet.annotations.repair``."""
+    drop: Callable[[AnnotationFile, list[int]], None] | None = None
+    """Leaves out what stands in the way of the rest, by rows of the section."""
+    drop_limit: float = 1.0
+    """Largest share of the section that is left out. More are not single faults, and then the others are wrong too."""
+    tolerance: float = 0.0
+    """Largest number of places, relative to the number of annotations, with which a file is still read; if it is above
+    0, also a file of any size with ``FEW_PLACES``."""
+    is_read: bool = True
+    """Whether reading looks for an error: not if it does not affect reading."""
+    unless: Collection[str] = ()
+    """Codes of problems that explain this one, which is not looked for then."""
+
+    def check(self, file: AnnotationFile) -> tuple[Finding | None, list[int]]:
+        """The problem with its places, None if the file does not have it; and the rows of what may be left out."""
+        found = self.find(file)
+        entries = file.sections[self.section]
+        if isinstance(found, np.ndarray):
+            found = {row: entries[row].get("id") for row in np.flatnonzero(found).tolist()}
+        if not found:
+            return None, []
+        rows = list(found) if isinstance(found, dict) and self.drop is not None else []
+        if len(rows) > max(FEW_PLACES, self.drop_limit * len(entries)):
+            rows = []
+        texts = found.values() if isinstance(found, dict) else () if found is True else found
+        places = [str(text) for text in texts if text is not None]
+        return Finding(self.severity, self.code, self.message, self.remedy, places, bool(rows)), rows
+
+
 def lint_annotations(
     path: str | Path,
     images: str | Path | None = None,
@@ -186,11 +170,10 @@ def find_problems(file: AnnotationFile) -> list[Finding]:
     """All problems of a file that has been read, errors first."""
     findings: dict[str, Finding] = {}
     for rule in RULES:
-        finding = rule.check(file) if findings.keys().isdisjoint(rule.unless) else None
-        if finding is not None and rule.code in findings:
-            findings[rule.code].places.extend(finding.places)
-        elif finding is not None:
-            findings[rule.code] = finding
+        if findings.keys().isdisjoint(rule.unless) and (finding := rule.check(file)[0]):
+            same = findings.setdefault(rule.code, finding)
+            if same is not finding:
+                same.places.extend(finding.places)
     return sorted(findings.values(), key=lambda finding: finding.severity)
 
 
@@ -229,14 +212,14 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
     """Raise ``DataError`` for the first error of a file, with its first places and the remedy.
 
     Errors that concern only some annotations, such as a keypoint outside its image, are logged unless there are many.
-    The ``codes`` are those of the rules that matter; None for all that do not need the image files.
+    The ``codes`` are those of the rules that matter; None for all that affect reading.
     """
     for rule in RULES:
         is_wanted = rule.is_read if codes is None else rule.code in codes
-        finding = rule.check(file) if rule.severity == "error" and is_wanted else None
-        if finding is None:
+        if rule.severity != "error" or not is_wanted or not (finding := rule.check(file)[0]):
             continue
-        if max(len(finding.places), 1) > max(rule.tolerated, rule.tolerance * len(file.annotations)):
+        tolerated = max(FEW_PLACES, rule.tolerance * len(file.annotations)) if rule.tolerance else 0
+        if max(len(finding.places), 1) > tolerated:
             raise DataError(
                 f"{file.path}: {finding.summary}; {rule.remedy} (posenet annotations lint lists all problems)"
             )
@@ -295,8 +278,9 @@ def fix_annotations(
     with_people = [file.image_ids.values[row] for row in annotated.tolist()]
     left_out: list[Finding] = []
     for rule in RULES if drop else ():
-        finding = rule.leave_out(file) if rule.severity == "error" else None
-        if finding is not None:
+        finding, rows = rule.check(file) if rule.drop is not None else (None, [])
+        if finding and rule.drop and rows:
+            rule.drop(file, rows)
             left_out.append(finding)
             file = parse()
     # Training takes an image without annotations for one of nobody.
@@ -334,10 +318,10 @@ def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
 # Categories
 
 
-def _no_keypoints(file: AnnotationFile) -> list[object]:
+def _no_keypoints(file: AnnotationFile) -> bool | list[str]:
     rows = zip(file.category_ids.values, file.category_ids.is_usable, file.parsed_categories)
-    bad = [number for number, is_usable, category in rows if is_usable and category.keypoints is None]
-    return bad or ([] if file.category_has_keypoints.any() else [None])
+    bad = [str(number) for number, is_usable, category in rows if is_usable and category.keypoints is None]
+    return bad or not file.category_has_keypoints.any()
 
 
 def _no_such_keypoints(file: AnnotationFile) -> list[str]:
@@ -367,13 +351,6 @@ def _first_names(names: Sequence[str]) -> str:
     return f"{count} ({', '.join(names[:SHOWN_NAMES])}{', ...' if len(names) > SHOWN_NAMES else ''})"
 
 
-def _mixed_categories(file: AnnotationFile) -> list[str]:
-    used = np.flatnonzero(file.category_is_used).tolist()
-    if len(file.groups_of_names()) < 2:
-        return []
-    return [", ".join(str(file.category_ids.values[row]) for row in used)]
-
-
 def _keypoints_named_twice(file: AnnotationFile) -> Mask:
     names = [category.keypoints or () for category in file.parsed_categories]
     return file.category_is_used & np.array([len(set(group)) < len(group) for group in names], bool)
@@ -392,33 +369,6 @@ def _wrong_crowd_flag(file: AnnotationFile) -> Mask:
     return file.is_used & np.array([entry.get("iscrowd") not in (None, 0, 1) for entry in file.annotations], bool)
 
 
-def _empty_box(file: AnnotationFile) -> Mask:
-    return file.is_used & file.boxes.is_usable & (file.boxes.values[:, 2:].min(axis=1) == 0)
-
-
-def _box_outside(file: AnnotationFile) -> Mask:
-    ends = file.boxes.values[:, :2] + file.boxes.values[:, 2:]
-    limits = BOX_MARGIN * file.sizes_of_annotations[:, ::-1]
-    return file.is_used & file.has_box & file.has_image & (ends > limits).any(axis=1)
-
-
-def _box_of_corners(file: AnnotationFile) -> Mask:
-    """The box is in the image and around the keypoints if it is two corners, and ends outside if it is not; all False
-    unless of many people."""
-    first, second = file.boxes.values[:, :2], file.boxes.values[:, 2:]
-    sizes = file.sizes_of_annotations[:, ::-1]
-    fits_corners = ((first >= -repair.EDGE_MARGIN) & (second > first) & (second <= sizes + repair.EDGE_MARGIN)).all(
-        axis=1
-    )
-    beyond = (
-        file.keypoints.values[..., :2] - second[:, None] > OUTSIDE_BOX * (second - first).max(axis=1)[:, None, None]
-    )
-    fits_corners &= ~(beyond.any(axis=2) & file.is_labelled).any(axis=1)
-    is_person = file.is_used & ~file.is_crowd & file.has_box & file.has_image
-    ends_outside = (first + second > CORNER_MARGIN * sizes).any(axis=1)
-    return _if_many(is_person & fits_corners & ends_outside, is_person)
-
-
 def _wrong_count(file: AnnotationFile) -> Mask:
     stated = [entry.get("num_keypoints") for entry in file.annotations]
     differs = [value is not None and value != count for value, count in zip(stated, file.num_labelled.tolist())]
@@ -429,16 +379,6 @@ def _outside(file: AnnotationFile) -> Mask:
     """Some labelled keypoints are outside the image, and not because the size is that of the other frame."""
     is_inside = repair.are_inside(file, file.sizes_of_annotations)
     return ~is_inside & file.has_image & ~repair.fits_only_displayed(file)
-
-
-def _unreached(file: AnnotationFile) -> list[None]:
-    is_person = file.is_labelled_person & file.has_image
-    if is_person.sum() < MIN_REACHING:
-        return []
-    limits = REACH * file.sizes_of_annotations[is_person, ::-1]
-    points = np.where(file.is_labelled[..., None], file.keypoints.values[..., :2], 0)[is_person].max(axis=1)
-    ends = (file.boxes.values[:, :2] + file.boxes.values[:, 2:])[is_person]
-    return [] if (np.maximum(points, ends) > limits).any() else [None]
 
 
 def _exif_swapped(file: AnnotationFile) -> dict[int, str]:
@@ -457,33 +397,71 @@ def _same_keypoints(file: AnnotationFile) -> Mask:
     return is_copy
 
 
-def _nothing_labelled(file: AnnotationFile) -> list[None]:
+def _nothing_labelled(file: AnnotationFile) -> bool:
     is_readable = file.keypoints.is_usable[file.has_keypoints].all()
-    is_missing = file.category_is_used.any() and is_readable and not file.is_labelled_person.any()
-    return [None] if is_missing else []
+    return bool(file.category_is_used.any() and is_readable and not file.is_labelled_person.any())
 
 
-def _only_hidden(file: AnnotationFile) -> list[None]:
-    labelled = file.keypoints.values[file.is_labelled_person]
-    return [None] if len(labelled) and not (labelled[..., 2] == 2).any() else []
+def _only_hidden(file: AnnotationFile) -> bool:
+    visibilities = file.keypoints.values[file.is_labelled_person, :, 2]
+    return bool(len(visibilities) and (visibilities != 2).all())
 
 
 def _normalised(file: AnnotationFile) -> Mask:
     """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0, in an image not that small."""
     is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
-    points = file.keypoints.values[..., :2]
-    is_fraction = ((points >= 0) & (points <= 1)).all(axis=2) | ~file.is_labelled
+    is_fraction = ((file.points >= 0) & (file.points <= 1)).all(axis=2) | ~file.is_labelled
     is_candidate = file.is_labelled_person & is_large & (file.num_labelled >= 2) & is_fraction.all(axis=1)
-    return is_candidate & (_largest_coordinate(file) > 0)
+    return is_candidate & (_ends_of_keypoints(file).max(axis=1) > 0)
 
 
-def _percent(file: AnnotationFile) -> list[None]:
+def _percent(file: AnnotationFile) -> bool:
     """No keypoint of many people is beyond 100, in images that are larger."""
     is_person = file.is_labelled_person & file.has_image
-    if is_person.sum() < MIN_EXAMPLES or _largest_coordinate(file)[is_person].max() > 100:
-        return []
-    is_large = np.median(file.sizes_of_annotations[is_person].max(axis=1)) > MIN_PERCENT_SIDE
-    return [None] if is_large else []
+    if is_person.sum() < MIN_EXAMPLES or _ends_of_keypoints(file)[is_person].max() > 100:
+        return False
+    return bool(np.median(file.sizes_of_annotations[is_person].max(axis=1)) > MIN_PERCENT_SIDE)
+
+
+def _unreached(file: AnnotationFile) -> bool:
+    is_person = file.is_labelled_person & file.has_image
+    ends = np.maximum(_ends_of_keypoints(file), _ends_of_boxes(file))
+    reaches = (ends > REACH * file.sizes_of_annotations[:, ::-1]).any(axis=1)
+    return bool(is_person.sum() >= MIN_REACHING and not reaches[is_person].any())
+
+
+def _ends_of_keypoints(file: AnnotationFile) -> np.ndarray:
+    """(A, 2) the largest x and y of the labelled keypoints; minus infinity without any."""
+    return np.asarray(file.points.max(axis=1, where=file.is_labelled[..., None], initial=-np.inf))
+
+
+# Boxes and outlines
+
+
+def _ends_of_boxes(file: AnnotationFile) -> np.ndarray:
+    """(A, 2) x and y of the lower right corners."""
+    return np.asarray(file.boxes.values[:, :2] + file.boxes.values[:, 2:])
+
+
+def _empty_box(file: AnnotationFile) -> Mask:
+    return file.is_used & file.boxes.is_usable & (file.boxes.values[:, 2:].min(axis=1) == 0)
+
+
+def _box_outside(file: AnnotationFile) -> Mask:
+    limits = BOX_MARGIN * file.sizes_of_annotations[:, ::-1]
+    return file.is_used & file.has_box & file.has_image & (_ends_of_boxes(file) > limits).any(axis=1)
+
+
+def _box_of_corners(file: AnnotationFile) -> Mask:
+    """The box is in the image and around the keypoints if it is two corners, and ends outside if it is not; all False
+    unless of many people."""
+    first, second = file.boxes.values[:, :2], file.boxes.values[:, 2:]
+    sizes = file.sizes_of_annotations[:, ::-1]
+    is_inside = (first >= -repair.EDGE_MARGIN) & (second > first) & (second <= sizes + repair.EDGE_MARGIN)
+    has_keypoints = _ends_of_keypoints(file) - second <= OUTSIDE_BOX * (second - first).max(axis=1, keepdims=True)
+    ends_outside = (first + second > CORNER_MARGIN * sizes).any(axis=1)
+    is_person = file.is_used & ~file.is_crowd & file.has_box & file.has_image
+    return _if_many(is_person & is_inside.all(axis=1) & has_keypoints.all(axis=1) & ends_outside, is_person)
 
 
 def _box_elsewhere(file: AnnotationFile) -> Mask:
@@ -493,55 +471,39 @@ def _box_elsewhere(file: AnnotationFile) -> Mask:
     return _if_many(is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.num_labelled), is_person)
 
 
-def _outline_elsewhere(file: AnnotationFile) -> Mask:
-    """The box around the polygons and that of the annotation hardly overlap; all False unless of many people."""
-    found = np.zeros(len(file.annotations), bool)
-    is_person = file.has_box & file.is_used & ~file.is_crowd
-    boxes = file.boxes.values.tolist()
-    for row in np.flatnonzero(is_person).tolist():
-        outline = file.outlines.values[row]
-        if isinstance(outline, list):
-            found[row] = _overlap(boxes[row], outline) < MIN_OVERLAP
-    return _if_many(found, is_person)
-
-
-def _overlap(box: Sequence[float], polygons: Sequence[Sequence[float]]) -> float:
-    """Intersection of a box and the box of polygons, relative to their union."""
-    # Plain numbers: arrays of so few take several times as long.
-    common, own, other = 1.0, 1.0, 1.0
-    for axis in (0, 1):
-        low = min(min(polygon[axis::2]) for polygon in polygons)
-        high = max(max(polygon[axis::2]) for polygon in polygons)
-        start, length = box[axis], box[axis + 2]
-        common *= max(min(high, start + length) - max(low, start), 0)
-        own *= length
-        other *= high - low
-    return common / (own + other - common)
-
-
-def _if_many(found: Mask, people: Mask) -> Mask:
-    """The mask of a problem if it concerns many of the people, else all False."""
-    return found & bool(found.sum() > max(FEW_OUTSIDE, ELSEWHERE * people.sum()))
-
-
 def _far_from_box(file: AnnotationFile) -> Mask:
     return file.is_labelled_person & file.has_box & (_distances_from_box(file) > FAR).any(axis=1)
 
 
-def _largest_coordinate(file: AnnotationFile) -> np.ndarray:
-    """(A,) the largest x or y of the labelled keypoints; minus infinity without any."""
-    points = file.keypoints.values[..., :2]
-    return np.asarray(points.max(axis=(1, 2), where=file.is_labelled[..., None], initial=-np.inf))
-
-
 def _distances_from_box(file: AnnotationFile) -> np.ndarray:
     """(A, K) distance of the labelled keypoints from the box along the farther axis, relative to its longer side."""
-    points = file.keypoints.values[..., :2]
     low = file.boxes.values[:, None, :2]
     size = file.boxes.values[:, None, 2:]
-    beyond = np.maximum(low - points, points - low - size).max(axis=2).clip(min=0)
-    distances: np.ndarray = np.where(file.is_labelled, beyond / size.max(axis=2).clip(min=1), 0)
-    return distances
+    beyond = np.maximum(low - file.points, file.points - low - size).max(axis=2).clip(min=0)
+    return np.asarray(np.where(file.is_labelled, beyond / size.max(axis=2).clip(min=1), 0))
+
+
+def _outline_elsewhere(file: AnnotationFile) -> Mask:
+    """The box around the polygons and that of the annotation hardly overlap; all False unless of many people."""
+    is_person = file.has_box & file.is_used & ~file.is_crowd
+    outlines = {row: file.outlines.values[row] for row in np.flatnonzero(is_person).tolist()}
+    polygons = {row: outline for row, outline in outlines.items() if isinstance(outline, list)}
+    rows = list(polygons)
+    # Plain numbers: arrays of so few take several times as long.
+    low = [[min(min(polygon[axis::2]) for polygon in polygons[row]) for axis in (0, 1)] for row in rows]
+    high = [[max(max(polygon[axis::2]) for polygon in polygons[row]) for axis in (0, 1)] for row in rows]
+    corners = np.array([low, high], np.float64).reshape(2, -1, 2)
+    starts, ends = file.boxes.values[rows, :2], _ends_of_boxes(file)[rows]
+    common = (np.minimum(corners[1], ends) - np.maximum(corners[0], starts)).clip(min=0).prod(axis=1)
+    union = file.boxes.values[rows, 2:].prod(axis=1) + (corners[1] - corners[0]).prod(axis=1) - common
+    found = np.zeros(len(file.annotations), bool)
+    found[rows] = common / union < MIN_OVERLAP
+    return _if_many(found, is_person)
+
+
+def _if_many(found: Mask, people: Mask) -> Mask:
+    """The mask of a problem if it concerns many of the people, else all False."""
+    return found & bool(found.sum() > max(FEW_PLACES, ELSEWHERE * people.sum()))
 
 
 # fmt: off
@@ -571,23 +533,23 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "missing-file", "images without a file in the image folder",
          "check the folder of the images, and that / and not \\ separates folders; restore the files, or delete the "
          "images and annotations",
-         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images, is_read=False),
+         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",
-         lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images, is_read=False),
+         lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images),
     Rule("error", "image-size", "images without a width and a height in whole pixels",
          "write the size of the image in which the keypoints were placed",
          lambda file: ~file.has_size, "images", repair.complete_sizes, repair.drop_images),
     Rule("error", "wrong-size", "images of other proportions than annotated",
          "restore the images that were annotated, or correct width and height if the keypoints fit these images",
-         lambda file: _files_with(file, "proportions"), "images", drop=repair.drop_images, is_read=False),
+         lambda file: _files_with(file, "proportions"), "images", drop=repair.drop_images),
     Rule("warning", "resized", "images of another size than annotated, but of its proportions",
          "nothing if the images were resized: all tools scale the annotations; else correct width and height",
          lambda file: _files_with(file, "size"), "images"),
     Rule("error", "exif-swapped", "images with an EXIF orientation whose keypoints are outside the stored pixels, but "
          "inside the displayed image",
          "swap width and height of these images, so that they are those of the displayed image; keep the keypoints",
-         _exif_swapped, "images", repair.swap_sizes, repair.drop_images, is_read=False),
+         _exif_swapped, "images", repair.swap_sizes, repair.drop_images),
     Rule("warning", "exif-by-size", "images with an EXIF orientation, annotated in the frame that their width and "
          "height show",
          "nothing: all tools follow the size; keep width and height as they are, and the files too",
@@ -616,9 +578,6 @@ RULES: tuple[Rule, ...] = (
          "draft a skeleton for them with posenet annotations skeleton --category",
          lambda file: file.category_has_keypoints & ~file.category_is_used, "categories",
          unless=("no-such-keypoints",)),
-    Rule("warning", "mixed-categories", "categories with different keypoints in one file",
-         "train one network for each: the tools leave out the categories that do not fit its skeleton",
-         _mixed_categories),
     Rule("error", "no-image", "annotations of images that are not listed", "list the image, or delete the annotation",
          lambda file: file.image_rows == UNLISTED, drop=repair.drop_annotations),
     Rule("error", "no-such-category", "annotations of categories that are not listed",
@@ -657,26 +616,23 @@ RULES: tuple[Rule, ...] = (
          "if images were resized, scale keypoints, boxes and outlines too, or restore the images; if images may be "
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
          "outside, write 0, 0, 0 for them",
-         _outside, drop=repair.drop_keypoints, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE),
+         _outside, drop=repair.drop_keypoints, drop_limit=OUTSIDE, tolerance=OUTSIDE),
     Rule("warning", "unreached", "no keypoint or box reaches the right or the lower fifth of an image",
          "look at some with posenet build-hdf5 --preview; if images were enlarged after they were annotated, scale "
          "keypoints, boxes and outlines too", _unreached, unless=("normalised", "percent")),
     Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "
          "not used",
          "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",
-         lambda file: (~file.is_labelled & (file.keypoints.values[..., :2] != 0).any(axis=2)).any(axis=1)),
+         lambda file: (~file.is_labelled & (file.points != 0).any(axis=2)).any(axis=1)),
     Rule("warning", "labelled-at-zero", "annotations with labelled keypoints at (0, 0)",
          "write visibility 0 where the position is not known",
-         lambda file: (file.is_labelled & (file.keypoints.values[..., :2] == 0).all(axis=2)).any(axis=1)),
+         lambda file: (file.is_labelled & (file.points == 0).all(axis=2)).any(axis=1)),
     Rule("warning", "same-keypoints", "annotations with exactly the keypoints of another one in the same image",
          "delete the copy", _same_keypoints),
 
     # Boxes, areas and outlines
     Rule("error", "crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1", _wrong_crowd_flag,
          drop=repair.drop_annotations),
-    Rule("error", "outline-number", "outlines with a non-finite number",
-         "correct the segmentation, or delete it and use the box",
-         lambda file: file.outlines.is_infinite, drop=repair.drop_outlines),
     Rule("warning", "damaged-outline", "outlines that are damaged, or of an image of another size: the box replaces "
          "what cannot be used",
          "write a list of polygons, [[x, y, x, y, ...]], each of three or more points, or run lengths of the image's "
@@ -697,7 +653,7 @@ RULES: tuple[Rule, ...] = (
          _box_of_corners),
     Rule("error", "box-outside", "boxes that reach far beyond their image",
          "write bbox as x, y, width, height, in pixels of the image",
-         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE, tolerated=FEW_OUTSIDE,
+         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE,
          unless=("box-corners",)),
     Rule("error", "box-elsewhere", "annotations with most labelled keypoints outside their own box",
          "write keypoints and bbox in pixels of the same image, keypoints as x, y, visibility, and bbox as x, y of the "
@@ -727,8 +683,6 @@ RULES: tuple[Rule, ...] = (
     # Left and right
     Rule("error", "flip-pair", "pairs of the skeleton that the names contradict",
          "pair every left keypoint with the right one of the same name", left_right.contradicting_pairs),
-    Rule("warning", "flip-order", "pairs of the skeleton with the right keypoint first",
-         "put the left one first: drawings colour the sides by it", left_right.reversed_pairs),
     Rule("warning", "flip-missing", "left and right names that the skeleton does not pair",
          "add them to left_right, or a mirrored image teaches the wrong side", left_right.missing_pairs),
     Rule("warning", "no-sides", "no keypoint has a left or right twin, so a mirrored image swaps none",

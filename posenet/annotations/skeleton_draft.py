@@ -61,10 +61,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     left_right = pair_by_flip_idx(names, chosen.flip_idx)
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
     try:
-        edges = _category_edges(chosen)
-        parts = _with_mirror_images(edges, left_right)
-        joining = _joining_parts(names, parts, left_right, joints)
-        drawn = (*parts, *joining)
+        parts = _with_mirror_images(_category_edges(chosen), left_right)
+        drawn = (*parts, *_joining_parts(names, parts, left_right, joints))
         bridging = _bridging_parts(names, drawn)
         skeleton = Skeleton(
             keypoints=names,
@@ -80,8 +78,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
         )
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
-    comments = _comments(skeleton, len(parts) - len(edges), len(joining), len(bridging), len(joints))
-    return SkeletonDraft(skeleton, chosen.name, comments)
+    return SkeletonDraft(skeleton, chosen.name, _comments(skeleton))
 
 
 def skeleton_of(annotations: str | Path) -> Skeleton:
@@ -235,40 +232,34 @@ def _bridging_parts(names: Sequence[str], parts: Sequence[Pair]) -> tuple[Pair, 
     return tuple((a, b) for a, b in pairs if b not in neighbours[a] and neighbours[a] & neighbours[b])
 
 
-def _comments(
-    skeleton: Skeleton, num_mirrored: int, num_joining: int, num_bridging: int, num_people: int
-) -> dict[str, str]:
+def _comments(skeleton: Skeleton) -> dict[str, str]:
     """Comments for the skeleton file, by key."""
-    parts = ["The connections that the network learns, with their mirror images."]
-    if num_mirrored:
-        parts.append(f"{num_mirrored} mirror images were missing in the annotation file's skeleton and were added.")
-    if num_joining:
-        parts.append(f"The last {num_joining} of the drawn ones connect keypoints that were apart; check them.")
-    if num_bridging:
-        hidden = skeleton.name_objects("they connect a person when a keypoint is hidden")
-        parts.append(f"The last {num_bridging} bridge two others: {hidden}.")
+    hidden = skeleton.name_objects("they connect a person when a keypoint is hidden")
+    parts = (
+        "The connections that the network learns: those of the annotation file, with their mirror images; then the\n"
+        f"shortest ones that connect keypoints which were apart, check them; then bridges over one keypoint: {hidden}."
+    )
+    left_right = (
+        "Left and right, from the names, or from flip_idx: a mirrored image swaps them. Check that none is missing."
+    )
+    if not skeleton.left_right:
+        left_right = "No keypoint has left or right in its name, so a mirrored image swaps none."
+        parts += f"\n{left_right}"
     sigmas = "OKS constants: how precisely annotators place each keypoint. "
     if set(skeleton.sigmas) <= set(COCO.sigmas):
         sigmas += "These are COCO's, because the keypoints have COCO's names."
     else:
-        if skeleton.sigmas != (DEFAULT_SIGMA,) * len(skeleton.sigmas):
+        if set(skeleton.sigmas) != {DEFAULT_SIGMA}:
             sigmas += "Keypoints with COCO's names have COCO's. "
         sigmas += (
             f"{DEFAULT_SIGMA} is only a default: annotate some images twice\nand compute, for every keypoint, "
             "the root mean square of distance / sqrt(area of the object)."
         )
-    if skeleton.left_right:
-        left_right = (
-            "Left and right, from the names, or from flip_idx: a mirrored image swaps them. Check that none is missing."
-        )
-    else:
-        left_right = "No keypoint has left or right in its name, so a mirrored image swaps none."
-        parts.append(left_right)
     if not skeleton.layout:
-        sigmas = f"No layout: there are too few annotations ({num_people}). It is optional.\n{sigmas}"
+        sigmas = f"No layout: there are too few annotations. It is optional.\n{sigmas}"
     return {
         "keypoints": "With the names and in the order of the annotation file.",
-        "parts": "\n".join(parts),
+        "parts": parts,
         "left_right": left_right,
         "drawn": "The parts that drawings show.",
         "sigmas": sigmas,

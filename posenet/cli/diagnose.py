@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
-from posenet.annotations.reading import read_split
+from posenet.annotations.people import read_split
 from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_overwrite_option, input_files

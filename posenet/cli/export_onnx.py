@@ -72,7 +72,8 @@ def run(args: argparse.Namespace) -> None:
     model = build_onnx(network, config, amp="fp16" if args.fp16 else "off", for_quantization=args.int8)
     if args.int8:
         letterbox = Predictor(network, config.inference).letterbox
-        model = quantize_onnx(model, config, read_calibration_images(files, letterbox))
+        images = read_calibration_images(files, lambda image: letterbox(image.shape[:2]).apply(image))
+        model = quantize_onnx(model, config, images)
     write_atomically(args.output, model.SerializeToString())
 
     messages = message_stream(args.output)

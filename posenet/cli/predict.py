@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         "--resume",
-        help="continue the files of --json, --coco and --csv after an interruption; start them if there are none, do "
-        "nothing if they are complete",
+        help="continue the files of --json, --coco and --csv after an interruption; start them if there are none, "
+        "write complete ones again without the network",
     )
 
     group.add_argument("-v", "--verbose", action="store_true", help="print a line for each image")

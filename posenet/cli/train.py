@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posenet.cli.options import (
@@ -190,6 +191,10 @@ def run(args: argparse.Namespace) -> int:
                 name = flag.replace("_", "-")
                 raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
         check_flags(args)
+    else:
+        from posenet.training.from_annotations import find_annotations
+
+        find_annotations(Path(args.data), None if args.val is None else Path(args.val))  # before PyTorch is imported
     from posenet.devices.runtime import Runtime
 
     return train_with_flags(args, Runtime())

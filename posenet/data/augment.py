@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import cv2
 import numpy as np
 
-from posenet.annotations.run_lengths import decode_columns
+from posenet.annotations.outlines import decode_columns
 from posenet.images import REDUCTIONS
 from posenet.settings import MAP_STRIDE, AugmentConfig
 from posenet.skeleton import Skeleton
@@ -208,7 +208,7 @@ def _pixels_read(positions: list[float], length: int) -> tuple[int, int]:
 
 def warp_mask(
     runs: np.ndarray,
-    shape: tuple[int, int],
+    image_size: tuple[int, int],
     matrix: np.ndarray,
     size: tuple[int, int],
     border: int,
@@ -217,8 +217,8 @@ def warp_mask(
     """Warp a mask from its run lengths directly to map cells, sampled at the cell centres.
 
     Args:
-        shape: (height, width) of the mask.
-        size: (width, height) of the network input.
+        image_size: that of the mask.
+        size: that of the network input.
         border: value outside the image, 0 or 1.
         out: C-contiguous array to write to; None allocates it: (height / 4, width / 4) uint8, 0-255 for 0-1.
     """
@@ -233,7 +233,7 @@ def warp_mask(
     # Cell i is centred on input pixel stride * i + (stride - 1) / 2.
     to_cells[:, 2] -= (MAP_STRIDE - 1) / 2 / MAP_STRIDE
     return cv2.warpAffine(
-        decode_columns(runs, *shape, value=255),
+        decode_columns(runs, *image_size[::-1], value=255),
         to_cells,
         out.shape[::-1],
         dst=out,

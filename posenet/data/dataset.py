@@ -1,11 +1,15 @@
-"""The training data set: records of stores, augmented and warped to the network input; samples and batches."""
+"""The training data set: records of stores, augmented and warped to the network input; samples and batches.
+
+Sizes are (height, width), as in stores; those passed to ``augment`` are (width, height), as in OpenCV.
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,11 +28,17 @@ from posenet.data.augment import (
     warp_joints,
     warp_mask,
 )
-from posenet.data.loader import Batch, stack_joints
-from posenet.data.sampler import SampleKey
-from posenet.data.store import NO_PERSON, Record, Store, StoreList, sample_rows
+from posenet.data.data_sets import StoreList, sample_rows
+from posenet.data.store import NO_PERSON, Record, Store
 from posenet.errors import ConfigError, DataError
 from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
+
+PEOPLE_MULTIPLE = 4
+"""Batches are padded to a multiple of this number of people, because a compiled step has one graph for two people or
+more, and another one for a single person."""
+
+SampleKey = tuple[int, int]
+"""(epoch, index). Together with the seed it determines a sample, augmentation included."""
 
 
 class Sample(NamedTuple):
@@ -43,6 +53,37 @@ class Sample(NamedTuple):
 Transform = Callable[[Sample, np.random.Generator], Sample]
 """Changes a sample. All that is random in it is drawn from the generator, which depends on the seed, the epoch and the
 index of the sample alone."""
+
+
+class Batch(NamedTuple):
+    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device.
+
+    Samples with fewer than P people are padded with zeros; P is a multiple of ``PEOPLE_MULTIPLE``.
+    """
+
+    images: Tensor  # (N, H, W, 3) BGR uint8
+    joints: Tensor  # (N, P, K, 3) float32: x, y in network-input pixels, visibility
+    person_mask: Tensor  # (N, H/4, W/4) uint8, 255 on people
+    mask_miss: Tensor  # (N, H/4, W/4) uint8, 255 where the loss supervises
+    image_ids: Tensor  # (N,) int64
+    faults: tuple[str, ...] = ()  # error messages of the unreadable samples that were replaced by others
+    set_indices: Tensor | None = None  # (N,) int16, the data sets of the samples, if there are several
+    supervised: Tensor | None = None  # (N, C) uint8, 1 for the channels that each sample supervises; None means all
+
+    def to(self, device: torch.device) -> Batch:
+        """Copy the batch to a device. The copying may still be in progress on return."""
+        return Batch._make(
+            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self
+        )
+
+
+def stack_joints(joints: Sequence[np.ndarray]) -> Tensor:
+    """The tensor ``joints`` of a ``Batch`` with the (P, K, 3) joints of every sample."""
+    num_people = PEOPLE_MULTIPLE * max(1, math.ceil(max(map(len, joints)) / PEOPLE_MULTIPLE))
+    stacked = torch.zeros(len(joints), num_people, *joints[0].shape[1:])
+    for row, of_sample in zip(stacked.numpy(), joints):
+        row[: len(of_sample)] = of_sample
+    return stacked
 
 
 class SampleBuffers(NamedTuple):
@@ -165,11 +206,11 @@ class PoseDataset(Dataset[Batch]):
             augmentation = Augmentation.draw(self.augment, self.seed, epoch, index)
         record, person_row = self.read_record(index)
         matrix = self.frame(record, person_row, augmentation)
-        shape = (record.height, record.width)
+        image_size = (record.width, record.height)
         size = self.size[::-1]
         # Outside the image there are no people, and the loss supervises if the image has annotations.
-        warp_mask(record.mask_all, shape, matrix, size, border=0, out=buffers.person_mask)
-        warp_mask(record.mask_miss, shape, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
+        warp_mask(record.person_mask, image_size, matrix, size, border=0, out=buffers.person_mask)
+        warp_mask(record.mask_miss, image_size, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
         joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
         return PartialSample(key, record, augmentation, matrix, joints)
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.store import NO_PERSON, Store, StoreList, count_background, make_image_keys
+from posenet.data.data_sets import StoreList, count_background
+from posenet.data.store import NO_PERSON, Store, make_image_keys
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input
@@ -163,7 +164,7 @@ def compute_statistics(store: Store) -> list[Table]:
         record = store.read_record(row, with_image=False)
         visibilities.append(record.joints[..., 2])
         main_heights.append(record.people["box"][image_main_rows, 3])
-        masks = (record.mask_all, record.mask_miss)
+        masks = (record.person_mask, record.mask_miss)
         mask_shares.append([runs[1::2].sum() / (record.width * record.height) for runs in masks])
 
     widths, heights, kilobytes = (store.records[name] for name in ("width", "height", "image_bytes"))

@@ -1,4 +1,4 @@
-"""Batches of samples, and loaders that make them in worker processes."""
+"""Loaders that make batches in worker processes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import ctypes
 import gc
-import math
 import multiprocessing
 import os
 import pickle
@@ -25,11 +24,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from posenet.data.sampler import SampleKey
+from posenet.data.dataset import Batch, SampleKey
 
-PEOPLE_MULTIPLE = 4
-"""Batches are padded to a multiple of this number of people, because a compiled step has one graph for two people or
-more, and another one for a single person."""
 PREFETCH_FACTOR = 2
 """Batches that a worker may be ahead of the main process."""
 KEPT_BLOCKS = 64
@@ -39,37 +35,6 @@ GRACE_SECONDS = 300
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 """Parameters of glibc's ``mallopt`` (malloc.h)."""
-
-
-class Batch(NamedTuple):
-    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device.
-
-    Samples with fewer than P people are padded with zeros; P is a multiple of ``PEOPLE_MULTIPLE``.
-    """
-
-    images: Tensor  # (N, H, W, 3) BGR uint8
-    joints: Tensor  # (N, P, K, 3) float32: x, y in network-input pixels, visibility
-    person_mask: Tensor  # (N, H/4, W/4) uint8, 255 on people
-    mask_miss: Tensor  # (N, H/4, W/4) uint8, 255 where the loss supervises
-    image_ids: Tensor  # (N,) int64
-    faults: tuple[str, ...] = ()  # error messages of the unreadable samples that were replaced by others
-    set_indices: Tensor | None = None  # (N,) int16, the data sets of the samples, if there are several
-    supervised: Tensor | None = None  # (N, C) uint8, 1 for the channels that each sample supervises; None means all
-
-    def to(self, device: torch.device) -> Batch:
-        """Copy the batch to a device. The copying may still be in progress on return."""
-        return Batch._make(
-            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self
-        )
-
-
-def stack_joints(joints: Sequence[np.ndarray]) -> Tensor:
-    """The tensor ``joints`` of a ``Batch`` with the (P, K, 3) joints of every sample."""
-    num_people = PEOPLE_MULTIPLE * max(1, math.ceil(max(map(len, joints)) / PEOPLE_MULTIPLE))
-    stacked = torch.zeros(len(joints), num_people, *joints[0].shape[1:])
-    for row, of_sample in zip(stacked.numpy(), joints):
-        row[: len(of_sample)] = of_sample
-    return stacked
 
 
 class _Sender:

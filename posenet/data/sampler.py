@@ -8,10 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-from posenet.data.store import Draws
-
-SampleKey = tuple[int, int]
-"""(epoch, index). Together with the seed it determines a sample, augmentation included."""
+from posenet.data.data_sets import Draws
+from posenet.data.dataset import SampleKey
 
 
 class TrainSampler(Sampler[list[SampleKey]]):

@@ -1,10 +1,10 @@
-"""The store: one HDF5 file with the images of a data set, their people and their masks; and lists of stores.
+"""The store: one HDF5 file with the images of a data set, their people and their masks.
 
 Layout. No array is compressed or in chunks, so a record is read by two reads at known offsets of the file.
 
 - ``images``: the original bytes of the image files, of any format that OpenCV reads, one after the other.
-- ``labels``: for every image its joints ((P, K, 3) float32: x, y, visibility), then the stored run lengths of
-  ``mask_all`` (1 on people) and of ``mask_miss`` (1 where the loss supervises); see ``posenet.annotations.people``.
+- ``labels``: for every image its joints ((P, K, 3) float32: x, y, visibility), then the stored run lengths of the
+  person mask and of ``mask_miss``; see ``Record``. The file calls the person mask ``mask_all``.
 - ``record``: one row for every image, of type ``RECORD_TYPE``; ``file_name``: the names of the image files.
 - ``person``: one row for every person, of type ``PERSON_TYPE``, in the order of the images.
 - ``sample``: one row for every main person: the row of the image and that of the person within the image. An image
@@ -13,8 +13,8 @@ Layout. No array is compressed or in chunks, so a record is read by two reads at
 - ``original``, only in stores whose attribute ``max_side`` is not 0: one row for every image, of type
   ``ORIGINAL_TYPE``. Their images of more than ``max_side`` pixels were made smaller and encoded again.
 
-Sizes and coordinates are pixels in the frame of the annotations. Decoded pixels are turned into this frame by the EXIF
-orientation in ``record``.
+Sizes are (height, width) in pixels. They and coordinates are in the frame of the annotations. Decoded pixels are turned
+into this frame by the EXIF orientation in ``record``.
 
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies. ``record``
 contains a CRC-32 of the image and one of the labels, verified whenever they are read. The attribute ``fingerprint`` is
@@ -30,22 +30,17 @@ import os
 import threading
 import time
 import zlib
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import h5py
 import numpy as np
 
-from posenet.annotations.run_lengths import decode_mask
 from posenet.errors import DataError
 from posenet.files import SpecialFileError, open_input
 from posenet.images import MAX_PIXELS, decode_checked_image, is_jpeg
-from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
-from posenet.skeleton.data_set_mapping import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 FORMAT = "posenet store"
@@ -115,7 +110,14 @@ class Supervision(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One image and its P people. Sizes and coordinates are pixels in the frame of the annotations."""
+    """One image and its P people. Sizes and coordinates are pixels in the frame of the annotations.
+
+    Two masks go with every image, here and in samples and batches:
+
+    - the *person mask* is 1 on people, crowds included;
+    - ``mask_miss``, a name of the literature, is 1 where the loss supervises. It is 0 on crowds and on people without
+      labelled keypoints, and everywhere in an image without annotations.
+    """
 
     source: Path  # of the store, for error messages
     image_id: int
@@ -125,8 +127,8 @@ class Record(NamedTuple):
     orientation: int  # the EXIF orientation, 1-8, by which the decoded pixels are turned; see ``AnnotatedFrame``
     image_bytes: np.ndarray  # (bytes,) uint8, the original bytes of the image file
     joints: np.ndarray  # (P, K, 3) float32: x, y, visibility of every keypoint
-    mask_all: np.ndarray  # (runs,) uint16: run lengths of the mask that is 1 on people
-    mask_miss: np.ndarray  # (runs,) uint16: run lengths of the mask that is 1 where the loss supervises
+    person_mask: np.ndarray  # (runs,) uint16: run lengths
+    mask_miss: np.ndarray  # (runs,) uint16: run lengths
     people: np.ndarray  # (P,) of ``PERSON_TYPE``
     supervision: Supervision | None = None  # None if it supervises everything and is not one of several data sets
 
@@ -150,10 +152,6 @@ class Record(NamedTuple):
     def is_annotated(self) -> bool:
         """Whether the loss supervises the image, also one that shows nobody."""
         return len(self.joints) > 0 or bool(self.mask_miss[1::2].any())
-
-    def decode_masks(self) -> tuple[np.ndarray, np.ndarray]:
-        """``mask_all`` and ``mask_miss`` as (H, W) uint8 of 0 and 1."""
-        return decode_mask(self.mask_all, self.height, self.width), decode_mask(self.mask_miss, self.height, self.width)
 
     def damage_error(self, problem: str) -> DataError:
         """An error that names the store and the image."""
@@ -179,40 +177,36 @@ def make_image_keys(sizes: np.ndarray, checksums: np.ndarray) -> np.ndarray:
 def _check_tables(
     tables: Mapping[str, np.ndarray], num_keypoints: int, num_image_bytes: int, num_label_bytes: int
 ) -> None:
-    """Raise ``ValueError`` unless all rows of the ``TABLES`` point to something that exists."""
+    """Raise ``ValueError`` unless all rows of the tables point to something that exists.
+
+    A fingerprint that fits does not show this: whoever changes a table can compute it.
+    """
     records, people, samples, names = (tables[name] for name in ("record", "person", "sample", "file_name"))
-    if (records.dtype, people.dtype, samples.dtype) != (
-        RECORD_TYPE,
-        PERSON_TYPE,
-        np.dtype("<i8"),
-    ) or names.dtype.kind != "S":
-        raise ValueError("its tables have other columns")
     originals = tables.get("original", np.zeros(records.shape, ORIGINAL_TYPE))
-    if originals.dtype != ORIGINAL_TYPE:
+    types = [table.dtype for table in (records, originals, people, samples)]
+    if types != [RECORD_TYPE, ORIGINAL_TYPE, PERSON_TYPE, np.dtype("<i8")] or names.dtype.kind != "S":
         raise ValueError("its tables have other columns")
-    shapes = {names.shape, records.shape, originals.shape}
-    if records.ndim != 1 or people.ndim != 1 or len(shapes) > 1 or samples.shape[1:] != (2,):
+    one_per_image = {names.shape, records.shape, originals.shape}
+    if len(one_per_image) > 1 or records.ndim != 1 or people.ndim != 1 or samples.shape[1:] != (2,):
         raise ValueError("its tables have other shapes")
-    column = {name: records[name].astype(np.int64) for name in RECORD_TYPE.names or ()}
-    num_people = column["num_people"]
-    label_bytes = 12 * num_keypoints * num_people + column["mask_all_bytes"] + column["mask_miss_bytes"]
-    is_possible = np.all([values >= 0 for name, values in column.items() if name != "image_id"], axis=0)
-    is_possible &= (column["height"] > 0) & (column["width"] > 0)
-    is_possible &= column["height"] * column["width"] <= MAX_PIXELS
-    is_possible &= (column["orientation"] >= 1) & (column["orientation"] <= 8)
-    is_possible &= column["image_start"] <= num_image_bytes - column["image_bytes"]
-    is_possible &= column["label_start"] <= num_label_bytes - label_bytes
-    is_possible &= column["first_person"] == num_people.cumsum() - num_people
-    if not is_possible.all() or num_people.sum() != len(people):
+    row: Any = RecordRow._make(records[name].astype(np.int64) for name in RecordRow._fields)
+    label_bytes = 12 * num_keypoints * row.num_people + row.mask_all_bytes + row.mask_miss_bytes
+    is_possible = np.all([column >= 0 for column in row[1:]], axis=0)  # an image id may be negative
+    is_possible &= (row.height > 0) & (row.width > 0) & (row.height * row.width <= MAX_PIXELS)
+    is_possible &= (row.orientation >= 1) & (row.orientation <= 8)
+    is_possible &= row.image_start <= num_image_bytes - row.image_bytes
+    is_possible &= row.label_start <= num_label_bytes - label_bytes
+    is_possible &= row.first_person == row.num_people.cumsum() - row.num_people
+    if not is_possible.all() or row.num_people.sum() != len(people):
         raise ValueError("its records point to something that does not exist")
     images, persons = samples.T
     if not ((images >= 0) & (images < len(records))).all():
         raise ValueError("its samples point to images that do not exist")
     is_person = persons != NO_PERSON
     images, persons = images[is_person], persons[is_person]
-    if not ((persons >= 0) & (persons < num_people[images])).all():
+    if not ((persons >= 0) & (persons < row.num_people[images])).all():
         raise ValueError("its samples point to people who do not exist")
-    main_boxes = people["box"][column["first_person"][images] + persons]
+    main_boxes = people["box"][row.first_person[images] + persons]
     if not np.isfinite(people["box"]).all() or not (main_boxes[:, 2:] > 0).all():
         raise ValueError("it has people without a box")
 
@@ -305,39 +299,40 @@ class Store:
         """Number of samples: one for every main person, or image without annotations."""
         return len(self.samples)
 
-    def read_record(self, row: int, *, with_image: bool = True) -> Record:
+    def read_record(self, index: int, *, with_image: bool = True) -> Record:
         """Read the image in a row with all its people; ``DataError`` if the file is damaged.
 
         Without ``with_image``, the bytes of the image are neither read nor checked: there are none in the record.
         """
-        if not 0 <= row < self.num_images:
-            raise IndexError(f"image {row} of {self.num_images}")
-        fields = RecordRow(*self.records[row].tolist())
+        if not 0 <= index < self.num_images:
+            raise IndexError(f"image {index} of {self.num_images}")
+        row = RecordRow(*self.records[index].tolist())
         num_keypoints = self.skeleton.num_keypoints
-        joint_values = fields.num_people * num_keypoints * 3
-        label_bytes = 4 * joint_values + fields.mask_all_bytes + fields.mask_miss_bytes
-        image = self._read(self._images_offset + fields.image_start, fields.image_bytes) if with_image else b""
-        labels = self._read(self._labels_offset + fields.label_start, label_bytes)
-        mask_miss_start = 4 * joint_values + fields.mask_all_bytes
+        joint_bytes = 12 * num_keypoints * row.num_people
+        label_bytes = joint_bytes + row.mask_all_bytes + row.mask_miss_bytes
+        image = self._read(self._images_offset + row.image_start, row.image_bytes) if with_image else b""
+        labels = self._read(self._labels_offset + row.label_start, label_bytes)
+        joints = np.frombuffer(labels, "<f4", joint_bytes // 4).reshape(row.num_people, num_keypoints, 3)
+        masks = np.frombuffer(labels, "<u2", offset=joint_bytes)
         record = Record(
             source=self.path,
-            image_id=fields.image_id,
-            file_name=self._file_names[row].decode(errors="surrogateescape"),
-            height=fields.height,
-            width=fields.width,
-            orientation=fields.orientation,
+            image_id=row.image_id,
+            file_name=self._file_names[index].decode(errors="surrogateescape"),
+            height=row.height,
+            width=row.width,
+            orientation=row.orientation,
             image_bytes=np.frombuffer(image, np.uint8),
-            joints=np.frombuffer(labels, "<f4", joint_values).reshape(fields.num_people, num_keypoints, 3),
-            mask_all=np.frombuffer(labels, "<u2", fields.mask_all_bytes // 2, 4 * joint_values),
-            mask_miss=np.frombuffer(labels, "<u2", fields.mask_miss_bytes // 2, mask_miss_start),
-            people=self._people[fields.first_person : fields.first_person + fields.num_people],
+            joints=joints,
+            person_mask=masks[: row.mask_all_bytes // 2],
+            mask_miss=masks[row.mask_all_bytes // 2 :],
+            people=self._people[row.first_person : row.first_person + row.num_people],
         )
-        is_whole = not with_image or zlib.crc32(image) == fields.image_crc
-        if not is_whole or zlib.crc32(labels) != fields.label_crc:
+        is_whole = not with_image or zlib.crc32(image) == row.image_crc
+        if not is_whole or zlib.crc32(labels) != row.label_crc:
             raise record.damage_error("is damaged: its image, masks or joints do not match the checksum")
-        num_pixels = fields.height * fields.width
-        has_whole_masks = int(record.mask_all.sum()) == int(record.mask_miss.sum()) == num_pixels
-        if not has_whole_masks or not np.isfinite(record.joints).all():
+        num_pixels = row.height * row.width
+        has_whole_masks = int(record.person_mask.sum()) == int(record.mask_miss.sum()) == num_pixels
+        if not has_whole_masks or not np.isfinite(joints).all():
             raise record.damage_error("has masks of another size, or joints that are not finite")
         return record
 
@@ -385,7 +380,7 @@ class Store:
         try:
             yield
         except FileNotFoundError as error:
-            raise _missing_store(self.path) from error
+            raise missing_store(self.path) from error
         except (PermissionError, IsADirectoryError, SpecialFileError) as error:
             reason = error.strerror
             raise DataError(f"cannot read store {self.path}: {reason}; give a file of posenet build-hdf5") from error
@@ -433,201 +428,9 @@ def _pread(descriptor: int, size: int, offset: int) -> bytes:
         return os.read(descriptor, size)
 
 
-class Draws(NamedTuple):
-    """The number of samples of a data set, and how many of them an epoch draws."""
-
-    size: int
-    per_epoch: int
-
-
-class DataSet(NamedTuple):
-    """One of the stores that are read as one."""
-
-    store: Store
-    name: str
-    weight: float = 1.0  # an epoch draws this number times the set's number of samples from it
-    mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
-
-
-class StoreList:
-    """One or several stores read as one: the records of the first, then those of the second, and so on.
-
-    If there are several, or one that does not supervise all channels, every record has a ``supervision``, which names
-    its data set and the output channels that the set supervises.
-
-    Attributes:
-        sets: the data sets.
-        skeleton: that of the network.
-        fingerprint: that of the only store, or a SHA-256 of those of all, in hexadecimal.
-        image_ids, image_keys, samples: of all stores; see ``Store``. The rows of images count through all stores.
-        num_images, num_unlabelled: number of all images, and of those without annotations.
-    """
-
-    def __init__(self, sets: Sequence[DataSet], skeleton: Skeleton) -> None:
-        self.sets = list(sets)
-        self.skeleton = skeleton
-        stores = [data_set.store for data_set in sets]
-        self.fingerprint = stores[0].fingerprint
-        if len(stores) > 1:
-            self.fingerprint = hashlib.sha256("".join(store.fingerprint for store in stores).encode()).hexdigest()
-        self.image_ids = np.concatenate([store.image_ids for store in stores])
-        self.image_keys = np.concatenate([store.image_keys for store in stores])
-        self.num_images = len(self.image_ids)
-        self._image_ends = list(accumulate(store.num_images for store in stores))
-        starts = [0, *self._image_ends]
-        self.samples = np.concatenate([store.samples + (start, 0) for store, start in zip(stores, starts)])
-        self.num_unlabelled = int((self.samples[:, 1] == NO_PERSON).sum())
-        masks = self._supervised_channels()
-        flipped = masks[:, skeleton.flip_channels]
-        self._supervisions: list[Supervision | None] = [None]
-        if len(sets) > 1 or not masks.all():
-            channels = [None if masks.all() else np.stack(pair) for pair in zip(masks, flipped)]
-            self._supervisions = [Supervision(index, mask) for index, mask in enumerate(channels)]
-
-    def __len__(self) -> int:
-        """Number of samples."""
-        return len(self.samples)
-
-    @property
-    def names(self) -> list[str]:
-        return [data_set.name for data_set in self.sets]
-
-    def read_record(self, index: int) -> Record:
-        """As ``Store.read_record``, with the joints of the network's skeleton."""
-        if not 0 <= index < self.num_images:
-            raise IndexError(f"image {index} of {self.num_images}")
-        number = bisect_right(self._image_ends, index)
-        start = self._image_ends[number - 1] if number else 0
-        record = self.sets[number].store.read_record(index - start)
-        mapping = self.sets[number].mapping
-        if mapping is not None:
-            record = record._replace(joints=mapping.map_joints(record.joints))
-        supervision = self._supervisions[number]
-        return record if supervision is None else record._replace(supervision=supervision)
-
-    def draws(self, framing: str, background: float = DataConfig.background) -> list[Draws]:
-        """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
-
-        If there are background images, those of all sets come last, as if they were another set. The epoch draws as
-        many as make the share ``background`` of it.
-        """
-        draws = []
-        for data_set in self.sets:
-            size = len(sample_rows(data_set.store, framing)) - count_background(data_set.store)
-            draws.append(Draws(size, max(1, round(data_set.weight * size)) if size else 0))
-        if num_background := count_background(self):
-            num_others = sum(per_epoch for _, per_epoch in draws)
-            draws.append(Draws(num_background, round(num_others * background / (1 - background))))
-        return draws
-
-    def never_supervised(self) -> list[str]:
-        """The names of the network's keypoints and body parts that no set supervises."""
-        supervised = self._supervised_channels().max(axis=0).tolist()  # (C,)
-        names = ["-".join(part) for part in self.skeleton.parts] + list(self.skeleton.keypoints)
-        return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
-
-    def _supervised_channels(self) -> np.ndarray:
-        """(sets, C) uint8: 1 for the output channels that each set supervises."""
-        everything = np.ones(self.skeleton.num_channels, np.uint8)
-        mappings = [data_set.mapping for data_set in self.sets]
-        return np.stack([everything if mapping is None else mapping.supervised_channels() for mapping in mappings])
-
-    def close(self) -> None:
-        """Close all files; the next read opens them again."""
-        for data_set in self.sets:
-            data_set.store.close()
-
-    def __enter__(self) -> StoreList:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def sample_rows(store: Store | StoreList, framing: str) -> np.ndarray:
-    """(N + B, 2) int64: for each sample of an epoch the row of the image, and of the person in it or ``NO_PERSON``.
-
-    First N samples: one for every main person, or with the framing "image" one for every image that has any; then the B
-    background images.
-    """
-    with_sample = np.unique(store.samples[:, 0])
-    background = np.setdiff1d(np.arange(store.num_images), with_sample, assume_unique=True)
-    samples = store.samples if framing == "person" else _rows_of_whole_images(with_sample)
-    return np.concatenate([samples, _rows_of_whole_images(background)])
-
-
-def _rows_of_whole_images(images: np.ndarray) -> np.ndarray:
-    return np.stack([images, np.full_like(images, NO_PERSON)], axis=1)
-
-
-def count_background(store: Store | StoreList) -> int:
-    """Number of background images."""
-    return store.num_images - len(np.unique(store.samples[:, 0]))
-
-
-def require_store_files(setting: DataSets) -> None:
-    """Raise ``DataError`` if a file of ``data.train`` or ``data.val`` does not exist. This opens none."""
-    for item in [setting] if isinstance(setting, str) else setting:
-        for path in [item] if isinstance(item, str) else item.paths:
-            if path and not Path(path).exists():
-                raise _missing_store(path)
-
-
-def _missing_store(path: str | Path) -> DataError:
+def missing_store(path: str | Path) -> DataError:
+    """The error for a store that does not exist."""
     remedy = "name every store by itself" if "*" in str(path) else "build it with posenet build-hdf5"
     if not Path(path).is_absolute() and "*" not in str(path):
         remedy += f", or run this where its path begins, not in {Path.cwd()}"
     return DataError(f"{path} does not exist; {remedy}")
-
-
-def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
-    """Open ``data.train`` or ``data.val`` for the skeleton of a network; None takes that of the first store.
-
-    A path is a store for exactly this skeleton. Stores that are given as tables may have other skeletons, which are
-    mapped to it.
-
-    Raises:
-        DataError: a store cannot be used, has no keypoint of the network, or is given twice; or two stores that are
-            given by their paths alone contain the same image.
-    """
-    items = [setting] if isinstance(setting, str) else list(setting)
-    sets: list[DataSet] = []
-    for item in items:
-        if isinstance(item, str):
-            store = Store(item, skeleton)
-            skeleton = skeleton or store.skeleton
-            sets.append(DataSet(store, store.path.stem))
-            continue
-        for path in item.paths:
-            store = Store(path)
-            skeleton = skeleton or store.skeleton
-            sets.append(DataSet(store, item.label, item.weight, KeypointMapping(store.skeleton, skeleton)))
-    assert skeleton is not None  # there is at least one store
-    _check_sets(sets)
-    return StoreList(sets, skeleton)
-
-
-def _check_sets(sets: Sequence[DataSet]) -> None:
-    first_set: dict[str, DataSet] = {}
-    for data_set in sets:
-        if data_set.mapping is not None and not data_set.mapping.has_common_keypoints:
-            raise DataError(
-                f"data set {data_set.name} shares no keypoint with model.skeleton: it has "
-                f"{', '.join(data_set.mapping.ignored)}; give its keypoints the same names in its skeleton file, and "
-                "build its store again"
-            )
-        first = first_set.setdefault(data_set.store.fingerprint, data_set)
-        if first is not data_set:
-            raise DataError(
-                f"data sets {first.name} and {data_set.name} are the same; give one of them, with a larger weight"
-            )
-    stores = [data_set.store for data_set in sets if data_set.mapping is None]
-    first_store: dict[int, Store] = {}
-    for store in stores if len(stores) > 1 else []:
-        for image_id, key in zip(store.image_ids.tolist(), store.image_keys.tolist()):
-            earlier = first_store.setdefault(key, store)
-            if earlier is not store:
-                raise DataError(
-                    f"{earlier.path} and {store.path} both contain the file of the latter's image {image_id}; name "
-                    "stores with different images, or list them as tables to draw from both: {path = ...}"
-                )

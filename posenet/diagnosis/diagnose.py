@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.reading import Split, read_split
+from posenet.annotations.people import Split, read_split
 from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
 from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from posenet.annotations.reading import Split
+from posenet.annotations.people import Split
 from posenet.skeleton import Skeleton
 from posenet.skeleton.oks import keypoint_similarity, mean_over_labelled
 

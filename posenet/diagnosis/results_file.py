@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import MAX_NUMBER
-from posenet.annotations.reading import Split
+from posenet.annotations.people import Split
 from posenet.diagnosis.matching import Results, sorted_image_ids
 from posenet.errors import DataError
 from posenet.files import read_input

@@ -18,7 +18,7 @@ from typing import Any
 
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.inference.media.sources import find_sources
-from posenet.inference.outputs.people_files import write_json
+from posenet.inference.outputs.people_files import ImageIds, write_json
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
@@ -168,7 +168,7 @@ def make_page(
         require_scores(min_score, keypoint_score)
         kept = dataclasses.replace(result, people=[person for person in result if person.score >= min_score])
         file = Path(tempfile.mkdtemp(dir=folder)) / f"{kept.frame.source.stem}.json"
-        with write_json(file, [kept.frame.source]) as write:
+        with write_json(file, ImageIds([kept.frame.source])) as write:
             write(kept)
         drawing = kept.plot(style=style, keypoint_min_score=keypoint_score)
         return show(result, drawing[..., ::-1], text=str(kept), rows=_rows(kept), file=file)
@@ -260,7 +260,7 @@ def _predict_video(
     problems: list[DataError] = []
     rows: list[list[str]] = []
     file = folder / f"{Path(path).stem}.json"
-    with write_json(file, []) as write:
+    with write_json(file, ImageIds([])) as write:
 
         def collect(result: Result) -> None:
             if result.error is not None:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from posenet.annotations.coco import CocoImage, list_image_files
-from posenet.annotations.reading import Split, read_split
+from posenet.annotations.people import Split, read_split
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import AnnotatedFrame, check_proportions, count_frames, read_annotated_image
-from posenet.inference.letterbox import Letterbox
+from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.media.frames import read_in_threads
-from posenet.inference.media.sources import Frame, Source, split_into_blocks
-from posenet.inference.pipeline import predict_frames
+from posenet.inference.media.sources import Frame, Source
+from posenet.inference.pipeline import predict_frames, split_into_blocks
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.messages import pluralize

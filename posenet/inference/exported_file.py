@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posenet.errors import CheckpointError, ConfigError
-from posenet.inference.letterbox import PADDING
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict, config_to_dict
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, Config, config_from_dict, config_to_dict
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 INPUT = "images"

@@ -20,7 +20,6 @@ from posenet.devices.precision import Amp
 from posenet.errors import ConfigError, DataError
 from posenet.images import read_image
 from posenet.inference.exported_file import INPUT, OUTPUT, describe_config, require_packages
-from posenet.inference.letterbox import Letterbox
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.progress_bar import progress_bar
@@ -93,17 +92,14 @@ def build_onnx(
     return model
 
 
-def read_calibration_images(
-    files: Sequence[Path], letterbox: Callable[[tuple[int, int]], Letterbox]
-) -> list[np.ndarray]:
+def read_calibration_images(files: Sequence[Path], prepare: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """Read at most ``CALIBRATION_IMAGES`` images from all parts of a list, as network inputs (H, W, 3) uint8 BGR.
 
-    ``letterbox`` says how an image of (height, width) is resized and padded; see ``Predictor.letterbox``.
+    ``prepare`` resizes and pads an image for the network; see ``Predictor.letterbox``.
     """
     count = min(len(files), CALIBRATION_IMAGES)
     positions = np.linspace(0, len(files) - 1, count).round().astype(int)
-    images = (read_image(files[position]) for position in positions)
-    return [letterbox(image.shape[:2]).apply(image) for image in images]
+    return [prepare(read_image(files[position])) for position in positions]
 
 
 def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:

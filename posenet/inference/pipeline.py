@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posenet.inference.media.sources import Frame
+from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.inference.tracking.tracker import Tracker
 from posenet.settings import TrackingConfig
@@ -30,6 +30,10 @@ RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
+MIN_BLOCKS = 64
+"""Sources are split into fewer blocks only if there are too few for as many whole batches."""
+MAX_BLOCK_BATCHES = 16
+"""Batches in a block at most; what an interruption costs, if the run is resumed."""
 
 
 class Batch(NamedTuple):
@@ -44,6 +48,22 @@ class Batch(NamedTuple):
     def size(self) -> int:
         """Bytes of the images."""
         return sum(frame.image.nbytes for frame in self.frames)
+
+
+def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
+    """Split sources into numbered blocks whose images may run together: some batches of images, or one video.
+
+    If every process predicts whole blocks, no batch contains images of two processes, so that the people do not depend
+    on their number. More images make larger blocks, which fill the batches better.
+    """
+    size = batch_size * min(max(1, len(sources) // (MIN_BLOCKS * batch_size)), MAX_BLOCK_BATCHES)
+    blocks: list[list[Source]] = []
+    for source in sources:
+        last = blocks[-1] if blocks else []
+        if not (0 < len(last) < size and last[0].kind == "image" == source.kind):
+            blocks.append([])
+        blocks[-1].append(dataclasses.replace(source, block=len(blocks) - 1))
+    return blocks
 
 
 def predict_frames(

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,24 +23,19 @@ from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames, require_pyav
 from posenet.inference.media.reader import FrameSelection
-from posenet.inference.media.sources import (
-    Frame,
-    Source,
-    find_sources,
-    parse_standard_input,
-    split_into_blocks,
+from posenet.inference.media.sources import Source, find_sources, parse_standard_input
+from posenet.inference.outputs.choose import (
+    Outputs,
+    PredictionOptions,
+    check_paths,
+    choose_outputs,
+    is_lines_file,
+    sheet_path,
 )
-from posenet.inference.outputs.choose import Outputs, PredictionOptions, check_paths, choose_outputs, is_lines_file
-from posenet.inference.outputs.drawings import require_display, sheet_path, show_in_window, write_drawings
-from posenet.inference.outputs.journal import (
-    Journal,
-    check_resumable,
-    completion_note_path,
-    journal_paths,
-    read_completion_note,
-    write_completion_note,
-)
+from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
+from posenet.inference.outputs.journal import Journal, journal_paths
 from posenet.inference.outputs.people_files import (
+    ImageIds,
     Write,
     write_coco,
     write_csv,
@@ -49,7 +44,7 @@ from posenet.inference.outputs.people_files import (
     write_json_lines,
 )
 from posenet.inference.outputs.summary import PredictionSummary
-from posenet.inference.pipeline import predict_frames, track_people
+from posenet.inference.pipeline import predict_frames, split_into_blocks, track_people
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.messages import pluralize
@@ -57,15 +52,18 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-JOURNAL_VERSION = 3
+JOURNAL_VERSION = 4
 """Journals of another version are not continued."""
+
+AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]
+"""A predictor, a name or a file for ``Predictor``, or a function that loads one."""
 
 _log = logging.getLogger(__name__)
 
 
 def predict(
     inputs: str | os.PathLike[str] | int | Iterable[str | os.PathLike[str] | int],
-    predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor] = "simplepose",
+    predictor: AnyPredictor = "simplepose",
     *,
     progress: bool = True,
     ranks: Ranks | None = None,
@@ -115,17 +113,16 @@ def predict(
     ranks = ranks or Ranks()
     run = _prepare(inputs, predictor, PredictionOptions(**options), list(other_inputs), ranks)
     summary = PredictionSummary(run.sources, run.predictor.skeleton)
-    if not ranks.run_on_all(lambda: _is_complete(run, summary)):
-        ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
-        summary = summary.merge(ranks.gather_objects(summary))
-        ranks.run_on_main(lambda: _complete(run, summary))
-        if ranks.is_main and (advice := summary.advise_on_min_score(run.predictor.min_score)):
-            _log.warning("%s", advice)
-        if summary.has_frames:
-            # After an interruption, several processes leave the people in their journals.
-            are_joined = ranks.world_size == 1 or not summary.is_interrupted
-            files = run.outputs.files if are_joined else []
-            summary.files = [path for path in [*run.outputs.folders, *files] if path != "-"]
+    ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
+    summary = summary.merge(ranks.gather_objects(summary))
+    ranks.run_on_main(lambda: _join_journals(run, summary))
+    if ranks.is_main and (advice := summary.advise_on_min_score(run.predictor.min_score)):
+        _log.warning("%s", advice)
+    if summary.has_frames:
+        # After an interruption, several processes leave the people in their journals.
+        are_joined = ranks.world_size == 1 or not summary.is_interrupted
+        files = run.outputs.files if are_joined else []
+        summary.files = [path for path in [*run.outputs.folders, *files] if path != "-"]
     return summary
 
 
@@ -154,12 +151,13 @@ class _Run:
     description: dict[str, Any]
     """Everything that the people depend on, for the journals. Messages name the keys whose values differ."""
 
-    def journal_of(self, rank: int) -> Journal | None:
-        """The journal of one of the processes."""
+    def journals(self) -> list[Journal]:
+        """The journals of all processes."""
         if self.journaled is None:
-            return None
-        path = journal_paths(self.journaled, self.ranks.world_size)[rank]
-        return Journal(path, self.sources, self.predictor.skeleton, self.predictor.settings.batch_size)
+            return []
+        paths = journal_paths(self.journaled, self.ranks.world_size)
+        batch_size = self.predictor.settings.batch_size
+        return [Journal(path, self.sources, self.predictor.skeleton, batch_size) for path in paths]
 
     def tracked(self, results: Iterable[Result]) -> Iterable[Result]:
         """The results, with people who have numbers if they are tracked."""
@@ -168,7 +166,7 @@ class _Run:
 
 def _prepare(
     inputs: Any,
-    predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor],
+    predictor: AnyPredictor,
     options: PredictionOptions,
     other_inputs: Sequence[str | Path | int],
     ranks: Ranks,
@@ -176,21 +174,20 @@ def _prepare(
     """Check the options, find the inputs and load the network."""
     FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
     names = _names_of(inputs)
-    sources: list[Source] = ranks.broadcast_object(
-        ranks.run_on_main(lambda: _find_inputs(names, options, ranks.world_size))
-    )
-    outputs = ranks.broadcast_object(ranks.run_on_main(lambda: choose_outputs(sources, options)))
-    new_folders = [folder for folder in outputs.folders if not os.path.exists(folder)]
-    ranks.run_on_main(lambda: check_paths(outputs, sources, options, other_inputs, ranks.world_size))
+
+    def find() -> tuple[list[Source], Outputs]:
+        sources = _find_inputs(names, options, ranks.world_size)
+        outputs = choose_outputs(sources, options)
+        check_paths(outputs, sources, options, other_inputs, ranks.world_size)
+        return sources, outputs
+
+    sources, outputs = ranks.broadcast_object(ranks.run_on_main(find))
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
-    with _without_empty_folders(new_folders):
-        loaded = ranks.run_on_all(lambda: _load(predictor))
-    if outputs.sheets:
-        loaded = copy.copy(loaded)
-        loaded.keep_maps = True
+    loaded = copy.copy(ranks.run_on_all(lambda: _load(predictor)))
+    loaded.keep_maps |= bool(outputs.sheets)
     blocks = split_into_blocks(sources, loaded.settings.batch_size)
     sources = list(itertools.chain(*blocks))
     tracking = None
@@ -203,19 +200,7 @@ def _prepare(
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
 
 
-@contextlib.contextmanager
-def _without_empty_folders(folders: Iterable[str]) -> Iterator[None]:
-    """After an error in this context, remove those of the folders that are empty."""
-    try:
-        yield
-    except BaseException:
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
-        raise
-
-
-def _load(predictor: Predictor | str | os.PathLike[str] | Callable[[], Predictor]) -> Predictor:
+def _load(predictor: AnyPredictor) -> Predictor:
     if isinstance(predictor, Predictor):
         return predictor
     return Predictor(predictor) if isinstance(predictor, (str, os.PathLike)) else predictor()
@@ -297,34 +282,6 @@ def _describe(
     }
 
 
-def _is_complete(run: _Run, summary: PredictionSummary) -> bool:
-    """Whether an earlier run with ``resume`` is complete. If so, add to the summary what that run could not read.
-
-    Raises:
-        DataError: the file of people can neither be continued nor started.
-    """
-    if not run.options.resume or run.journaled is None:
-        return False
-    note = completion_note_path(run.journaled)
-    unreadable = read_completion_note(note, run.description, run.sources)
-    if unreadable is None:
-        check_resumable(run.journaled, run.ranks.world_size)
-        return False
-    missing = [path for path in run.outputs.files if path != "-" and not Path(path).exists()]
-    if missing:
-        raise DataError(
-            f"{missing[0]} is missing, but according to {note} the prediction is complete; start again with "
-            "overwrite=True instead of resume=True"
-        )
-    _log.info("%s is complete", run.journaled)
-    for journal in journal_paths(run.journaled, run.ranks.world_size):
-        if journal != note:
-            journal.unlink(missing_ok=True)  # the earlier run may have been killed just before this
-    for source, text in unreadable.items():
-        summary.add(Result(Frame(source, error=DataError(text))))
-    return True
-
-
 def _predict_share(
     run: _Run,
     summary: PredictionSummary,
@@ -334,13 +291,13 @@ def _predict_share(
 ) -> None:
     """Predict the sources of this process. One process alone writes the files of people, and perhaps a journal.
 
-    Of several processes, each writes a journal, and ``_complete`` the files.
+    Of several processes, each writes a journal, and ``_join_journals`` the files.
     """
     is_alone = run.ranks.world_size == 1
     closed = threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_file_in_errors(", ".join([*run.outputs.files, *run.outputs.folders])))
-        journal = run.journal_of(run.ranks.rank)
+        journal = next(iter(run.journals()[run.ranks.rank :]), None)
         if journal:
             stack.enter_context(journal.open(run.description, run.outputs.files, resume=run.options.resume))
         if run.options.resume and run.ranks.is_main:
@@ -349,13 +306,12 @@ def _predict_share(
         write_people = _open_people_files(run, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
-        recorded = journal.replay() if journal else iter(())
+        recorded = journal.replay() if journal else ()
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
         # How many frames a video has is not known.
         total = len(run.share) if all(source.kind == "image" for source in run.share) else None
         is_shown = progress and run.ranks.is_main
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
-        last_video = run.sources[-1]
         begin = time.perf_counter()
         writing = 0.0
         for result in run.tracked(itertools.chain(recorded, found)):
@@ -367,7 +323,7 @@ def _predict_share(
             writing += time.perf_counter() - start
             if on_result is not None:
                 on_result(result)
-            if result.frame.expected and result.frame.source == last_video:
+            if result.frame.expected and result.frame.source == run.sources[-1]:
                 bar.total = bar.n + result.frame.expected
             bar.update()
             summary.is_interrupted = stop_requested()
@@ -427,7 +383,7 @@ def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:
     files = []
     if outputs.json:
         write_people = write_json_lines if is_lines_file(outputs.json) else write_json
-        files.append(write_people(Path(outputs.json), sources))
+        files.append(write_people(Path(outputs.json), ImageIds(sources)))
     if outputs.coco:
         files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
     if outputs.csv:
@@ -443,7 +399,7 @@ def _open_image_outputs(
     writers: list[Write] = []
     shows = []
     if outputs.people:
-        writers.append(stack.enter_context(write_json_folder(outputs.people, run.sources)))
+        writers.append(stack.enter_context(write_json_folder(outputs.people, ImageIds(run.sources))))
     if outputs.drawings:
         shows.append(stack.enter_context(write_drawings(outputs.drawings)))
     if options.show:
@@ -462,33 +418,27 @@ def _open_image_outputs(
     return [*writers, draw] if shows or outputs.sheets else writers
 
 
-def _complete(run: _Run, summary: PredictionSummary) -> None:
-    """Join the journals of several processes to the files of people, and leave a note for ``resume``."""
-    if summary.is_interrupted or run.journaled is None:
+def _join_journals(run: _Run, summary: PredictionSummary) -> None:
+    """Write the files of people of several processes. The journals stay if ``resume`` may need them."""
+    if summary.is_interrupted:
         return
-    if summary.is_closed:
+    if summary.is_closed and run.journaled:
         _log.info("The window was closed before the end of the inputs; --resume continues %s", run.journaled)
         return
-    note = completion_note_path(run.journaled)
-    journals = [path for path in journal_paths(run.journaled, run.ranks.world_size) if path != note]
-    if journals:
+    journals = run.journals()
+    if run.ranks.world_size > 1 and journals:
         error = summary.unreadable_error()
         if error and not summary.has_frames:
             raise error
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join(run.outputs.files)))
             writers = _open_people_files(run, stack)
-            for rank in range(run.ranks.world_size):
-                journal = run.journal_of(rank)
-                assert journal is not None
+            for journal in journals:
                 with journal.open(run.description, run.outputs.files, resume=True):
                     for result in run.tracked(journal.replay()):
                         for write in writers if result.error is None else []:
                             write(result)
-    if run.options.resume:
-        unreadable = {run.sources.index(source): str(error) for source, error in summary.unreadable.items()}
-        write_completion_note(note, run.description, unreadable)
-    else:
-        note.unlink(missing_ok=True)
-    for path in journals:
-        path.unlink()
+                    journal.finish()  # which replaying has cut off
+    if not run.options.resume:
+        for journal in journals:
+            journal.path.unlink()

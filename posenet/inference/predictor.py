@@ -17,8 +17,7 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import sha256_of
 from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, to_bgr
 from posenet.inference.decoder.decode import decode
-from posenet.inference.letterbox import Letterbox
-from posenet.inference.map_averaging import InputBatch, PendingMaps, prepare_inputs, start_network
+from posenet.inference.image_to_maps import InputBatch, Letterbox, PendingMaps, prepare_inputs, start_network
 from posenet.inference.media.frames import FrameInput, read_frames
 from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network

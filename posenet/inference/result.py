@@ -15,7 +15,6 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame
-from posenet.inference.outputs.drawings import has_display
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Drawing, draw_people
@@ -159,3 +158,8 @@ class Result(Sequence[Person]):
     def to_coco(self, image_id: int | str, category: int = 1) -> list[dict[str, Any]]:
         """The people in COCO's results format; keypoints that were not found are at (0, 0)."""
         return [person.to_coco_result(image_id, category) for person in self]
+
+
+def has_display() -> bool:
+    """Whether this system states a display, or always has one."""
+    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -5,6 +5,7 @@ from posenet.settings.sections import (
     INPUT_MULTIPLE,
     MAP_STRIDE,
     NUM_SCALES,
+    PADDING,
     AugmentConfig,
     AverageConfig,
     CheckpointConfig,
@@ -27,8 +28,8 @@ from posenet.settings.sections import (
 )
 
 __all__ = [
-    "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "AugmentConfig", "AverageConfig", "CheckpointConfig", "Config",
-    "DataConfig", "DataSetConfig", "DataSets", "DistillConfig", "ExifFrame", "GuardConfig", "InferenceConfig",
+    "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "PADDING", "AugmentConfig", "AverageConfig", "CheckpointConfig",
+    "Config", "DataConfig", "DataSetConfig", "DataSets", "DistillConfig", "ExifFrame", "GuardConfig", "InferenceConfig",
     "LogConfig", "LossConfig", "ModelConfig", "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig",
     "TrainConfig",
     "config_differences", "config_from_dict", "config_to_dict", "load_config",

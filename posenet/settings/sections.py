@@ -19,6 +19,8 @@ MAP_STRIDE = 4
 """Input pixels per map cell on each axis: the stride of the finest maps."""
 INPUT_MULTIPLE = 64
 """Input heights and widths are multiples of this, because the coarsest maps have stride 64."""
+PADDING = 128
+"""Value of the padding of images for prediction, in all three colour channels."""
 NUM_SCALES = 5
 """Resolutions at which every stack predicts: strides 4, 8, 16, 32 and 64."""
 MAX_COUNT = 10**9

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.run_lengths import parse_coco_text
+from posenet.annotations.outlines import parse_coco_text
 from posenet.skeleton import COCO
 from posenet.synthetic.figure import Figure
 from posenet.synthetic.scene import Actor, Scene

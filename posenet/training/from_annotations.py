@@ -32,7 +32,7 @@ from posenet.annotations.coco import (
     write_output,
 )
 from posenet.annotations.importing.label_studio import import_label_studio
-from posenet.annotations.importing.yolo_pose import has_own_split, import_yolo_pose, names_split
+from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
 from posenet.annotations.people import MIN_AREA
 from posenet.annotations.rules import UNUSABLE_FILES, can_drop, find_problems, repairable
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
@@ -144,7 +144,7 @@ def prepare(
         if folder_of_images is not None and not Path(folder_of_images).is_dir():
             raise DataError(f"{folder_of_images} is not a folder of images")
     source = Path(source)
-    train_file, val_file = _find_annotations(source, None if val is None else Path(val))
+    train_file, val_file = find_annotations(source, None if val is None else Path(val))
     settings = load_experiment(experiment or "tiny", overrides)
     pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
     if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
@@ -235,7 +235,7 @@ def _refuse_unusable_weights(weights: str) -> None:
     stored_config(weights)
 
 
-def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]:
+def find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]:
     """The annotation files of a source for training and for validation; None if there is none for validation."""
     if source.is_dir():
         train, found = _search_folder(source)
@@ -251,8 +251,9 @@ def _find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None
             "experiment is given as config=NAME, a store as data.train=FILE.h5"
         )
         raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
-    if val is None and _is_yolo(train) and has_own_split(train, "val"):
-        val = train
+    if val is None and _is_yolo(train):
+        places = places_of_split(train, "val")
+        val = train if places and places != places_of_split(train, "train") else None
     return train, val
 
 
@@ -298,7 +299,7 @@ def _read_parts(
     train = _read_part(train_file, "train", images, folder)
     if val_file is not None:
         return train, _read_part(val_file, "val", val_images or (None if _is_yolo(val_file) else images), folder)
-    if _is_yolo(train_file) and names_split(train_file, "val"):
+    if _is_yolo(train_file) and places_of_split(train_file, "val"):
         _log.warning("%s: val is ignored, because it names the images of train", train_file)
     return train, None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError, PosenetError, TrainingError
 from posenet.messages import pluralize

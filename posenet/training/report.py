@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from posenet.data.store import count_background
+from posenet.data.data_sets import count_background
 from posenet.devices.device import peak_memory, total_memory
 from posenet.devices.runtime import Runtime
 from posenet.messages import pluralize
@@ -25,8 +25,9 @@ from posenet.training.run_data import describe_paths
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
-LARGE_ON_CPU = 5_000_000
-"""From this number of parameters on, a run on a CPU names a smaller network."""
+LARGE_ON_CPU = 2e13
+"""From this product of parameters and pixels of a step on, which its time is proportional to, a run on a CPU names a
+smaller network. Two cores take about 13 seconds for it."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +65,14 @@ def advise_on_network(run: Run, has_experiment: bool) -> str:
     """What to say about a network that is large for the device, or that is the default; empty for others."""
     network, default = run.config.model, ModelConfig()
     is_default = (network.stacks, network.width, network.growth) == (default.stacks, default.width, default.growth)
-    if run.runtime.device.type == "cpu" and _num_parameters(run) > LARGE_ON_CPU:
-        reason = f"{_num_parameters(run) / 1e6:.1f} M parameters are many for a CPU: a step may take minutes"
+    parameters = _num_parameters(run)
+    images = run.config.train.batch_size * run.config.optim.accumulate
+    height, width = run.config.train.size
+    if run.runtime.device.type == "cpu" and parameters * images * height * width > LARGE_ON_CPU:
+        reason = (
+            f"{parameters / 1e6:.1f} M parameters on {pluralize(images, 'image')} of {width} x {height} are many for a "
+            "CPU: a step may take minutes"
+        )
     elif is_default and not has_experiment:
         reason = "without --config, the network is the published one for COCO"
     else:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import Amp, autocast
 from posenet.devices.runtime import Runtime

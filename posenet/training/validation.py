@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from posenet.annotations.reading import read_split
-from posenet.data.loader import Batch
+from posenet.annotations.people import read_split
+from posenet.data.dataset import Batch
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import Amp
 from posenet.devices.runtime import Runtime

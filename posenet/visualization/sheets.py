@@ -16,8 +16,7 @@ from posenet.skeleton import Skeleton
 from posenet.visualization.drawing import MIDDLE, OUTLINE, draw_people
 
 if TYPE_CHECKING:  # sheets of maps need no PyTorch
-    from posenet.data.dataset import PoseDataset
-    from posenet.data.loader import Batch
+    from posenet.data.dataset import Batch, PoseDataset
     from posenet.data.targets import TargetRenderer
 
 BACKGROUND = (32, 32, 32)  # BGR

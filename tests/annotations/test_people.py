@@ -1,7 +1,10 @@
-"""The people of an image: whom samples are centred on, their masks, and masks as run lengths."""
+"""Reading annotation files for a store and for an evaluation: what is kept, and which faults are refused how; whom
+samples are centred on, and the masks of people."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +12,301 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.people import person_masks, select_main_persons
-from posenet.annotations.reading import read_annotations
-from posenet.annotations.run_lengths import (
-    MAX_STORED_RUN,
-    decode_mask,
-    encode_mask,
-    parse_coco_text,
-    validate_run_lengths,
+from posenet.annotations.people import (
+    CocoDataset,
+    person_masks,
+    read_annotations,
+    read_split,
+    select_main_persons,
 )
-from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, read_people
+from posenet.annotations.rules import lint_annotations
+from posenet.errors import DataError
+from posenet.skeleton import COCO
+from tests.helpers.drawn_data import (
+    HEIGHT,
+    WIDTH,
+    box_mask,
+    crowd,
+    document,
+    person,
+    read_people,
+    write_annotations,
+)
+
+Document = dict[str, Any]
+Change = Callable[[Document], Any]
+
+
+def write(folder: Path, content: Any) -> Path:
+    return write_annotations(folder / "tiny.json", content)
+
+
+def read(folder: Path, content: Document) -> CocoDataset:
+    return read_annotations(write(folder, content))
+
+
+class TestPeople:
+    def test_stand_with_their_image_in_file_order(self, tmp_path: Path) -> None:
+        dataset = read(tmp_path, document((2, 1, 7), [person(5, 2), person(4, 1), person(3, 2)]))
+        assert [image.id for image in dataset.images] == [2, 1, 7]
+        ids = {image_id: people.ids.tolist() for image_id, people in dataset.people.items()}
+        assert ids == {2: [5, 3], 1: [4], 7: []}
+
+    def test_have_keypoints_in_the_order_of_the_skeleton(self, tmp_path: Path) -> None:
+        entry = person(1, 1, labelled=0)
+        entry["keypoints"] = [value for k in range(17) for value in (k, 100 + k, 1 + k % 2)]
+        people = read_people(tmp_path, entry)
+        assert people.keypoints.dtype == np.float32 and people.keypoints.shape == (1, 18, 3)
+        file_order = "nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow"
+        file_order += " left_wrist right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle"
+        for k, name in enumerate(file_order.split()):
+            assert people.keypoints[0, COCO.index(name)].tolist() == [k, 100 + k, 1 + k % 2]
+        assert people.keypoints[0, COCO.index("neck")].tolist() == [5.5, 105.5, 1]
+        assert people.num_labelled.tolist() == [17], "the neck is derived"
+
+    def test_without_keypoints_outline_or_crowd_flag_are_kept(self, tmp_path: Path) -> None:
+        bare = person(3, 1)
+        for key in ("keypoints", "segmentation", "iscrowd"):
+            del bare[key]
+        people = read_people(tmp_path, bare)
+        assert (people.num_labelled.tolist(), people.outlines, people.is_crowd.tolist()) == ([0], [None], [False])
+        assert not people.is_labelled.any()
+
+    def test_of_categories_with_other_keypoints_are_left_out(self, tmp_path: Path) -> None:
+        content = document([1], [person(1, 1), person(2, 1, category_id=2, keypoints=[])])
+        content["categories"].append({"id": 2, "name": "kite"})
+        assert read(tmp_path, content).people[1].ids.tolist() == [1]
+
+    def test_real_annotations(self, coco_sample: Path) -> None:
+        dataset = read_annotations(coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json")
+        people = dataset.people.values()
+        assert len(dataset.images) == 150 and sum(map(len, people)) == 577
+        assert sum(p.is_crowd.sum() for p in people) == 14
+        assert sum(p.is_labelled.sum() for p in people) == 390
+        assert all(outline is not None for p in people for outline in p.outlines)
+
+
+def test_keypoints_outside_are_a_warning_unless_most_people_have_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = document([1], [person(number, 1) for number in range(1, 201)])
+    content["annotations"][7]["keypoints"][:2] = [-30, -20]
+    with caplog.at_level(logging.WARNING):
+        people = read(tmp_path, content).people[1]
+    assert people.keypoints[7, COCO.index("nose")].tolist() == [-30, -20, 2]
+    assert "annotations with labelled keypoints outside their image: 8; " in caplog.text
+    for entry in content["annotations"][:101]:
+        entry["keypoints"][:2] = [-30, -20]
+    with pytest.raises(DataError, match="outside their image: 1, 2, 3, 4, 5 "):
+        read(tmp_path, content)
+
+
+def image(**changes: Any) -> Change:
+    return lambda content: content["images"][0].update(changes)
+
+
+def annotation(**changes: Any) -> Change:
+    return lambda content: content["annotations"][0].update(changes)
+
+
+def category(**changes: Any) -> Change:
+    return lambda content: content["categories"][0].update(changes)
+
+
+def repeated(section: str) -> Change:
+    return lambda content: content[section].append(dict(content[section][0]))
+
+
+def without(section: str, key: str) -> Change:
+    return lambda content: content[section][0].pop(key)
+
+
+def scaled(x: float, y: float) -> Change:
+    def change(content: Document) -> None:
+        values = content["annotations"][0]["keypoints"]
+        values[0::3] = [value * x for value in values[0::3]]
+        values[1::3] = [value * y for value in values[1::3]]
+
+    return change
+
+
+INSIDE = "images without a file name in the image folder: 1"
+FAULTS: dict[str, tuple[Change, str]] = {
+    "other keypoints": (
+        category(keypoints=["nose", "tail"]),
+        "left_eye, right_eye, ...), found 2 keypoints (nose, tail)",
+    ),
+    "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has the keypoints of the skeleton"),
+    "keypoints that are no list": (category(keypoints=5), "no category has keypoints"),
+    "image id twice": (repeated("images"), "image ids that appear more than once: 1"),
+    "unknown category": (annotation(category_id=99), "categories that are not listed: 8"),
+    "no category id": (without("annotations", "category_id"), "categories that are not listed: 8"),
+    "image id is text": (image(id="1"), "images without a whole number as id: 1"),
+    "image id too large": (image(id=2**63), "images without a whole number as id"),
+    "no file name": (without("images", "file_name"), INSIDE),
+    "no height": (without("images", "height"), "without a width and a height in whole pixels: 1"),
+    "zero height": (image(height=0), "without a width and a height in whole pixels"),
+    "gigantic width": (image(width=10**9), "without a width and a height in whole pixels"),
+    "too few keypoints": (annotation(keypoints=[0] * 50), "without x, y, visibility for every keypoint"),
+    "keypoints are text": (annotation(keypoints=["1"] * 51), "keypoints that are not finite numbers: 8"),
+    "visibility 7": (annotation(keypoints=[1, 1, 7] * 17), "visibility other than 0, 1 and 2: 8"),
+    "fractions": (scaled(1 / 160, 1 / 120), "fractions of the image, not pixels"),
+    "no box": (without("annotations", "bbox"), "annotations without a box: 8"),
+    "infinite box": (annotation(bbox=[0, 0, float("inf"), 1]), "annotations without a box: 8"),
+    "negative box": (annotation(bbox=[0, 0, -1, 1]), "boxes without a width or a height: 8"),
+    "no area": (without("annotations", "area"), "annotations without an area: 8"),
+    "negative area": (annotation(area=-1), "annotations without an area: 8"),
+    "area NaN": (annotation(area=float("nan")), "annotations without an area: 8"),
+    "endless integer": (annotation(area=10**400), "annotations without an area: 8"),
+    "height is true": (image(height=True), "without a width and a height in whole pixels: 1"),
+    "height is a fraction": (image(height=120.5), "without a width and a height in whole pixels: 1"),
+    "visibility 0.9": (annotation(keypoints=[1, 1, 0.9] * 17), "visibility other than 0, 1 and 2: 8"),
+    "box NaN": (annotation(bbox=[0, float("nan"), 1, 1]), "annotations without a box: 8"),
+    "area text": (annotation(area="3000"), "annotations without an area: 8"),
+    "category id twice": (repeated("categories"), "category ids that appear more than once: 1"),
+    "file twice": (
+        lambda content: content["images"].append(content["images"][0] | {"id": 2}),
+        "files with several entries in images, each without the annotations of the others: 000000000001.jpg",
+    ),
+    "crowd 2": (annotation(iscrowd=2), "iscrowd other than 0 and 1: 8"),
+    "annotation id twice": (repeated("annotations"), "annotation ids that appear more than once: 8"),
+    "annotation without id": (without("annotations", "id"), "annotations without a whole number as id"),
+    "unknown image": (annotation(image_id=99), "images that are not listed: 8"),
+}
+PATHS = [
+    "../1.jpg", "a/../../1.jpg", "a\\..\\..\\1.jpg", "/etc/passwd", "C:\\1.jpg", "1\0.jpg", "\ud800.jpg",
+    "caf\udce9.jpg",
+]  # fmt: skip
+NO_NUMBERS = [float("nan"), float("inf"), None, True, 10**400, 1e300]
+FAULTS |= {
+    f"keypoint {str(no)[:9]}": (annotation(keypoints=[no, 1, 2] * 17), "not finite numbers: 8") for no in NO_NUMBERS
+}
+FAULTS |= {f"path {path!a}": (image(file_name=path), INSIDE) for path in PATHS}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_line_with_a_remedy_in_both_readers_and_in_the_linter(tmp_path: Path, name: str) -> None:
+    spoil, expected = FAULTS[name]
+    content = document([1], [person(8, 1)])
+    spoil(content)
+    path = write(tmp_path, content)
+    findings = [finding for finding in lint_annotations(path) if finding.severity == "error"]
+    for reader in (read_annotations, read_split):
+        with pytest.raises(DataError) as caught:
+            reader(path)
+        message = str(caught.value)
+        assert message.startswith(f"{path}: ") and expected in message
+        assert "\n" not in message and len(message) < 2000
+        assert message.split("; ", 1)[1].endswith("(posenet annotations lint lists all problems)")
+        if "skeleton" not in message:
+            assert any(f"{finding.summary}; {finding.remedy}" in message for finding in findings)
+
+
+def test_percentages_are_refused(tmp_path: Path) -> None:
+    content = document(range(1, 41), [person(number, number, (300, 200, 200, 250)) for number in range(1, 41)])
+    for entry in content["images"]:
+        entry.update(width=640, height=480)
+    for entry in content["annotations"]:
+        entry["keypoints"][0::3] = [x / 6.4 for x in entry["keypoints"][0::3]]
+        entry["keypoints"][1::3] = [y / 4.8 for y in entry["keypoints"][1::3]]
+    for reader in (read_annotations, read_split):
+        with pytest.raises(DataError, match="percentages of the image, not pixels"):
+            reader(write(tmp_path, content))
+
+
+NOT_JSON = (b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000)
+NOT_COCO = (
+    b"[]", b"3", b'"COCO"', b"null", b'[{"image_id": 1, "score": 0.5}]', b'{"images": 3}',
+    b'{"images": [], "annotations": 3, "categories": []}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("reader", [read_annotations, read_split, lint_annotations])
+def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, reader: Callable[[Path], Any]) -> None:
+    path = tmp_path / "tiny.json"
+    for contents, message in ((NOT_JSON, "is not valid JSON"), (NOT_COCO, "give a COCO keypoint file")):
+        for content in contents:
+            path.write_bytes(content)
+            with pytest.raises(DataError, match=rf"tiny\.json.*{message}"):
+                reader(path)
+    for missing in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(DataError, match=f"cannot read annotations {missing}: "):
+            reader(missing)
+    archive = tmp_path / "cvat.zip"
+    archive.write_bytes(b"PK\x03\x04\xff")
+    with pytest.raises(DataError, match=f"{archive} is no JSON .*; unpack it, and .* COCO Keypoints"):
+        reader(archive)
+    yolo = tmp_path / "data.yaml"
+    yolo.write_text("train: images/train\nkpt_shape: [17, 3]\n")
+    with pytest.raises(DataError, match=f"posenet annotations import {yolo} --output train.json$"):
+        reader(yolo)
+
+
+@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
+def test_a_store_needs_all_sections(tmp_path: Path, section: str) -> None:
+    content = document([1], [person(1, 1)])
+    del content[section]
+    with pytest.raises(DataError, match=f"tiny.json.*'{section}'.*give a COCO keypoint file"):
+        read(tmp_path, content)
+    with pytest.raises(DataError, match="tiny.json.*'images'.*give a COCO keypoint file"):
+        read(tmp_path, content | {"images": [1]})
+
+
+class TestSplit:
+    def test_images_and_people_are_read(self, tmp_path: Path) -> None:
+        content = document([3, 1], [person(8, 1, labelled=4), crowd(9, 3, (0, 0, 30, 30))])
+        split = read_split(write(tmp_path, content))
+        assert [image.id for image in split.images] == [3, 1] and split.category == 1 and split.annotated
+        first, second = split.people
+        for key in ("image_id", "category_id", "keypoints", "area", "bbox", "iscrowd"):
+            assert first[key] == content["annotations"][0][key]
+        assert first["num_keypoints"] == 4 and second["iscrowd"] == 1
+
+    def test_image_ids_restrict_the_images(self, tmp_path: Path) -> None:
+        path = write(tmp_path, document([1, 2, 3], []))
+        assert [image.id for image in read_split(path, [2]).images] == [2]
+        with pytest.raises(DataError, match="no image 99; correct the ids"):
+            read_split(path, [1, 99])
+
+    @pytest.mark.parametrize("annotations", [[], None, "missing"])
+    def test_a_test_set_needs_neither_annotations_nor_keypoint_names(self, tmp_path: Path, annotations: Any) -> None:
+        content = document([1], annotations)
+        content["categories"] = [{"id": 3, "name": "car"}, {"id": 7, "name": "person"}]
+        if annotations == "missing":
+            del content["annotations"]
+        split = read_split(write(tmp_path, content))
+        assert split.category == 7 and not split.annotated
+        del content["categories"]
+        assert read_split(write(tmp_path, content)).category == 1
+        content["images"][0]["file_name"] = "../secret.jpg"
+        with pytest.raises(DataError, match=INSIDE):
+            read_split(write(tmp_path, content))
+
+    def test_people_without_keypoints_are_read_beside_others(self, tmp_path: Path) -> None:
+        without_keypoints = crowd(2, 1, (0, 0, 30, 30))
+        del without_keypoints["keypoints"]
+        split = read_split(write(tmp_path, document([1], [person(1, 1), without_keypoints])))
+        assert [entry["num_keypoints"] for entry in split.people] == [17, 0]
+        assert split.people[1]["keypoints"] == [0] * 51
+        with pytest.raises(DataError, match="annotations without keypoints"):
+            read_split(write(tmp_path, document([1], [without_keypoints])))
+        content = document([1], [person(1, 1)])
+        del content["categories"][0]["keypoints"]
+        with pytest.raises(DataError, match='no category has keypoints; give the category "keypoints"'):
+            read_split(write(tmp_path, content))
+        with pytest.raises(DataError, match="lists no images"):
+            read_split(write(tmp_path, document([], [])))
+
+    def test_categories_with_the_same_keypoints_count_as_one(self, tmp_path: Path) -> None:
+        names = list(COCO.file_names)
+        content = document([1], [person(1, 1, category_id=9), person(2, 1, category_id=5, keypoints=[1, 2, 2])])
+        content["categories"] = [
+            {"id": 5, "name": "bird", "keypoints": ["beak"]},
+            {"id": 7, "name": "cat", "keypoints": names},
+            {"id": 9, "name": "dog", "keypoints": names},
+        ]
+        split = read_split(write(tmp_path, content))
+        assert split.category == 7 and [entry["category_id"] for entry in split.people] == [7]
 
 
 class TestMainPersons:
@@ -57,7 +345,8 @@ class TestMainPersons:
 
 
 UNUSABLE: list[Any] = [
-    None, [], [[]], [[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [["a"] * 6], [[1e9, 0, 1e9, 9, 0, 9]], "polygon", 7, {},
+    None, [], [[]], [[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [["a"] * 6], [[1e9, 0, 1e9, 9, 0, 9]],
+    [[0, 0, 5, float("nan"), 5, 5]], [[0, 0, 5, float("inf"), 5, 5]], [[0, 0, 5, 10**400, 5, 5.0]], "polygon", 7, {},
     {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]}, {"size": [HEIGHT, WIDTH]},
     {"size": [HEIGHT, WIDTH], "counts": [1, 2]}, {"size": [HEIGHT, WIDTH], "counts": [-1, HEIGHT * WIDTH + 1]},
     {"size": [HEIGHT, WIDTH], "counts": [10**400]}, {"size": [HEIGHT, WIDTH], "counts": "oooooooo"},
@@ -141,30 +430,3 @@ class TestMasks:
                     encoded = coco_mask.merge(encoded)
                 found = person_masks(people.select(slice(row, row + 1)), *size)[0]
                 np.testing.assert_array_equal(found, coco_mask.decode(encoded))
-
-
-class TestRunLengths:
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning:pycocotools")
-    @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (37, 53), (300, 200), (500, 600)])
-    def test_masks_survive_both_forms(self, shape: tuple[int, int]) -> None:
-        for share in (0.0, 1e-5, 0.02, 0.5, 1.0):
-            mask = (np.random.default_rng(5).random(shape) < share).astype(np.uint8)
-            decoded = decode_mask(encode_mask(mask), *shape)
-            np.testing.assert_array_equal(decoded, mask)
-            assert decoded.flags.c_contiguous and decoded.dtype == np.uint8
-            text = coco_mask.encode(np.asfortranarray(mask))["counts"]
-            runs = validate_run_lengths(parse_coco_text(text), mask.size)
-            np.testing.assert_array_equal(decode_mask(runs, *shape), mask)
-
-    def test_runs_may_be_longer_than_a_stored_number(self) -> None:
-        for length in (MAX_STORED_RUN - 1, MAX_STORED_RUN, MAX_STORED_RUN + 1, 2 * MAX_STORED_RUN, 200_000):
-            mask = np.repeat(np.array([0, 1, 0, 1], np.uint8), [length, length, 3, length]).reshape(1, -1)
-            for one in (mask, 1 - mask):
-                assert encode_mask(one).dtype == np.uint16
-                np.testing.assert_array_equal(decode_mask(encode_mask(one), *mask.shape), one)
-
-    def test_damaged_text_is_an_error_never_a_wrong_mask(self) -> None:
-        text = coco_mask.encode(np.asfortranarray(box_mask(30, 10, 40, 50)))["counts"]
-        for damaged in (b"", text[:-1], text + b"1", text + b"o", b"\x00" + text, b"z" * 30, text + b"\xff"):
-            with pytest.raises(ValueError, match="run lengths"):
-                validate_run_lengths(parse_coco_text(damaged), HEIGHT * WIDTH)

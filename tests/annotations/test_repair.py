@@ -426,7 +426,6 @@ def one_corner_box(content: Document) -> None:
         (setting("images", id=None), "image-id", (2, 5, 4)),
         (lambda d: d["images"].append(d["images"][0] | {"file_name": "b.jpg"}), "duplicate-image-id", (2, 5, 4)),
         (setting("images", width=None), "image-size", (2, 5, 4)),
-        (setting("annotations", segmentation=[[0, 0, 5, float("inf"), 5, 5]]), "outline-number", (3, 7, 6)),
     ],
 )
 def test_what_cannot_be_repaired_is_left_out_alone(

@@ -11,7 +11,7 @@ import h5py
 import pytest
 import torch
 
-from posenet.annotations.reading import read_annotations, read_split
+from posenet.annotations.people import read_annotations, read_split
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.store import Store

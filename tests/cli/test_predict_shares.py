@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import random
 import re
@@ -20,6 +19,7 @@ from filelock import FileLock
 
 from posenet.cli.main import run_tool
 from posenet.images import write_image
+from posenet.inference.outputs.journal import journal_paths
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_data import write_spot_split
@@ -178,7 +178,8 @@ def test_a_prediction_that_is_killed_again_and_again_writes_every_person_once(
                     file.write_bytes(file.read_bytes() + b'{"source": 3, "peo')
     assert kills >= 2
     assert path.read_bytes() == whole.read_bytes()
-    assert {file.name for file in tmp_path.glob("p.*")} == {path.name, f"{path.name}.progress"}
+    journals = [file.name for file in journal_paths(path, world_size)]
+    assert {file.name for file in tmp_path.glob("p.*")} == {path.name, *journals}
 
 
 def test_a_prediction_continued_after_a_full_disk_counts_all_that_it_has_found(
@@ -204,7 +205,7 @@ def test_a_prediction_continued_after_a_full_disk_counts_all_that_it_has_found(
     assert path.read_bytes() == whole.read_bytes()
 
 
-def test_a_complete_file_is_left_alone_and_other_inputs_are_refused(
+def test_a_complete_file_is_written_again_and_other_inputs_are_refused(
     predict: Predict, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "p.jsonl"
@@ -223,15 +224,17 @@ def test_a_complete_file_is_left_alone_and_other_inputs_are_refused(
     ):
         assert predict(*words, *others) == 2
         assert f"was written with other {name}" in capsys.readouterr().err
+    assert predict(inputs, "--csv", tmp_path / "whole.csv") == 2
     assert predict(inputs, *words, "--csv", tmp_path / "p.csv") == 2
-    assert "p.csv is missing" in capsys.readouterr().err
-    note = path.with_name("p.jsonl.progress")
-    header = json.loads(note.read_bytes())
-    for unreadable in ([[999, "x"]], [[-1, "x"]], [[0.5, "x"]], [1], 5, "x"):
-        note.write_text(json.dumps(header | {"unreadable": unreadable}) + "\n")
+    assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    journal = path.with_name("p.jsonl.progress")
+    content = journal.read_bytes()
+    capsys.readouterr()
+    for damaged in (b'{"run": {\n', b'{"run": {}, "run": 5}\n'):
+        journal.write_bytes(damaged + content.partition(b"\n")[2])
         assert predict(inputs, *words) == 2
         assert "p.jsonl.progress is damaged; delete it" in capsys.readouterr().err
-    note.unlink()
+    journal.unlink()
     assert predict(inputs, *words) == 2
     assert "cannot be continued" in capsys.readouterr().err
     assert path.read_bytes() == before

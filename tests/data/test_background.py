@@ -12,16 +12,17 @@ import torch
 
 from posenet.cli.main import main
 from posenet.data.build import build_store
-from posenet.data.dataset import PoseDataset
+from posenet.data.data_sets import StoreList, count_background, open_data_sets
+from posenet.data.dataset import PoseDataset, SampleKey
 from posenet.data.inspection import compute_statistics, describe_sets, find_shared_images, verify_store
-from posenet.data.sampler import SampleKey, TrainSampler
-from posenet.data.store import Store, StoreList, count_background, open_data_sets
+from posenet.data.sampler import TrainSampler
+from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.settings import AugmentConfig, DataSetConfig, load_config
 from posenet.skeleton import COCO
 from tests.helpers.batches import same_batch
-from tests.helpers.drawn_data import crowd, document, person, write_annotations, write_images
+from tests.helpers.drawn_data import crowd, decode_masks, document, person, write_annotations, write_images
 from tests.helpers.tiny_training import train_tiny, weights
 
 PEOPLE = range(1, 21)
@@ -68,7 +69,7 @@ def test_only_images_without_any_annotation_are_stored(tmp_path: Path) -> None:
         assert store.image_ids.tolist() == [*PEOPLE, *EMPTY] and len(store) == 20
         assert verify_store(store) == report.summary
         record = store.read_record(22)
-        person_mask, mask_miss = record.decode_masks()
+        person_mask, mask_miss = decode_masks(record)
     assert record.is_annotated and len(record.people) == 0
     assert not person_mask.any() and mask_miss.all()
 
@@ -179,7 +180,7 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     for name in ("a", "b"):
         with Store(tmp_path / f"{name}.h5") as store:
             assert len(store) == 0 and count_background(store) == 3
-            assert all(store.read_record(row).decode_masks()[1].all() for row in range(3))
+            assert all(decode_masks(store.read_record(row))[1].all() for row in range(3))
     assert main([*words, str(tmp_path / "c.h5"), "--unlabelled"]) == 2
     both = (str(paths["without"]), str(tmp_path / "b.h5"))
     with open_data_sets(both, None) as stores:

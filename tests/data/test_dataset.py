@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -13,12 +10,6 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 from tests.helpers.batches import same_batch
-
-
-@pytest.fixture
-def store(stores: dict[str, Path]) -> Iterator[Store]:
-    with Store(stores["train"]) as store:
-        yield store
 
 
 @pytest.mark.parametrize("framing", ["person", "image"])

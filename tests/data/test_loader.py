@@ -18,22 +18,17 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from posenet.data.dataset import PoseDataset
-from posenet.data.loader import Batch, make_loader
-from posenet.data.sampler import SampleKey, TrainSampler
-from posenet.data.store import Store, open_data_sets
+from posenet.data.data_sets import open_data_sets
+from posenet.data.dataset import Batch, PoseDataset, SampleKey
+from posenet.data.loader import make_loader
+from posenet.data.sampler import TrainSampler
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
 from tests.helpers.batches import same_batch, same_batches
 from tests.helpers.drawn_data import make_record, write_store
 from tests.helpers.faceless_people import write_faceless_store
 from tests.helpers.process_runs import fork_process, wait_for_exit
-
-
-@pytest.fixture
-def store(stores: dict[str, Path]) -> Iterator[Store]:
-    with Store(stores["train"]) as store:
-        yield store
 
 
 @pytest.fixture

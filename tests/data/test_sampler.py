@@ -7,8 +7,9 @@ from itertools import chain
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from posenet.data.sampler import SampleKey, TrainSampler, ValidationSampler
-from posenet.data.store import Draws
+from posenet.data.data_sets import Draws
+from posenet.data.dataset import SampleKey
+from posenet.data.sampler import TrainSampler, ValidationSampler
 
 
 class Echo(Dataset[SampleKey]):

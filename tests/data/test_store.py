@@ -21,22 +21,12 @@ import h5py
 import numpy as np
 import pytest
 
-from posenet.annotations.run_lengths import encode_mask
-from posenet.data.build import open_store_writer
+from posenet.annotations.outlines import encode_mask
 from posenet.data.store import TABLES, Record, Store, compute_fingerprint
+from posenet.data.store_writer import open_store_writer
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import flip_bit, flip_bit_at, make_record, write_store
-
-
-@pytest.fixture
-def records() -> list[Record]:
-    return [make_record(7, 3), make_record(3, 1), make_record(5, 2)]
-
-
-@pytest.fixture
-def path(tmp_path: Path, records: list[Record]) -> Path:
-    return write_store(tmp_path / "tiny.h5", records)
+from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_store
 
 
 def assert_same(found: Record, expected: Record) -> None:
@@ -67,10 +57,10 @@ class TestRoundTrip:
         mask = np.zeros((300, 400), np.uint8)
         mask[:, 1:399] = 1
         name = os.fsdecode(b"caf\xe9.jpg")
-        record = make_record(1, 1, 300, 400)._replace(mask_all=encode_mask(mask), file_name=name)
+        record = make_record(1, 1, 300, 400)._replace(person_mask=encode_mask(mask), file_name=name)
         with Store(write_store(tmp_path / "a.h5", [record])) as store:
             found = store.read_record(0)
-            masks = found.decode_masks()
+            masks = decode_masks(found)
         assert found.file_name == name
         np.testing.assert_array_equal(masks[0], mask)
         assert all(mask.dtype == np.uint8 and mask.flags.c_contiguous for mask in masks)
@@ -85,7 +75,7 @@ class TestRoundTrip:
         self, tmp_path: Path, records: list[Record]
     ) -> None:
         path = write_store(tmp_path / "a.h5", records, source="/private/folder/train.json")
-        arrays = [array.nbytes for r in records for array in (r.image_bytes, r.mask_all, r.mask_miss, r.joints)]
+        arrays = [array.nbytes for r in records for array in (r.image_bytes, r.person_mask, r.mask_miss, r.joints)]
         assert path.stat().st_size < sum(arrays) + 20_000
         with h5py.File(path) as file:
             assert file.attrs["source"] == b"train.json"
@@ -154,7 +144,7 @@ class TestDamage:
     def test_an_image_that_does_not_decode_is_named_with_its_store(self, tmp_path: Path, records: list[Record]) -> None:
         broken = records[1]._replace(image_bytes=records[1].image_bytes[:50])
         whole = encode_mask(np.ones((95, 128), np.uint8))
-        resized = records[2]._replace(height=95, mask_all=whole, mask_miss=whole)
+        resized = records[2]._replace(height=95, person_mask=whole, mask_miss=whole)
         with Store(write_store(tmp_path / "broken.h5", [broken, resized])) as store:
             with pytest.raises(DataError, match=r"broken\.h5: image 3 \(sub/0003\.jpg\) cannot be decoded"):
                 store.read_record(0).decode_image()
@@ -308,7 +298,7 @@ def test_a_record_whose_labels_fit_the_checksum_but_not_the_image_is_refused(tmp
     record = make_record(1)
     small = encode_mask(np.ones((20, 30), np.uint8))
     nowhere = np.full_like(record.joints, np.nan)
-    for number, bad in enumerate((record._replace(mask_all=small), record._replace(joints=nowhere))):
+    for number, bad in enumerate((record._replace(person_mask=small), record._replace(joints=nowhere))):
         with Store(write_store(tmp_path / f"{number}.h5", [bad])) as store:
             with pytest.raises(DataError, match=r"image 1 .* has masks of another size, or joints that are not finite"):
                 store.read_record(0)

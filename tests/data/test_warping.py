@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.annotations.run_lengths import encode_mask
+from posenet.annotations.outlines import encode_mask
 from posenet.data.augment import (
     BORDER_COLOUR,
     NUM_RANDOM_NUMBERS,
@@ -40,7 +40,7 @@ def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np
 
 def warp_pixels(mask: np.ndarray, matrix: np.ndarray, border: int) -> np.ndarray:
     """``warp_mask`` of a (H, W) mask of 0 and 1."""
-    return warp_mask(encode_mask(mask), mask.shape, matrix, SIZE, border)
+    return warp_mask(encode_mask(mask), mask.shape[::-1], matrix, SIZE, border)
 
 
 def centroid(weights: np.ndarray) -> np.ndarray:

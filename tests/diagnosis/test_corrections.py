@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.reading import read_split
+from posenet.annotations.people import read_split
 from posenet.diagnosis.average_precision import evaluate
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED

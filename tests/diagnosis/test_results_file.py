@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.reading import Split, read_split
+from posenet.annotations.people import Split, read_split
 from posenet.diagnosis.results_file import read_results
 from posenet.errors import DataError
 from posenet.skeleton import COCO

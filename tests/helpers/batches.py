@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 
 
 def same_batches(a: Sequence[Batch], b: Sequence[Batch]) -> bool:

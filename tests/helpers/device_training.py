@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d

@@ -11,11 +11,11 @@ import cv2
 import h5py
 import numpy as np
 
-from posenet.annotations.people import People
-from posenet.annotations.reading import read_annotations
-from posenet.annotations.run_lengths import encode_mask
-from posenet.data.build import build_store, open_store_writer
+from posenet.annotations.outlines import decode_mask, encode_mask
+from posenet.annotations.people import People, read_annotations
+from posenet.data.build import build_store
 from posenet.data.store import PERSON_TYPE, Record, Store
+from posenet.data.store_writer import open_store_writer
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
@@ -113,10 +113,16 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
         orientation=1,
         image_bytes=cv2.imencode(".jpg", pixels)[1].ravel(),
         joints=rng.random((people, 18, 3), np.float32),
-        mask_all=masks[0],
+        person_mask=masks[0],
         mask_miss=masks[1],
         people=table,
     )
+
+
+def decode_masks(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    """The person mask and ``mask_miss`` of a record as (H, W) uint8 of 0 and 1."""
+    size = (record.height, record.width)
+    return decode_mask(record.person_mask, *size), decode_mask(record.mask_miss, *size)
 
 
 def write_store(path: Path, records: list[Record], **options: Any) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.reading import read_split
+from posenet.annotations.people import read_split
 from posenet.inference.evaluation import (
     Evaluation,
     compute_coco_metrics,

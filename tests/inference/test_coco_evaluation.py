@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.reading import read_split
+from posenet.annotations.people import read_split
 from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.evaluation import (

@@ -614,16 +614,20 @@ def test_a_network_without_biases_is_quantized_and_runs(
 
 def test_calibration_images_are_resized_as_for_prediction_and_come_from_all_parts(tmp_path: Path, model: Any) -> None:
     letterbox = Predictor(LinearSpotNetwork(), InferenceConfig(height=64)).letterbox
+
+    def prepare(image: np.ndarray) -> np.ndarray:
+        return letterbox((image.shape[0], image.shape[1])).apply(image)
+
     files = []
     for value in range(CALIBRATION_IMAGES + 10):
         files.append(tmp_path / f"{value:03d}.png")
         write_image(files[-1], np.full((100, 200, 3), value, np.uint8))
-    chosen = read_calibration_images(files, letterbox)
+    chosen = read_calibration_images(files, prepare)
     values = [int(image[0, 0, 0]) for image in chosen]
     assert values == sorted(set(values)) and len(values) == CALIBRATION_IMAGES
     assert values[0] == 0 and values[-1] == len(files) - 1
     assert {image.shape for image in chosen} == {(64, 128, 3)}
-    assert [int(image[0, 0, 0]) for image in read_calibration_images(files[:5], letterbox)] == [0, 1, 2, 3, 4]
+    assert [int(image[0, 0, 0]) for image in read_calibration_images(files[:5], prepare)] == [0, 1, 2, 3, 4]
     with pytest.raises(DataError, match="no images for calibration"):
         quantize_onnx(model, Config(), [])
 

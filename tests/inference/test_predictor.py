@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.inference.letterbox import Letterbox
+from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.settings import InferenceConfig, TrackingConfig, load_config

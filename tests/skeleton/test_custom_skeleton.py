@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from posenet import Predictor, decode
-from posenet.annotations.reading import read_split
+from posenet.annotations.people import read_split
 from posenet.cli.main import run_tool
 from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset

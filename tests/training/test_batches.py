@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.data.sampler import TrainSampler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError

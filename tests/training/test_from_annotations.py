@@ -22,7 +22,8 @@ import posenet
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
-from posenet.data.store import Store, count_background
+from posenet.data.data_sets import count_background
+from posenet.data.store import Store
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.evaluation import Evaluation

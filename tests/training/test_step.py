@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.data.loader import Batch, stack_joints
+from posenet.data.dataset import Batch, stack_joints
 from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime

@@ -95,17 +95,21 @@ def test_settings_may_be_a_file_an_object_or_overrides(
 
 
 @pytest.mark.parametrize(
-    "network, message",
+    "settings, message",
     [
-        (["model.width=64", "model.growth=64"], "M parameters are many for a CPU: a step may take minutes"),
-        (["model.width=32"], ""),
+        (
+            ["train.input_size=2048"],
+            "M parameters on 2 images of 2048 x 2048 are many for a CPU: a step may take minutes",
+        ),
+        (["train.input_size=1024", "optim.accumulate=4"], "M parameters on 8 images of 1024 x 1024 are many for a CPU"),
+        (["train.input_size=256"], ""),
     ],
 )
-def test_a_network_that_is_large_for_a_cpu_is_named_before_the_first_step(
-    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, network: list[str], message: str
+def test_a_step_that_is_long_on_a_cpu_is_named_before_the_first_one(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: list[str], message: str
 ) -> None:
-    result = train_tiny(stores, tmp_path, "model.stacks=2", *network, max_steps=1)
-    assert result.steps == 1
+    result = train_tiny(stores, tmp_path, "model.stacks=2", "model.width=64", "model.growth=64", *settings, max_steps=0)
+    assert result.steps == 0
     remedy = "--config tiny is a small network, and posenet config lists all experiments"
     texts = [text for text in caplog.messages if remedy in text]
     assert len(texts) == bool(message)

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.dataset import PoseDataset
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.inference.media.sources import Frame, Source, parse_standard_input
-from posenet.inference.outputs.drawings import output_paths, sheet_path, sheet_suffix
+from posenet.inference.outputs.choose import output_paths, sheet_path, sheet_suffix
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO

@@ -14,13 +14,12 @@ from tqdm import tqdm
 from benchmarks.degraded_maps import degraded_maps
 from benchmarks.measuring import Table, measure
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import People
-from posenet.annotations.reading import read_annotations, read_split
+from posenet.annotations.people import People, read_annotations, read_split
 from posenet.cli.options import positive_int
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.decode import decode
 from posenet.inference.evaluation import compute_coco_metrics
-from posenet.inference.letterbox import Letterbox
+from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.settings import MAP_STRIDE, Config
 

@@ -15,7 +15,7 @@ import torch
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.settings import MAP_STRIDE, Config
 
 MATMUL_SIDE = {"cpu": 1024}

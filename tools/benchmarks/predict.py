@@ -16,7 +16,7 @@ import torch
 from benchmarks.measuring import Table, measure
 from posenet.cli.options import positive_int
 from posenet.images import find_images
-from posenet.inference.map_averaging import InputBatch, PendingMaps
+from posenet.inference.image_to_maps import InputBatch, PendingMaps
 from posenet.inference.media.sources import Frame
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result

@@ -11,7 +11,7 @@ import torch
 from torch.nn.utils import get_total_norm
 
 from benchmarks.measuring import Table, count_flop, matmul_flop_per_s, measure, random_batch
-from posenet.data.loader import Batch
+from posenet.data.dataset import Batch
 from posenet.devices.device import peak_memory
 from posenet.devices.precision import DTYPES, make_grad_scaler
 from posenet.devices.runtime import Runtime

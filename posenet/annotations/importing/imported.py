@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY, Entry
-from posenet.annotations.people import box_of_points, estimate_area
+from posenet.annotations.outlines import boxes_around, estimate_areas
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import read_header
@@ -25,6 +26,11 @@ FEW = 0.05
 """Share of the images or tasks that may have faults of their own. If more have, the fault is that of the whole set."""
 SHOWN_NAMES = 5
 """Number of names in a note."""
+
+_FAILED = "images left out, because they or their annotations cannot be used"
+
+Notes = defaultdict[str, list[str]]
+"""What an import leaves out, or does in its own way, with the names of the images or tasks."""
 
 
 class ImportedPerson(NamedTuple):
@@ -43,29 +49,14 @@ class ImportedAnnotations(NamedTuple):
     notes: tuple[str, ...]  # what was left out, and other remarks: one line each
 
 
-class Notes:
-    """What an import leaves out, or does in its own way, with the names of the images or tasks."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, list[str]] = {}
-
-    def add(self, note: str, name: str) -> None:
-        self._names.setdefault(note, []).append(name)
-
-    def count(self, *notes: str) -> int:
-        return sum(len(self._names.get(note, ())) for note in notes)
-
-    def names(self, note: str) -> Sequence[str]:
-        """The images or tasks with a note, in order; several times those that have it several times."""
-        return self._names.get(note, [])
-
-    def lines(self) -> tuple[str, ...]:
-        """Each note in one line, with the number of names and the first of them."""
-        return tuple(
-            f"{note}: {len(names)} ({to_single_line(', '.join(names[:SHOWN_NAMES]))}"
-            f"{', ...' if len(names) > SHOWN_NAMES else ''})"
-            for note, names in self._names.items()
-        )
+def note_lines(notes: Notes) -> tuple[str, ...]:
+    """Each note in one line, with the number of names and the first of them."""
+    return tuple(
+        f"{note}: {len(names)} ({to_single_line(', '.join(names[:SHOWN_NAMES]))}"
+        f"{', ...' if len(names) > SHOWN_NAMES else ''})"
+        for note, names in notes.items()
+        if names
+    )
 
 
 def are_few(num_faults: int, count: int) -> bool:
@@ -82,7 +73,7 @@ def to_coco(
     notes: Notes,
     flip_idx: Sequence[int] | None = None,
 ) -> ImportedAnnotations:
-    """Convert the people of all images to COCO annotations in pixels. Areas are estimated (see ``estimate_area``).
+    """Convert the people of all images to COCO annotations in pixels. Areas are estimated (see ``estimate_areas``).
 
     A few images that cannot be used, or whose people cannot be read, are left out and named in the notes.
 
@@ -100,74 +91,88 @@ def to_coco(
     """
     folder = Path(os.path.commonpath([path.parent for path in images]))
 
-    def read(path: Path) -> tuple[Entry, list[Entry], str] | DataError:
+    def read(path: Path) -> tuple[Entry, Sequence[ImportedPerson], str] | DataError:
         try:
             name = path.relative_to(folder).as_posix()
             if not name.isprintable():
                 raise DataError(f"the name of {to_single_line(str(path))} is not UTF-8 or not printable; rename it")
             height, width = read_header(path).displayed_size
-            entry: Entry = {"file_name": name, "height": height, "width": width}
-            people, note = read_people(path)
-            return entry, _annotations(people, np.array([width, height]) / whole), note
+            return {"file_name": name, "height": height, "width": width}, *read_people(path)
         except DataError as error:
             return error
 
-    edges = COCO_CATEGORY["skeleton"] if tuple(keypoints) == COCO.file_names else []
-    shape = {"keypoints": list(keypoints), "skeleton": edges}
-    if flip_idx is not None:
-        shape["flip_idx"] = list(flip_idx)
-    document: dict[str, list[Entry]] = {
-        "images": [],
-        "annotations": [],
-        "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
-    }
+    entries: list[Entry] = []
+    people: list[ImportedPerson] = []
+    image_of_person: list[Entry] = []
     failures: list[DataError] = []
     workers = usable_cores()
     results = map_in_threads(read, images, workers=workers, ahead=16 * workers)
     for result in progress_bar(results, "images", len(images)):
         if isinstance(result, DataError):
             failures.append(result)
-            notes.add("images left out, because they or their annotations cannot be used", str(result))
+            notes[_FAILED].append(str(result))
             continue
-        image, annotations, note = result
+        entry, own_people, note = result
+        entries.append({"id": len(entries) + 1} | entry)
+        people += own_people
+        image_of_person += [entries[-1]] * len(own_people)
         if note:
-            notes.add(note, image["file_name"])
-        image_id = len(document["images"]) + 1
-        document["images"].append({"id": image_id} | image)
-        for annotation in annotations:
-            number = len(document["annotations"]) + 1
-            document["annotations"].append({"id": number, "image_id": image_id} | annotation)
+            notes[note].append(entry["file_name"])
     if failures and not are_few(len(failures), len(images)):
         others = f" (and {len(failures) - 1} of {len(images)} images more)" if len(failures) > 1 else ""
         raise DataError(f"{failures[0]}{others}") from failures[0]
-    return ImportedAnnotations(document, folder, notes.lines())
+    shape = {
+        "keypoints": list(keypoints),
+        "skeleton": COCO_CATEGORY["skeleton"] if tuple(keypoints) == COCO.file_names else [],
+    }
+    if flip_idx is not None:
+        shape["flip_idx"] = list(flip_idx)
+    document = {
+        "images": entries,
+        "annotations": _annotations(people, image_of_person, whole),
+        "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
+    }
+    return ImportedAnnotations(document, folder, note_lines(notes))
 
 
-def _annotations(people: Sequence[ImportedPerson], scale: np.ndarray) -> list[Entry]:
-    """The annotations of an image without ids; ``scale`` is (2,) pixels for one unit of x and y."""
+def _annotations(people: Sequence[ImportedPerson], images: Sequence[Entry], whole: float) -> list[Entry]:
+    """The annotations of all people, each with its image."""
     if not people:
         return []
+    # All people at once: arrays of a single person take most of the time of an import.
+    units = np.array([(image["width"], image["height"]) for image in images]) / whole  # (P, 2) pixels for one unit
     keypoints = np.array([person.keypoints for person in people], np.float64)  # (P, K, 3)
-    labelled = keypoints[..., 2] > 0
-    keypoints[..., :2] *= scale
-    points = keypoints[..., :2]
-    rounded = np.dstack([points.round(DECIMALS), keypoints[..., 2]])
-    rounded[~labelled] = 0
-    entries: list[Entry] = []
-    for person, values, own, is_labelled in zip(people, rounded.reshape(len(people), -1).tolist(), points, labelled):
+    is_labelled = keypoints[..., 2] > 0
+    keypoints[..., :2] *= units[:, None]
+    around = boxes_around(keypoints[..., :2], is_labelled)
+    boxes = np.array([person.box or (0, 0, 0, 0) for person in people], np.float64) * np.tile(units, 2)
+    has_none = [person.box is None for person in people]
+    boxes[has_none] = around[has_none]
+    areas = estimate_areas(boxes, around)
+    keypoints[..., :2] = keypoints[..., :2].round(DECIMALS)
+    keypoints[~is_labelled] = 0
+    annotations: list[Entry] = []
+    rows = zip(
+        people,
+        images,
+        keypoints.reshape(len(people), -1).tolist(),
+        is_labelled.sum(axis=1).tolist(),
+        boxes.tolist(),
+        areas.tolist(),
+    )
+    for person, image, values, num_labelled, box, area in rows:
         values[2::3] = [int(value) if value.is_integer() else value for value in values[2::3]]
-        box: Sequence[float] = box_of_points(own[is_labelled]) or [0.0, 0.0, 0.0, 0.0]
-        if person.box is not None:
-            box = [float(value * side) for value, side in zip(person.box, (*scale, *scale))]
-        entries.append(
+        annotations.append(
             {
+                "id": len(annotations) + 1,
+                "image_id": image["id"],
                 "category_id": person.category_id,
                 "keypoints": values,
-                "num_keypoints": int(is_labelled.sum()),
+                "num_keypoints": num_labelled,
                 "bbox": [round(value, DECIMALS) for value in box],
-                "area": round(estimate_area(box, own[is_labelled]), DECIMALS),
+                "area": round(area, DECIMALS),
                 "iscrowd": 0,
                 "segmentation": [],
             }
         )
-    return entries
+    return annotations

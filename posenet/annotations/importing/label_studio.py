@@ -14,16 +14,22 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
 from posenet.annotations.coco import read_document, refuse_labelme
-from posenet.annotations.importing.imported import FEW, ImportedAnnotations, ImportedPerson, Notes, are_few, to_coco
+from posenet.annotations.importing.imported import (
+    FEW,
+    ImportedAnnotations,
+    ImportedPerson,
+    Notes,
+    are_few,
+    note_lines,
+    to_coco,
+)
 from posenet.errors import DataError
 from posenet.images import find_images, read_header
 from posenet.messages import pluralize, to_single_line, truncate_for_message
@@ -59,37 +65,20 @@ _log = logging.getLogger(__name__)
 _Region = Mapping[str, Any]
 
 
-@dataclass
-class _Person:
+class _Person(NamedTuple):
     """One person of a task; coordinates are percentages."""
 
     category: str
     box: tuple[float, float, float, float] | None  # x, y, width, height
-    points: dict[str, tuple[float, float]] = field(default_factory=dict)
+    points: dict[str, tuple[float, float]]
 
-    def contains(self, value: Mapping[str, Any], margin: float = 0.0) -> bool:
+    def contains(self, point: tuple[float, float], margin: float) -> bool:
         """Whether a point is in the rectangle, extended by a share of its sides; always true without a rectangle."""
         if self.box is None:
             return True
         x, y, width, height = self.box
-        is_between = -margin * width <= float(value["x"]) - x <= (1 + margin) * width
-        return is_between and -margin * height <= float(value["y"]) - y <= (1 + margin) * height
-
-    def add_point(self, region: _Region) -> bool:
-        """Add a point, unless the person has this keypoint already; return whether it was added."""
-        value = region["value"]
-        name = str(value["keypointlabels"][0])
-        is_new = name not in self.points
-        self.points.setdefault(name, (float(value["x"]), float(value["y"])))
-        return is_new
-
-    def convert(self, category_id: int, names: Sequence[str]) -> ImportedPerson:
-        """The person with the keypoints of these names, in their order."""
-        keypoints = np.zeros((len(names), 3))
-        for index, name in enumerate(names):
-            if name in self.points:
-                keypoints[index] = *self.points[name], 2
-        return ImportedPerson(category_id, keypoints, self.box)
+        is_between = -margin * width <= point[0] - x <= (1 + margin) * width
+        return is_between and -margin * height <= point[1] - y <= (1 + margin) * height
 
 
 def import_label_studio(
@@ -106,48 +95,16 @@ def import_label_studio(
     refuse_labelme(tasks, path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
-    files = _index_files(Path(images))
-    notes = Notes()
-    # For every file the addresses in tasks that may mean it, each with the tasks that can mean no other file.
-    tasks_of: dict[Path, dict[str, list[tuple[str, list[_Person]]]]] = {}
-    for number, task in enumerate(tasks, start=1):
-        name = f"task {task.get('id', number)}"
-        try:
-            people = _read_people(task, notes, name)
-            found = _find_files(task["data"], files)
-            if people is None:
-                continue
-            if len(found) != 1:
-                notes.add(_SEVERAL_IMAGES if found else _NO_IMAGE, name)
-                # Several addresses: one of them may be that of the image which another task seems to mean.
-                found = found if len(set(found.values())) > 1 else {}
-                people_found = []
-            else:
-                people_found = [(name, people)]
-            for file, address in found.items():
-                if _has_annotated_shape(file, task):
-                    tasks_of.setdefault(file, {}).setdefault(address, []).extend(people_found)
-                elif people_found:
-                    notes.add(_OTHER_SHAPE, name)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = to_single_line(f"{type(error).__name__}: {error}")
-            notes.add(_DAMAGED, f"{name}: {reason}")
-            if not are_few(notes.count(_DAMAGED), len(tasks)):
-                raise DataError(f"{path}: {name} cannot be read ({reason}); export the project again") from error
-    people_of: dict[Path, list[_Person]] = {}
-    for file, by_address in tasks_of.items():
-        claims = list(chain.from_iterable(by_address.values()))
-        if len(by_address) == 1 and claims:
-            people_of[file] = claims.pop(0)[1]
-        for name, _ in claims:
-            notes.add(_SAME_IMAGE if len(by_address) == 1 else _OTHER_IMAGE, name)
+    notes = Notes(list)
+    people_of = _people_of_images(tasks, path, Path(images), notes)
     if not people_of:
-        reasons = "; ".join(notes.lines()) or "it has no tasks"
+        reasons = "; ".join(note_lines(notes)) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check the folder of the images")
-    num_lost = notes.count(_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
+    lost = (_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
+    num_lost = sum(len(names) for note, names in notes.items() if note in lost)
     if num_lost > FEW_LOST * len(tasks):
         _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
-    repeated = dict.fromkeys(notes.names(_REPEATED))  # each task once
+    repeated = dict.fromkeys(notes[_REPEATED])  # each task once
     if len(repeated) > max(1, FEW * len(tasks)):
         raise DataError(
             f"{path} has objects with the same keypoint twice in {len(repeated)} of {pluralize(len(tasks), 'task')} "
@@ -155,29 +112,76 @@ def import_label_studio(
             "around each object in Label Studio, and export the project again"
         )
     everybody = [person for people in people_of.values() for person in people]
-    if not any(person.points for person in everybody):
+    counts = Counter(name for person in everybody for name in person.points)
+    if not counts:
         raise DataError(
             f"{path} has no keypoint in any of {pluralize(len(tasks), 'task')}; label keypoints (KeyPointLabels) in "
             "Label Studio, submit the annotations, and export the project again as JSON"
         )
-    names = _keypoint_names(everybody, keypoints)
-    for name in (name for person in everybody for name in person.points if name not in names):
-        notes.add(_OTHER_NAMES, name)
-    _note_doubtful_names(everybody, names, notes)
+    names = _keypoint_names(list(counts), keypoints)
+    if others := [name for person in everybody for name in person.points if name not in names]:
+        notes[_OTHER_NAMES] = others
+    num_objects = sum(bool(person.points) for person in everybody)
+    if rare := [name for name in names if 0 < counts[name] < RARE * num_objects]:
+        notes[_RARE_NAMES] = [f"{name} on {counts[name]} of {num_objects}" for name in rare]
+    spellings: dict[str, list[str]] = {}
+    for name in names:
+        spellings.setdefault(name.casefold(), []).append(f"{name} on {counts[name]}")
+    if same := [" and ".join(group) for group in spellings.values() if len(group) > 1]:
+        notes[_SAME_NAMES] = same
     categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
 
     def convert(image: Path) -> tuple[list[ImportedPerson], str]:
-        return [person.convert(categories[person.category], names) for person in people_of[image]], ""
+        people = []
+        for person in people_of[image]:
+            points = [(*person.points[name], 2) if name in person.points else (0, 0, 0) for name in names]
+            people.append(ImportedPerson(categories[person.category], np.array(points, np.float64), person.box))
+        return people, ""
 
     return to_coco(list(people_of), convert, {number: name for name, number in categories.items()}, names, 100, notes)
 
 
-def _index_files(folder: Path) -> dict[str, list[Path]]:
-    """The images of a folder by the names that uploads of them have."""
+def _people_of_images(
+    tasks: Sequence[Mapping[str, Any]], path: str | Path, folder: Path, notes: Notes
+) -> dict[Path, list[_Person]]:
+    """The people of every image of the folder that one task means; all other tasks are noted."""
     files: dict[str, list[Path]] = {}
-    for path in find_images([folder], recursive=True):
-        files.setdefault(_uploaded_name(path.name), []).append(path)
-    return files
+    for file in find_images([folder], recursive=True):
+        files.setdefault(_uploaded_name(file.name), []).append(file)
+    # Of every image: the address in a task, its name and people; None for those of a task that may mean another image.
+    claims: dict[Path, list[tuple[str, str, list[_Person] | None]]] = {}
+    for number, task in enumerate(tasks, start=1):
+        name = f"task {task.get('id', number)}"
+        try:
+            regions = _regions(task, notes, name)
+            people = None if regions is None else _read_people(regions, notes, name)
+            found = _find_files(task["data"], files)
+            if regions is None or people is None:
+                continue
+            is_clear = len(found) == 1
+            if not is_clear:
+                notes[_SEVERAL_IMAGES if found else _NO_IMAGE].append(name)
+            if not is_clear and len(set(found.values())) < 2:
+                continue
+            for file, address in found.items():
+                if _has_annotated_shape(file, regions):
+                    claims.setdefault(file, []).append((address, name, people if is_clear else None))
+                elif is_clear:
+                    notes[_OTHER_SHAPE].append(name)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = to_single_line(f"{type(error).__name__}: {error}")
+            notes[_DAMAGED].append(f"{name}: {reason}")
+            if not are_few(len(notes[_DAMAGED]), len(tasks)):
+                raise DataError(f"{path}: {name} cannot be read ({reason}); export the project again") from error
+    people_of: dict[Path, list[_Person]] = {}
+    for file, claims_of_file in claims.items():
+        is_one_image = len({address for address, _, _ in claims_of_file}) == 1
+        clear = [(name, people) for _, name, people in claims_of_file if people is not None]
+        if is_one_image and clear:
+            people_of[file] = clear.pop(0)[1]
+        for name, _ in clear:
+            notes[_SAME_IMAGE if is_one_image else _OTHER_IMAGE].append(name)
+    return people_of
 
 
 def _uploaded_name(name: str) -> str:
@@ -218,13 +222,13 @@ def _file_name(value: str) -> str:
     return PureWindowsPath(PurePosixPath(path).name).name
 
 
-def _has_annotated_shape(file: Path, task: Mapping[str, Any]) -> bool:
+def _has_annotated_shape(file: Path, regions: Sequence[_Region]) -> bool:
     """Whether an image has the sides that Label Studio has noted, or others of the same ratio; true if it noted none.
 
     It notes the sides of some turned photographs as stored, though the coordinates are those of the displayed image.
     """
-    regions = next(entry for entry in task["annotations"] if not entry.get("was_cancelled"))["result"]
-    sides = next((pair for region in regions if all(pair := (_side(region, "width"), _side(region, "height")))), None)
+    noted = ([region.get("original_width", 0), region.get("original_height", 0)] for region in regions)
+    sides = next((pair for pair in noted if all(map(_is_side, pair))), None)
     if sides is None:
         return True
     try:
@@ -234,47 +238,49 @@ def _has_annotated_shape(file: Path, task: Mapping[str, Any]) -> bool:
     return any(abs(width * y - height * x) <= SHAPE_MARGIN * height * x for x, y in (sides, sides[::-1]))
 
 
-def _side(region: _Region, name: str) -> float:
-    """A side of the image in pixels as Label Studio has noted it; 0 if it has not."""
-    value = region.get(f"original_{name}")
-    return float(value) if isinstance(value, (int, float)) and 0 < value < math.inf else 0.0
+def _is_side(value: object) -> bool:
+    return isinstance(value, (int, float)) and 0 < value < math.inf
 
 
-def _read_people(task: Mapping[str, Any], notes: Notes, name: str) -> list[_Person] | None:
-    """The people of a task; None if it cannot be used. Regions of other kinds are ignored."""
+def _regions(task: Mapping[str, Any], notes: Notes, name: str) -> list[_Region] | None:
+    """The regions of the annotation of a task; None if it cannot be used."""
     annotations = [entry for entry in task.get("annotations") or [] if not entry.get("was_cancelled")]
     if not annotations:
-        notes.add(_UNANNOTATED, name)
+        notes[_UNANNOTATED].append(name)
         return None
     if len(annotations) > 1:
-        notes.add(_SEVERAL_ANNOTATIONS, name)
-    regions = annotations[0]["result"]
+        notes[_SEVERAL_ANNOTATIONS].append(name)
+    regions: list[_Region] = annotations[0]["result"]
     if any(region.get("image_rotation") for region in regions):
-        notes.add(_ROTATED, name)
+        notes[_ROTATED].append(name)
         return None
+    return regions
+
+
+def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[_Person]:
+    """The people of a task. Regions of other kinds than rectangles and keypoints are ignored."""
     people: dict[object, _Person] = {}
     for region in regions:
         if region.get("type") == "rectanglelabels":
             labels = region["value"].get("rectanglelabels") or [NO_RECTANGLE]
-            people[region["id"]] = _Person(str(labels[0]), _rectangle(region))
+            people[region["id"]] = _Person(str(labels[0]), _rectangle(region), {})
     points = [region for region in regions if region.get("type") == "keypointlabels"]
-    loose = []
-    for region in points:
-        if region.get("parentID") not in people:
-            loose.append(region)
-        elif not people[region["parentID"]].add_point(region):
-            notes.add(_REPEATED, name)
-    if loose and not people:
-        people[None] = _Person(NO_RECTANGLE, None)
-    for region in loose:
-        # Without a parent, a point belongs to the only rectangle around it.
+    if points and not people:
+        people[None] = _Person(NO_RECTANGLE, None, {})
+    # The points of a rectangle come first: of two with the same name, the one that has a parent is right.
+    for region in sorted(points, key=lambda region: region.get("parentID") not in people):
         value = region["value"]
-        candidates = [person for person in people.values() if person.contains(value)]
-        candidates = candidates or [person for person in people.values() if person.contains(value, MARGIN)]
-        if len(candidates) != 1:
-            notes.add(_NO_PERSON, name)
-        elif not candidates[0].add_point(region):
-            notes.add(_REPEATED, name)
+        point = float(value["x"]), float(value["y"])
+        owners = [people[region.get("parentID")]] if region.get("parentID") in people else []
+        for margin in (0, MARGIN):  # without a parent, a point belongs to the only rectangle around it
+            owners = owners or [person for person in people.values() if person.contains(point, margin)]
+        label = str(value["keypointlabels"][0])
+        if len(owners) != 1:
+            notes[_NO_PERSON].append(name)
+        elif label in owners[0].points:
+            notes[_REPEATED].append(name)
+        else:
+            owners[0].points[label] = point
     return list(people.values())
 
 
@@ -292,24 +298,8 @@ def _rectangle(region: _Region) -> tuple[float, float, float, float]:
     return x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
 
 
-def _keypoint_names(people: Sequence[_Person], keypoints: Sequence[str] | None) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(name for person in people for name in person.points))
+def _keypoint_names(found: Sequence[str], keypoints: Sequence[str] | None) -> tuple[str, ...]:
     names = tuple(keypoints or (COCO.file_names if set(found) <= set(COCO.file_names) else found))
     if len(set(names)) < len(names):
         raise DataError(f"keypoints=NAMES has a keypoint twice: {truncate_for_message(names)}")
     return names
-
-
-def _note_doubtful_names(people: Sequence[_Person], names: Sequence[str], notes: Notes) -> None:
-    """Note the keypoints that are hardly labelled, and those whose names differ only in case."""
-    counts = Counter(name for person in people for name in person.points)
-    num_objects = sum(bool(person.points) for person in people)
-    for name in names:
-        if 0 < counts[name] < RARE * num_objects:
-            notes.add(_RARE_NAMES, f"{name} on {counts[name]} of {num_objects}")
-    same: dict[str, list[str]] = {}
-    for name in names:
-        same.setdefault(name.casefold(), []).append(name)
-    for group in same.values():
-        if len(group) > 1:
-            notes.add(_SAME_NAMES, " and ".join(f"{name} on {counts[name]}" for name in group))

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, to_coco
-from posenet.annotations.left_right import is_flip_idx, pair_left_right
+from posenet.annotations.left_right import contradictions, is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
-from posenet.skeleton.skeleton import twins
 
 BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
@@ -63,10 +62,10 @@ def import_yolo_pose(
             f"{data_file}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all "
             f"{len(layout.keypoints)} keypoints, counted from 0; correct it, or leave it out"
         )
-    notes = Notes()
-    if flip_idx is not None and (pairs := _contradicting_pairs(flip_idx, layout.keypoints)):
-        for pair in pairs:
-            notes.add("flip_idx pairs other keypoints than the names do; check left_right in the skeleton", pair)
+    notes = Notes(list)
+    twins = [(name, layout.keypoints[index]) for name, index in zip(layout.keypoints, flip_idx or [])]
+    if pairs := contradictions(twins, layout.keypoints):
+        notes["flip_idx pairs other keypoints than the names do; check left_right in the skeleton"] = pairs
 
     def read_people(image: Path) -> tuple[list[ImportedPerson], str]:
         people = _read_labels(label_path(image), layout)
@@ -77,7 +76,7 @@ def import_yolo_pose(
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
     imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
     images = imported.document["images"]
-    if notes.count(_WITHOUT_FILE) == len(images):
+    if len(notes[_WITHOUT_FILE]) == len(images):
         example = label_path(imported.folder / images[0]["file_name"])
         raise DataError(f"no image of {data_file} has labels, for example {example}; restore the files")
     people = imported.document["annotations"]
@@ -86,30 +85,10 @@ def import_yolo_pose(
     return imported
 
 
-def names_split(data_file: str | Path, split: str) -> bool:
-    """Whether a ``data.yaml`` names images for this split."""
-    return bool(_read_yaml(Path(data_file)).get(split))
-
-
-def has_own_split(data_file: str | Path, split: str) -> bool:
-    """Whether a ``data.yaml`` names other images for this split than for train, in another way of writing or not."""
-    content = _read_yaml(Path(data_file))
-    places, train = (
-        [os.path.normpath(place) if isinstance(place, str) else place for place in _as_list(content.get(name))]
-        for name in (split, "train")
-    )
-    return any(places) and places != train
-
-
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value] if value else []
-
-
-def _contradicting_pairs(flip_idx: Sequence[int], names: Sequence[str]) -> list[str]:
-    """The pairs of ``flip_idx`` that the names contradict."""
-    twin_of = twins(pair_left_right(names))
-    pairs = [(name, names[index]) for name, index in zip(names, flip_idx)]
-    return [f"{a} and {b}" for a, b in pairs if twin_of.get(a, b) != b or twin_of.get(b, a) != a]
+def places_of_split(data_file: str | Path, split: str) -> list[str]:
+    """What a ``data.yaml`` names as the images of a split, in the shortest way of writing; empty if it names none."""
+    value = _read_yaml(Path(data_file)).get(split) or []
+    return [os.path.normpath(str(place)) for place in (value if isinstance(value, list) else [value])]
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -244,18 +223,20 @@ def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
     if len(row) not in (BOX_COLUMNS, columns):
         count = pluralize(len(layout.keypoints), "keypoint")
         raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape")
-    for position, value in enumerate(row, 1):
-        if not math.isfinite(value):
-            raise ValueError(f"number {position} is {value}")
+    if not all(map(math.isfinite, row)):
+        position, value = next((position, value) for position, value in enumerate(row, 1) if not math.isfinite(value))
+        raise ValueError(f"number {position} is {value}")
     class_id, x, y, width, height = row[:BOX_COLUMNS]
     if class_id not in layout.classes:
         raise ValueError(f"class {class_id:g} has no name")
     if max(map(abs, row[1:BOX_COLUMNS])) > MAX_FRACTION:
         raise ValueError(f"the box {x:g} {y:g} {width:g} {height:g} is not in fractions of the image, from 0 to 1")
-    keypoints = np.reshape(row[BOX_COLUMNS:] or [0.0] * (columns - BOX_COLUMNS), (len(layout.keypoints), -1))
-    if not layout.has_visibility:  # a keypoint that is not labelled is at (0, 0), or negative
-        is_labelled = (keypoints >= 0).all(axis=1) & keypoints.any(axis=1)
-        keypoints = np.column_stack([keypoints, np.where(is_labelled, 2.0, 0.0)])
-    if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
-        raise ValueError("keypoints are not in fractions of the image, from 0 to 1")
+    keypoints = np.zeros((len(layout.keypoints), 3))
+    if len(row) > BOX_COLUMNS:
+        values = np.array(row[BOX_COLUMNS:]).reshape(len(keypoints), -1)
+        keypoints[:, : values.shape[1]] = values
+        if not layout.has_visibility:  # a keypoint that is not labelled is at (0, 0), or negative
+            keypoints[:, 2] = np.where((values >= 0).all(axis=1) & values.any(axis=1), 2, 0)
+        if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
+            raise ValueError("keypoints are not in fractions of the image, from 0 to 1")
     return ImportedPerson(int(class_id) + 1, keypoints, (x - width / 2, y - height / 2, width, height))

@@ -1,7 +1,13 @@
-"""``decode``: from the maps of one image to its people, by candidates, limbs, groups and the pose model."""
+"""``decode``: from the maps of one image to its people. ``candidates`` is the first half, and the rest is here.
+
+Limbs join candidates into groups. Some of these are fragments: groups that no limb connects to the person whom they
+belong to, such as an arm without its shoulder. The pose model assigns them. It also completes people with candidates
+that other people have too, estimates where their missing keypoints are, and refines uncertain positions.
+"""
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,9 +22,13 @@ from posenet.inference.decoder.candidates import (
     keep_strongest,
     largest_number_of_peaks,
 )
-from posenet.inference.decoder.fragments import assign_fragments
-from posenet.inference.decoder.grouping import group_candidates
-from posenet.inference.decoder.pose_model import MAX_DEVIATION, MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
+from posenet.inference.decoder.pose_model import (
+    MAX_DEVIATION,
+    MIN_FOR_ESTIMATE,
+    PoseModel,
+    pose_model_of,
+    refine_keypoints,
+)
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
@@ -38,6 +48,17 @@ DISTANCES_PER_STEP = 2**20
 """Distances of candidates from expected positions that are computed together, which bounds the memory."""
 LARGEST_LINEAR_SCORE = 0.99
 """Scores of people above this, up to ``MAX_VALUE``, are compressed to the rest of the range up to 1, in their order."""
+MAX_SCALE_RATIO = 2.5
+"""A fragment is not assigned if its scale is larger than the person's by this factor."""
+LOG_SCALE_SIGMA = 0.6
+"""Standard deviation of the logarithm of a fragment's scale divided by the person's."""
+MIN_SCORE_RATIO = 0.6
+"""A fragment is not assigned if its mean score is below this share of the person's."""
+MAX_GROUPS = 3000
+"""Groups that may receive fragments or be assigned, those with the highest sum of scores. Only maps of noise have more;
+this limits the memory that they need."""
+PAIRS_PER_STEP = 2**16
+"""Pairs of fragments and people whose costs are computed together, which also limits the memory."""
 
 
 def decode(
@@ -158,8 +179,8 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     """The person of every candidate, (N,) from 0, and whether the maps are so clear that they show all limbs.
 
     The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
-    their person were lowered. Then fragments, which no limb connects to their person, are assigned to people: see
-    ``fragments``. A skeleton without a layout has no pose model and skips the last two steps.
+    their person were lowered. Then fragments are assigned to people. A skeleton without a layout has no pose model and
+    skips the last two steps.
     """
     label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
     if not skeleton.layout or not len(label):
@@ -178,6 +199,153 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     limbs_are_complete = _missing_limb_share(limbs, label, score > 0, pose_model.is_part) < MAX_MISSING_LIMB_SHARE
     target = assign_fragments(pose_model, z, score, limbs_are_complete)
     return _consecutive(target[label]), limbs_are_complete
+
+
+def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Group candidates so that limbs with high scores join members of one group, and no group has a keypoint twice.
+
+    At first, every candidate is a separate group. The link between two groups is the sum of the scores of all limbs
+    between them; groups that have a keypoint in common have no link. In each step, the two groups with the strongest
+    link are merged.
+
+    Args:
+        keypoint: (N,) keypoint of each candidate.
+        ends: (M, 2) candidates that each limb connects; no pair twice.
+        score: (M,) score of each limb, above 0.
+
+    Returns:
+        (N,) label of each candidate's group: the row of one of its members.
+    """
+    members = [[row] for row in range(len(keypoint))]
+    keypoint_bits = [1 << index for index in keypoint.tolist()]  # the keypoints of each group, one bit for each
+    links: list[dict[int, float]] = [{} for _ in members]  # links[a][b] is the link between groups a and b
+    queue = list(zip((-score).tolist(), *ends.T.tolist()))  # (-link, a, b): a heap returns the smallest first
+    for negative_link, a, b in queue:
+        links[a][b] = links[b][a] = -negative_link
+    heapify(queue)
+    while queue:
+        negative_link, a, b = heappop(queue)
+        if links[a].get(b) != -negative_link:  # a or b has been merged since this entry was queued
+            continue
+        if len(links[a]) < len(links[b]):
+            a, b = b, a
+        members[a] += members[b]
+        members[b] = []
+        keypoint_bits[a] |= keypoint_bits[b]
+        _merge_links(links, keypoint_bits, a, b, queue)
+    label = [0] * len(members)
+    for group, rows in enumerate(members):
+        for row in rows:
+            label[row] = group
+    return np.array(label, np.int64)
+
+
+def _merge_links(
+    links: list[dict[int, float]], keypoint_bits: list[int], a: int, b: int, queue: list[tuple[float, int, int]]
+) -> None:
+    """Add the links of group b to those of group a, and remove a's links to groups with a keypoint of b."""
+    links_of_a = links[a]
+    links_of_b = links[b]
+    links[b] = {}
+    del links_of_a[b]
+    del links_of_b[a]
+    for other, link in links_of_b.items():
+        del links[other][b]
+        if not keypoint_bits[a] & keypoint_bits[other]:
+            link += links_of_a.get(other, 0.0)
+            links_of_a[other] = links[other][a] = link
+            heappush(queue, (-link, a, other))
+    for other in [other for other in links_of_a if keypoint_bits[a] & keypoint_bits[other]]:
+        del links_of_a[other]
+        del links[other][a]
+
+
+def assign_fragments(
+    pose_model: PoseModel, position: np.ndarray, score: np.ndarray, limbs_are_complete: bool
+) -> np.ndarray:
+    """Assign every fragment to the person whose pose fits it best.
+
+    The person lacks the keypoints of the fragment; see ``_assignment_costs`` for the other conditions.
+
+    Args:
+        position, score: (G, K) positions and scores of the groups; see ``pose_model``.
+        limbs_are_complete: whether the maps show all limbs. If they do, a fragment is not assigned to a person if the
+            skeleton has a body part between them: the limb of that part would have joined them already.
+
+    Returns:
+        (G,) the group that each group becomes a part of; itself if it is not assigned.
+    """
+    found = score > 0
+    total = score.sum(axis=1)
+    count = found.sum(axis=1)
+    ranked = np.argsort(-total, kind="stable")[:MAX_GROUPS]
+    people = ranked[count[ranked] > 1]
+    mean = total / count
+    fragments = ranked[mean[ranked] >= MIN_SCORE_RATIO * mean[people].min(initial=np.inf)]
+    is_possible = (
+        ~_have_common(found[fragments], found[people])
+        & (total[fragments, None] <= total[people])
+        & (mean[fragments, None] >= MIN_SCORE_RATIO * mean[people])
+        & (fragments[:, None] != people)
+    )
+    if limbs_are_complete:
+        is_possible &= ~_have_common(found[fragments] @ pose_model.is_part > 0, found[people])
+    target = np.arange(len(position))
+    row, column = np.nonzero(is_possible)
+    if not len(row):
+        return target
+    cost = _assignment_costs(pose_model, position, found, fragments[row], people[column])
+    in_order = np.argsort(cost, kind="stable")[: np.isfinite(cost).sum()]
+    receivers: set[int] = set()
+    for fragment, person in zip(fragments[row[in_order]].tolist(), people[column[in_order]].tolist()):
+        # A group may be both a fragment and a person. After it has been assigned, it receives no fragment, and
+        # after it has received one, it is not assigned.
+        is_free = target[fragment] == fragment and fragment not in receivers and target[person] == person
+        if is_free and not (found[fragment] & found[person]).any():
+            target[fragment] = person
+            receivers.add(person)
+            found[person] |= found[fragment]
+    return target
+
+
+def _assignment_costs(
+    pose_model: PoseModel, position: np.ndarray, found: np.ndarray, fragment: np.ndarray, person: np.ndarray
+) -> np.ndarray:
+    """(M,) cost of the assignment of each ``fragment`` to its ``person``, infinite where it is impossible.
+
+    With d and sigma the distances of the fragment's keypoints from where they are expected in the person and their
+    errors (see ``PoseModel.expect_keypoints``), and g the logarithm of the fragment's scale divided by the person's (0
+    for a single keypoint), it is a negative log likelihood up to a constant:
+
+        mean(d^2 / sigma^2) + mean(log sigma^2) + g^2 / (2 LOG_SCALE_SIGMA^2)
+
+    An assignment is impossible beyond MAX_DEVIATION or MAX_SCALE_RATIO.
+
+    Args:
+        fragment, person: (M,) groups.
+    """
+    people, row = np.unique(person, return_inverse=True)
+    expected, sigma = pose_model.expect_keypoints(position[people], found[people])
+    log_variance = np.log(sigma**2)
+    share = found / found.sum(axis=1, keepdims=True)  # (G, K)
+    square_deviation = np.empty(len(row))
+    mean_log_variance = np.empty(len(row))
+    for start in range(0, len(row), PAIRS_PER_STEP):
+        step = slice(start, start + PAIRS_PER_STEP)
+        distance = np.abs(position[fragment[step]] - expected[row[step]]) / sigma[row[step]]  # (pairs, K)
+        square_deviation[step] = np.einsum("mk,mk->m", share[fragment[step]], distance**2)
+        mean_log_variance[step] = np.einsum("mk,mk->m", share[fragment[step]], log_variance[row[step]])
+    scale = np.maximum(pose_model.estimate_poses(position, found).scale[:, 0], 1e-3)
+    is_single = found[fragment].sum(axis=1) == 1
+    log_scale_ratio = np.where(is_single, 0, np.log(scale[fragment] / scale[person]))
+    cost = square_deviation + mean_log_variance + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
+    is_impossible = (square_deviation > MAX_DEVIATION**2) | (log_scale_ratio > np.log(MAX_SCALE_RATIO))
+    return np.where(is_impossible, np.inf, cost)
+
+
+def _have_common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """(A, B) whether two rows of bools, of (A, K) and (B, K), have a true value in common."""
+    return np.asarray(first.astype(np.float32) @ second.astype(np.float32).T > 0)
 
 
 def complete_people(

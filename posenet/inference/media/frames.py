@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import numpy as np
 from PIL import Image
@@ -30,6 +30,9 @@ from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.reader import FrameSelection
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
 from posenet.threads import map_in_threads, read_ahead
+
+if TYPE_CHECKING:
+    from posenet.inference.media.video import PyAVReader
 
 READ_AHEAD = 32
 """Number of image files or frames of a video that are read before they are requested."""
@@ -87,14 +90,15 @@ def read_frames(
         found = _expand(cast(FrameInput, inputs), channels, recursive)
     else:
         found = _expand_all(cast(Iterable[FrameInput], inputs), channels, recursive)
-    for kind, group in itertools.groupby(found, _way_to_read):
-        if kind == "none":
-            yield from cast(Iterator[Frame], group)
-        elif kind == "image":
+    for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
+        if is_image:
             yield from _read_images(cast(Iterator[Source], group), reduction_of)
-        else:
-            for source in cast(Iterator[Source], group):
-                yield from _read_video(source, selection, stop_requested)
+            continue
+        for item in group:
+            if isinstance(item, Frame):
+                yield item
+            else:
+                yield from _read_video(item, selection, stop_requested)
 
 
 def _is_single(inputs: object) -> bool:
@@ -125,12 +129,6 @@ def _expand_all(items: Iterable[FrameInput], channels: ChannelOrder, recursive: 
         except DataError as error:
             is_name = isinstance(item, (str, os.PathLike))
             yield Frame(Source("image", Path(cast(str, item))) if is_name else IN_MEMORY, error=error)
-
-
-def _way_to_read(found: Source | Frame) -> str:
-    if isinstance(found, Frame):
-        return "none"
-    return "image" if found.kind == "image" else "video"
 
 
 def _read_images(sources: Iterable[Source], reduction_of: Callable[[tuple[int, int]], int] | None) -> Iterator[Frame]:
@@ -184,27 +182,28 @@ def _warn_of_further_images(path: Path) -> None:
 
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """The frames of a video, a stream or a camera."""
-    with contextlib.ExitStack() as stack:
-        try:
-            frames = _open_video(source, selection, stop_requested, stack)
-        except DataError as error:
-            yield Frame(source, error=error)
-            return
-        yield from frames
+    try:
+        reader: Camera | PyAVReader = Camera(source) if source.kind == "camera" else _open_video(source)
+    except DataError as error:
+        yield Frame(source, error=error)
+        return
+    if isinstance(reader, Camera):
+        yield from read_live(reader, selection, stop_requested)
+        return
+    if reader.is_live:
+        yield from read_live(reader, selection, stop_requested, reopen=lambda: _open_video(source))
+        return
+    with contextlib.closing(reader):
+        frames = reader.frames(selection)
+        ahead = read_ahead(
+            frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES
+        )
+        with contextlib.closing(ahead):
+            yield from ahead
 
 
-def _open_video(
-    source: Source, selection: FrameSelection, stop_requested: Callable[[], bool], stack: contextlib.ExitStack
-) -> Iterator[Frame]:
-    """Open a video, a stream or a camera, which ``stack`` closes; return its frames."""
-    if source.kind == "camera":
-        return read_live(Camera(source), selection, stop_requested)
+def _open_video(source: Source) -> PyAVReader:
     require_pyav()
     from posenet.inference.media.video import PyAVReader
 
-    reader = PyAVReader(source)
-    if reader.is_live:
-        return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source))
-    frames = stack.enter_context(contextlib.closing(reader)).frames(selection)
-    ahead = read_ahead(frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES)
-    return stack.enter_context(contextlib.closing(ahead))
+    return PyAVReader(source)

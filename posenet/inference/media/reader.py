@@ -50,6 +50,8 @@ class VideoReader(ABC):
     """Frames per second; an average where the rate varies."""
     aspect: float = 1.0
     """Width of a pixel divided by its height; valid once a frame has been read."""
+    length: float = 0.0
+    """In seconds, as the file states it; 0 if it states none."""
 
     @abstractmethod
     def decode(self) -> Iterator[float | None]:
@@ -65,10 +67,6 @@ class VideoReader(ABC):
     def seek(self, seconds: float) -> int:
         """Skip frames before ``seconds`` if that is possible without decoding them; return their number."""
         return 0
-
-    def length_seconds(self) -> float:
-        """The length that the file states; 0 if it states none."""
-        return 0.0
 
     def why_incomplete(self, frames_read: int) -> str:
         """Why the video counts as cut off after all its frames are read; empty if it is complete."""
@@ -111,7 +109,7 @@ class VideoReader(ABC):
                         yield self._error(f"frame {number} of {name} cannot be used: {error}")
                     else:
                         rate = self.rate / selection.stride
-                        left = min(self.length_seconds(), selection.start + selection.duration) - seconds
+                        left = min(self.length, selection.start + selection.duration) - seconds
                         expected = max(0, math.ceil(left * rate - 0.5))
                         yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
             number += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +20,6 @@ VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
 )
 """Files with these suffixes are read as videos."""
-
-MIN_BLOCKS = 64
-"""Sources are split into fewer blocks only if there are too few for as many whole batches."""
-MAX_BLOCK_BATCHES = 16
-"""Batches in a block at most; what an interruption costs, if the run is resumed."""
 
 _WEIGHTS = "a file of weights, which are given as checkpoint=FILE"
 _ANNOTATIONS = "a file of annotations, which posenet train takes"
@@ -49,7 +43,7 @@ class Source:
     data: bytes = b""
     """The content of an image that is not in a file."""
     block: int = field(default=0, compare=False)
-    """Only images of the same block are predicted together; see ``split_into_blocks``."""
+    """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
 
     @property
     def path(self) -> Path | None:
@@ -204,19 +198,3 @@ def _named_source(item: str) -> Source:
 
 def _kind_of_suffix(suffix: str) -> Kind:
     return "video" if suffix.lower() in VIDEO_SUFFIXES else "image"
-
-
-def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
-    """Split sources into numbered blocks whose images may run together: some batches of images, or one video.
-
-    If every process predicts whole blocks, no batch contains images of two processes, so that the people do not depend
-    on their number. More images make larger blocks, which fill the batches better.
-    """
-    size = batch_size * min(max(1, len(sources) // (MIN_BLOCKS * batch_size)), MAX_BLOCK_BATCHES)
-    blocks: list[list[Source]] = []
-    for source in sources:
-        last = blocks[-1] if blocks else []
-        if not (0 < len(last) < size and last[0].kind == "image" == source.kind):
-            blocks.append([])
-        blocks[-1].append(dataclasses.replace(source, block=len(blocks) - 1))
-    return blocks

@@ -93,8 +93,8 @@ class PyAVReader(VideoReader):
         self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
         self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
         self._end = 0.0
-        self.length = (self._container.duration or 0) / av.time_base  # in seconds; 0 if unknown
-        is_endless = self._container.size <= 0 or self._container.format.name in PLAYLISTS
+        self.length = (self._container.duration or 0) / av.time_base
+        is_endless = (self._container.size or 0) <= 0 or self._container.format.name in PLAYLISTS
         self.is_live = source.url is not None and is_endless and not self.length
         self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
 
@@ -156,9 +156,6 @@ class PyAVReader(VideoReader):
             if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
                 break
         return sum(time < self._from_time for time in times)
-
-    def length_seconds(self) -> float:
-        return self.length
 
     def why_incomplete(self, frames_read: int) -> str:
         if not self._has_times:

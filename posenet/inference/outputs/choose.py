@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from posenet.errors import ConfigError
-from posenet.files import check_outputs, is_standard_output, resolve_link
-from posenet.images import IMAGE_SUFFIXES
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Source
-from posenet.inference.outputs.drawings import drawing_suffix, output_paths, sheet_suffix
-from posenet.inference.outputs.journal import find_journals, require_journal, side_files, unrecorded_outputs
+from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, resolve_link, shorten_name
+from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
+from posenet.inference.outputs.journal import find_outputs_of_others, side_files
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
+WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
+"""Formats of videos that are written."""
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if there is something in it."""
 
 Paths = dict[Source, Path]
 """What ``output_paths`` returns."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,47 @@ def _free_folder() -> str:
     return next(name for name in names if not os.path.lexists(name) or (os.path.isdir(name) and not os.listdir(name)))
 
 
+def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
+    """Choose the path in ``folder`` of the output of each source, with the suffix that ``suffix_of`` returns.
+
+    An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name, and
+    shortened if it would be longer than file systems allow.
+    """
+    paths: dict[Source, Path] = {}
+    taken: set[str] = set()
+    for source in sources:
+        suffix = suffix_of(source)
+        length = MAX_NAME_BYTES - len(suffix)
+        for number in itertools.chain([""], (f"-{number}" for number in itertools.count(2))):
+            name = shorten_name(source.stem, length - len(number)) + number
+            paths[source] = folder / source.subfolder / (name + suffix)
+            # Photo.jpg and photo.jpg are the same file on some file systems.
+            file = str(paths[source]).lower()
+            if file not in taken:
+                break
+        taken.add(file)
+        if source.kind != "camera" and name != source.stem:
+            _log.info("The output of %s is named %s", source.name, name)
+    return paths
+
+
+def drawing_suffix(source: Source) -> str:
+    """The suffix of the drawing of a source: its own, or that of another format if the drawing cannot have it."""
+    if source.kind == "image":
+        return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
+    return source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
+
+
+def sheet_suffix(source: Source) -> str:
+    """The suffix of the sheet of maps of an image; the sheets of a video are files in a folder without a suffix."""
+    return ".jpg" if source.kind == "image" else ""
+
+
+def sheet_path(path: Path, frame: Frame) -> Path:
+    """The sheet of a frame of a source with this ``output_paths``; those of a video are named by frame number."""
+    return path if frame.number is None else path / f"{frame.number:06d}.jpg"
+
+
 def is_lines_file(path: str | Path) -> bool:
     """Whether a file of people has one person per line."""
     return Path(path).suffix.lower() == ".jsonl"
@@ -137,16 +182,14 @@ def check_paths(
 ) -> None:
     """Check all files that will be written (see ``check_outputs``); ``DataError`` if one of them cannot be."""
     journaled = outputs.journaled
-    has_journals = journaled is not None and (options.resume or world_size > 1 or is_lines_file(journaled))
     beside: dict[Path, re.Pattern[bytes]] = {}
-    if journaled is not None and has_journals:
-        beside = side_files(journaled, world_size)
     new = outputs.files
-    is_continued = False
-    if options.resume and journaled is not None and not options.overwrite:
-        require_journal(journaled)
-        is_continued = bool(find_journals(journaled))
-        new = unrecorded_outputs(journaled, outputs.files)
+    if journaled is not None:
+        if options.resume or world_size > 1 or is_lines_file(journaled):
+            beside = side_files(journaled, world_size)
+        if options.resume and not options.overwrite:
+            new = find_outputs_of_others(journaled, outputs.files, world_size)
+    is_continued = len(new) < len(outputs.files)
     sheets = [path for source, path in outputs.sheets.items() if source.kind == "image"]
     folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
     check_outputs(

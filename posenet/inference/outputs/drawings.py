@@ -7,13 +7,11 @@ begun is discarded, and earlier files stay.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import logging
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,64 +19,20 @@ import cv2
 import numpy as np
 
 from posenet.errors import ConfigError
-from posenet.files import MAX_NAME_BYTES, atomic_replacement, name_file_in_errors, resolve_link, shorten_name
-from posenet.images import WRITABLE_SUFFIXES, write_image
+from posenet.files import atomic_replacement, name_file_in_errors, resolve_link
+from posenet.images import write_image
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.result import has_display
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
 
-WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
-"""Formats of videos that are written."""
 WINDOW_TITLE = "posenet"
 _ESCAPE = 27
 _CLOSE_KEYS = frozenset([ord("q"), ord("Q"), _ESCAPE])
 
 Show = Callable[[Frame, np.ndarray], None]
 """Writes or shows the drawing of a frame, (H, W, 3) uint8 BGR."""
-
-_log = logging.getLogger(__name__)
-
-
-def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
-    """Choose the path in ``folder`` of the output of each source, with the suffix that ``suffix_of`` returns.
-
-    An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name, and
-    shortened if it would be longer than file systems allow.
-    """
-    paths: dict[Source, Path] = {}
-    taken: set[str] = set()
-    for source in sources:
-        suffix = suffix_of(source)
-        length = MAX_NAME_BYTES - len(suffix)
-        for number in itertools.chain([""], (f"-{number}" for number in itertools.count(2))):
-            name = shorten_name(source.stem, length - len(number)) + number
-            paths[source] = folder / source.subfolder / (name + suffix)
-            # Photo.jpg and photo.jpg are the same file on some file systems.
-            file = str(paths[source]).lower()
-            if file not in taken:
-                break
-        taken.add(file)
-        if source.kind != "camera" and name != source.stem:
-            _log.info("The output of %s is named %s", source.name, name)
-    return paths
-
-
-def drawing_suffix(source: Source) -> str:
-    """The suffix of the drawing of a source: its own, or that of another format if the drawing cannot have it."""
-    if source.kind == "image":
-        return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
-    return source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
-
-
-def sheet_suffix(source: Source) -> str:
-    """The suffix of the sheet of maps of an image; the sheets of a video are files in a folder without a suffix."""
-    return ".jpg" if source.kind == "image" else ""
-
-
-def sheet_path(path: Path, frame: Frame) -> Path:
-    """The sheet of a frame of a source with this ``output_paths``; those of a video are named by frame number."""
-    return path if frame.number is None else path / f"{frame.number:06d}.jpg"
 
 
 @contextlib.contextmanager
@@ -170,8 +124,3 @@ def _why_no_window() -> str:
     except subprocess.SubprocessError:
         return f"DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
     return ""
-
-
-def has_display() -> bool:
-    """Whether this system states a display, or always has one."""
-    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

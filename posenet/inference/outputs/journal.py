@@ -9,10 +9,9 @@ import contextlib
 import errno
 import json
 import logging
-import math
-import operator
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from posenet.errors import DataError
-from posenet.files import OWN_LOCK, name_file_in_errors, remove_leftovers, write_atomically
+from posenet.files import OWN_LOCK, begins_like, name_file_in_errors, remove_leftovers, write_atomically
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -30,12 +29,12 @@ from posenet.skeleton import Skeleton
 SUFFIX = ".progress"
 LOCK_SUFFIX = ".lock"
 OWN_JOURNAL = re.compile(rb'\{"run": \{')
-"""How every journal and every note of completion begins."""
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""How every journal begins."""
 END = "end"
 """Key of the last line."""
-_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a damaged line raises."""
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading a damaged first line raises."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,57 +45,43 @@ def journal_paths(file: Path, world_size: int) -> list[Path]:
     return [path] if world_size == 1 else [Path(f"{path}-{rank}-of-{world_size}") for rank in range(world_size)]
 
 
-def completion_note_path(file: Path) -> Path:
-    """The note that a file of people is complete. It replaces the journal of a single process."""
-    return journal_paths(file, 1)[0]
-
-
 def side_files(file: Path, world_size: int) -> dict[Path, re.Pattern[bytes]]:
     """All files that may be written beside a file of people, and how those of this program begin."""
     journals = journal_paths(file, world_size)
-    locks = dict.fromkeys(map(_lock_path, journals), OWN_LOCK)
-    return dict.fromkeys([*journals, completion_note_path(file)], OWN_JOURNAL) | locks
+    return dict.fromkeys(journals, OWN_JOURNAL) | dict.fromkeys(map(_lock_path, journals), OWN_LOCK)
 
 
-def find_journals(file: Path) -> list[Path]:
-    """The journals of any number of processes that exist for a file of people."""
+def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) -> list[str]:
+    """Those of ``outputs`` that a run which resumes ``file`` must not replace: no journal names them as its own.
+
+    Raises:
+        DataError: the file of people exists without a journal, or was begun by another number of processes, or a
+            journal is damaged.
+    """
     pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
-    found = file.parent.iterdir() if file.parent.is_dir() else ()
-    return sorted(path for path in found if pattern.fullmatch(path.name))
-
-
-def unrecorded_outputs(file: Path, outputs: Sequence[str]) -> list[str]:
-    """Those of ``outputs`` that no journal of a file of people names as its own; see ``Journal.open``."""
+    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
+    journals = sorted(path for path in siblings if pattern.fullmatch(path.name))
+    if file.exists() and not journals:
+        raise DataError(
+            f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
+            "written by this tool; choose another name, or start again with overwrite=True"
+        )
+    if journals and not set(journals) & set(journal_paths(file, world_size)):
+        raise DataError(
+            f"{file} was begun by another number of processes ({journals[0].name}); continue it with as "
+            "many, or start again without resume=True"
+        )
     recorded: set[str] = set()
-    for path in find_journals(file):
-        with open(path, "rb") as journal, contextlib.suppress(*_DAMAGE):
-            # Journals of version 0.5, and notes of completion, after which nothing is written, do not name them.
-            recorded.update(json.loads(journal.readline()).get("outputs", _relative(outputs, path)))
+    for path in journals:
+        if begins_like(path, OWN_JOURNAL):
+            # Journals of version 0.5, which are refused later, do not name them.
+            recorded.update(_read_header(path).get("outputs", _relative(outputs, path)))
     return [output for output, name in zip(outputs, _relative(outputs, file)) if name not in recorded]
 
 
 def _relative(outputs: Sequence[str], file: Path) -> list[str]:
     """Paths as seen from the folder of a file."""
     return [os.path.relpath(output, file.parent) for output in outputs]
-
-
-def require_journal(file: Path) -> None:
-    """Raise ``DataError`` if a file of people exists without a journal from which it can be continued."""
-    if file.exists() and not find_journals(file):
-        raise DataError(
-            f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
-            "written by this tool; choose another name, or start again with overwrite=True"
-        )
-
-
-def check_resumable(file: Path, world_size: int) -> None:
-    """Raise ``DataError`` if a file of people was begun by another number of processes."""
-    journals = find_journals(file)
-    if journals and not set(journals) & set(journal_paths(file, world_size)):
-        raise DataError(
-            f"{file} was begun by another number of processes ({journals[0].name}); continue it with as "
-            "many, or start again without resume=True"
-        )
 
 
 def _lock_path(journal: Path) -> Path:
@@ -130,8 +115,9 @@ def _lock(journal: Path) -> Iterator[None]:
 class Journal:
     """A file with a line that describes the run, a line for each frame in order, and a last line.
 
-    After a kill, the last line may be torn, and the last block (see ``split_into_blocks``) incomplete. A torn line and
-    an incomplete block of images are cut off when the run continues. A video continues after its last whole batch.
+    After a kill, the last line may be torn, and the last block (see ``pipeline.split_into_blocks``) incomplete. A torn
+    line and an incomplete block of images are cut off when the run continues. A video continues after its last whole
+    batch.
 
     Attributes:
         next_block: the number of the block with which the run continues; valid after ``replay``.
@@ -161,9 +147,10 @@ class Journal:
         with _lock(self.path):
             remove_leftovers(self.path)
             if resume and self.path.exists():
-                _read_header(self.path, run)
+                _require_same_run(self.path, run)
             else:
-                write_atomically(self.path, _line({"run": dict(run), "outputs": _relative(outputs, self.path)}))
+                header = {"run": dict(run), "outputs": _relative(outputs, self.path)}
+                write_atomically(self.path, json.dumps(header).encode() + b"\n")
             with open(self.path, "ab", buffering=0) as self._file:
                 yield
 
@@ -173,11 +160,11 @@ class Journal:
         with open(self.path, "rb") as file:
             cut = position = len(file.readline())
             for line in file:
-                try:
-                    entry = json.loads(line)
-                    result = None if entry == {END: True} else self._decode(entry)
-                except _DAMAGE:  # a torn line
+                checksum, _, text = line.partition(b" ")
+                if checksum != _checksum(text):  # a torn line
                     break
+                entry = json.loads(text)
+                result = None if entry == END else self._to_result(entry)
                 block = len(self._sources) if result is None else result.frame.source.block
                 if block > self.next_block:
                     yield from (result for result, _ in pending)
@@ -210,86 +197,51 @@ class Journal:
 
     def finish(self) -> None:
         """Record that all blocks are complete."""
-        self._append({END: True})
+        self._append(END)
 
     def _append(self, entry: object) -> None:
+        text = json.dumps(entry).encode() + b"\n"
         with name_file_in_errors(self.path):
-            self._file.write(_line(entry))
+            self._file.write(_checksum(text) + b" " + text)
 
-    def _decode(self, entry: dict[str, Any]) -> Result:
-        """The content of a line; one of ``_DAMAGE`` if this program cannot have written it."""
-        source = self._sources[_whole(entry["source"])]
+    def _to_result(self, entry: dict[str, Any]) -> Result:
+        source = self._sources[entry["source"]]
         if "error" in entry:
-            return Result(Frame(source, error=DataError(str(entry["error"])), is_recorded=True), [], self._skeleton)
-        height, width = map(_whole, entry["size"])
-        without_pixels = np.broadcast_to(np.uint8(0), (height, width, 3))
-        number = None if entry["number"] is None else _whole(entry["number"])
-        people = [self._decode_person(*person) for person in entry["people"]]
-        frame = Frame(source, without_pixels, number, _finite(entry["seconds"]), is_recorded=True)
-        return Result(frame, people, self._skeleton, best_score=_finite(entry["best_score"]))
-
-    def _decode_person(self, keypoints: Any, score: Any) -> Person:
-        array = np.array(keypoints, np.float32)
-        if array.shape != (self._skeleton.num_keypoints, 3) or not np.isfinite(array).all():
-            raise ValueError("a person has other keypoints")
-        return Person(array, _finite(score), self._skeleton)
-
-
-def write_completion_note(path: Path, run: Mapping[str, Any], unreadable: Mapping[int, str]) -> None:
-    """Write the note that a run is complete, with the reason for each source that could not be read."""
-    write_atomically(path, _line({"run": dict(run), "unreadable": list(unreadable.items())}))
+            return Result(Frame(source, error=DataError(entry["error"]), is_recorded=True), [], self._skeleton)
+        height, width = entry["size"]
+        frame = Frame(
+            source,
+            number=entry["number"],
+            seconds=entry["seconds"],
+            is_recorded=True,
+            whole_size=(height, width),
+        )
+        people = [
+            Person(np.array(keypoints, np.float32), score, self._skeleton) for keypoints, score in entry["people"]
+        ]
+        return Result(frame, people, self._skeleton, best_score=entry["best_score"])
 
 
-def read_completion_note(path: Path, run: Mapping[str, Any], sources: Sequence[Source]) -> dict[Source, str] | None:
-    """The reason for each of the ``sources`` that a complete run could not read; None if the run is not complete.
-
-    Raises:
-        DataError: the note is damaged, or of a run with other inputs or flags.
-    """
-    errors = _read_header(path, run).get("unreadable") if path.exists() else None
-    if errors is None:
-        return None
-    try:
-        return {sources[_whole(index)]: str(text) for index, text in errors}
-    except _DAMAGE:
-        raise _damaged(path) from None
+def _checksum(text: bytes) -> bytes:
+    """What a line begins with: a line that was torn or damaged has another one."""
+    return b"%08x" % zlib.crc32(text)
 
 
-def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
-    """The first line of a journal; ``DataError`` if it is of another run."""
+def _read_header(path: Path) -> dict[str, Any]:
+    """The first line of a journal; ``DataError`` if it is damaged."""
     with open(path, "rb") as file:
         try:
             header = dict(json.loads(file.readline()))
-            earlier = dict(header["run"])
+            return header | {"run": dict(header["run"])}
         except _DAMAGE:
-            raise _damaged(path) from None
-    changed = [name for name in run if earlier.get(name) != run[name]]
-    if changed:
+            raise DataError(f"{path} is damaged; delete it to start again") from None
+
+
+def _require_same_run(path: Path, run: Mapping[str, Any]) -> None:
+    """Raise ``DataError`` if a journal is of another run, or damaged."""
+    earlier = _read_header(path)["run"]
+    if changed := [name for name in run if earlier.get(name) != run[name]]:
         raise DataError(
             f"{path.with_suffix('')} was written with other {', '.join(changed)}; continue it with the same ones, or "
             "start again without resume=True"
         )
-    return header
-
-
-def _damaged(path: Path) -> DataError:
-    return DataError(f"{path} is damaged; delete it to start again")
-
-
-def _whole(value: Any) -> int:
-    """A number that counts something; ``ValueError`` or ``TypeError`` for anything else."""
-    number = operator.index(value)
-    if number < 0:
-        raise ValueError("a count is negative")
-    return number
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError("a number is not finite")
-    return number
-
-
-def _line(value: object) -> bytes:
-    return json.dumps(value).encode() + b"\n"

@@ -20,7 +20,7 @@ import numpy as np
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import is_standard_output, open_text_output, resolve_link
-from posenet.images import oriented_size, read_header
+from posenet.images import oriented_size, read_header, undo_orientation
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.settings import DataConfig, ExifFrame
@@ -67,9 +67,8 @@ def _number_in_name(source: Source) -> int | None:
 
 
 @contextlib.contextmanager
-def write_json_lines(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
+def write_json_lines(path: Path, ids: ImageIds) -> Iterator[Write]:
     """COCO results, one person per line. The file is complete up to the last frame at any time; the first makes it."""
-    ids = ImageIds(sources)
     with contextlib.ExitStack() as stack:
 
         @functools.cache
@@ -80,8 +79,7 @@ def write_json_lines(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
             return stack.enter_context(file.open("w", encoding="utf-8"))
 
         def write(result: Result) -> None:
-            lines = [json.dumps(entry) + "\n" for entry in people_entries(result, ids)]
-            open_file().writelines(lines)
+            open_file().writelines(json.dumps(entry) + "\n" for entry in people_entries(result, ids))
             open_file().flush()
 
         yield write
@@ -89,9 +87,8 @@ def write_json_lines(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
 
 
 @contextlib.contextmanager
-def write_json(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
+def write_json(path: Path, ids: ImageIds) -> Iterator[Write]:
     """COCO results as one JSON list, one line for each person. Nothing is held in memory."""
-    ids = ImageIds(sources)
     with open_text_output(path) as file:
         with _json_list(file) as append:
 
@@ -102,6 +99,27 @@ def write_json(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
 
             yield write
         file.write("\n")
+
+
+@contextlib.contextmanager
+def write_json_folder(paths: Mapping[Source, Path], ids: ImageIds) -> Iterator[Write]:
+    """For each image or video a file of its people, as ``write_json`` writes all of them into one.
+
+    ``paths`` are those of ``output_paths``. A file is complete when results of another source arrive, or at the end.
+    """
+    current: Source | None = None
+    write_current: Write
+    with contextlib.ExitStack() as stack:
+
+        def write(result: Result) -> None:
+            nonlocal current, write_current
+            if result.frame.source != current:
+                stack.close()  # completes the file of the last source
+                current = result.frame.source
+                write_current = stack.enter_context(write_json(paths[current], ids))
+            write_current(result)
+
+        yield write
 
 
 @contextlib.contextmanager
@@ -121,38 +139,16 @@ def _json_list(file: TextIO) -> Iterator[Callable[[object], None]]:
 def people_entries(result: Result, ids: ImageIds) -> list[dict[str, Any]]:
     """People in COCO's results format, with the file name and, in a video, frame and time; with an id if tracked."""
     frame = result.frame
-    entries = []
-    for person in result:
-        entry = person.to_coco_result(ids.id_of(frame)) | {"file_name": frame.source.name}
-        if frame.number is not None:
-            entry |= {"frame": frame.number, "time": round(frame.seconds, 4)}
-        entries.append(entry if person.id is None else entry | {"id": person.id})
-    return entries
+    about = {"file_name": frame.source.name, **_moment(frame)}
+    return [
+        person.to_coco_result(ids.id_of(frame)) | about | ({} if person.id is None else {"id": person.id})
+        for person in result
+    ]
 
 
-@contextlib.contextmanager
-def write_json_folder(paths: Mapping[Source, Path], sources: Iterable[Source]) -> Iterator[Write]:
-    """For each image or video a file of its people, as ``write_json`` writes all of them into one.
-
-    ``paths`` are those of ``output_paths``. A file is complete when results of another source arrive, or at the end.
-    """
-    ids = ImageIds(sources)
-    current: Source | None = None
-    append: Callable[[object], None]
-    with contextlib.ExitStack() as stack:
-
-        def write(result: Result) -> None:
-            nonlocal current, append
-            if result.frame.source != current:
-                stack.close()  # completes the file of the last source
-                current = result.frame.source
-                file = stack.enter_context(open_text_output(paths[current]))
-                stack.callback(file.write, "\n")
-                append = stack.enter_context(_json_list(file))
-            for entry in people_entries(result, ids):
-                append(entry)
-
-        yield write
+def _moment(frame: Frame) -> dict[str, Any]:
+    """The number and the time of a frame of a video; empty for an image."""
+    return {} if frame.number is None else {"frame": frame.number, "time": round(frame.seconds, 4)}
 
 
 def image_folder(sources: Iterable[Source]) -> Path:
@@ -172,32 +168,27 @@ class ListedNames:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         folder = image_folder(sources)
-        self._file_of: dict[Source, str] = {}
-        self._folder_of: dict[Source, str] = {}
-        for source in sources:
-            if source.path is not None and source.kind == "image":
-                self._file_of[source] = Path(os.path.relpath(source.path, folder)).as_posix()
-        taken = {*self._file_of.values(), *(Path(name).parent.as_posix() for name in self._file_of.values())}
-        for source in sources:
-            is_image = source.kind == "image"
-            if is_image and source.path is not None:
-                continue
-            parent = Path() if source.path is None else Path(os.path.relpath(source.path.parent, folder))
-            suffix = source.suffix if is_image else ""
-            numbered = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
-            paths = ((parent / name).as_posix() for name in itertools.chain([source.stem + suffix], numbered))
-            name = next(path for path in paths if path not in taken)
-            taken.add(name)
-            if is_image:
-                self._file_of[source] = name
+        self._name_of: dict[Source, str] = {}
+        taken: set[str] = set()
+        # Image files keep their names: they come first.
+        for source in sorted(sources, key=lambda source: source.kind != "image" or source.path is None):
+            suffix = source.suffix if source.kind == "image" else ""
+            path = Path() if source.path is None else Path(os.path.relpath(source.path, folder))
+            if source.kind == "image" and source.path is not None:
+                name = path.as_posix()
+                taken.add(path.parent.as_posix())
             else:
-                self._folder_of[source] = name
+                numbered = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
+                names = itertools.chain([source.stem + suffix], numbered)
+                paths = ((path.parent / name).as_posix() for name in names)
+                name = next(path for path in paths if path not in taken)
+            taken.add(name)
+            self._name_of[source] = name
 
     def name_of(self, frame: Frame) -> str:
         """The name of an image or a frame."""
-        if frame.number is None:
-            return self._file_of[frame.source]
-        return f"{self._folder_of[frame.source]}/{frame.number:06d}.jpg"
+        name = self._name_of[frame.source]
+        return name if frame.number is None else f"{name}/{frame.number:06d}.jpg"
 
 
 @contextlib.contextmanager
@@ -235,8 +226,8 @@ def write_coco(
                     "height": stored_height,
                     "width": stored_width,
                 }
-                if frame.number is not None:
-                    image |= {"video": frame.source.name, "frame": frame.number, "time": round(frame.seconds, 4)}
+                if moment := _moment(frame):
+                    image |= {"video": frame.source.name, **moment}
                 append_image(image)
                 for person in result:
                     keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
@@ -280,17 +271,6 @@ def _annotation(keypoints: np.ndarray) -> dict[str, Any]:
     }
 
 
-def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orientation: int) -> np.ndarray:
-    """(F, 3) keypoints in the stored image, from those in the upright image of (height, width) ``image_size``."""
-    height, width = image_size
-    keypoints = keypoints.copy()
-    if orientation in (2, 3, 6, 7):
-        keypoints[:, 0] = width - 1 - keypoints[:, 0]
-    if orientation in (3, 4, 7, 8):
-        keypoints[:, 1] = height - 1 - keypoints[:, 1]
-    return keypoints[:, [1, 0, 2]] if orientation >= 5 else keypoints
-
-
 @contextlib.contextmanager
 def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
     """A table with one person per row; cells that do not apply are empty."""
@@ -302,12 +282,10 @@ def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
         rows.writerow(columns)
 
         def write(result: Result) -> None:
-            frame = result.frame
-            time = "" if frame.number is None else round(frame.seconds, 4)
-            number = "" if frame.number is None else frame.number
+            number, time = _moment(result.frame).values() or ("", "")
             for person in result:
                 person_id = "" if person.id is None else person.id
-                row: list[Any] = [frame.source.name, number, time, person_id, round(person.score, 4)]
+                row: list[Any] = [result.frame.source.name, number, time, person_id, round(person.score, 4)]
                 row += person.box.astype(float).round(3).tolist()
                 for x, y, score in person.to_coco().astype(float).round(3).tolist():
                     row += [x, y, score] if score > 0 else ["", "", ""]

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.fragments import LOG_SCALE_SIGMA, assign_fragments
+from posenet.inference.decoder.decode import LOG_SCALE_SIGMA, assign_fragments
 from posenet.skeleton import COCO
 from tests.helpers.poses import ALL, FOREARM, MODEL, estimate_poses, groups, upright
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from posenet.inference.decoder.candidates import KeypointCandidates, Limbs, drop_weak_limbs
-from posenet.inference.decoder.decode import assemble_people
-from posenet.inference.decoder.grouping import group_candidates
+from posenet.inference.decoder.decode import assemble_people, group_candidates
 from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import standing_person
 

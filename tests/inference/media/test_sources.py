@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.devices.ranks import Ranks
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.media.sources import Source, find_sources, parse_standard_input, split_into_blocks
+from posenet.inference.media.sources import find_sources, parse_standard_input
 from tests.helpers.image_bytes import encode
 from tests.helpers.videos import GREY
 
@@ -69,20 +68,3 @@ def test_an_image_on_standard_input_is_an_input_and_other_bytes_are_refused() ->
     assert source.kind == "image" and source.name == "stdin"
     with pytest.raises(DataError, match="neither a list of files nor an image"):
         parse_standard_input(b"\x01\x02" * 100)
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 20])
-def test_blocks_are_batches_or_videos_and_shares_join_to_the_whole(world_size: int) -> None:
-    kinds = ["image"] * 5 + ["video", "image", "image", "camera"] + ["image"] * 4
-    sources = [Source(kind, Path(str(index))) for index, kind in enumerate(kinds)]  # type: ignore[arg-type]
-    blocks = split_into_blocks(sources, 4)
-    names = [[int(source.name.removeprefix("camera ")) for source in block] for block in blocks]
-    assert names == [[0, 1, 2, 3], [4], [5], [6, 7], [8], [9, 10, 11, 12]]
-    assert [source.block for block in blocks for source in block] == [0] * 4 + [1, 2, 3, 3, 4] + [5] * 4
-    shares = []
-    for rank in range(world_size):
-        ranks = Ranks()
-        ranks.rank, ranks.world_size = rank, world_size
-        shares.append(ranks.share(blocks))
-    assert [block for part in shares for block in part] == blocks
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from posenet.inference.media.sources import VIDEO_SUFFIXES
-from posenet.inference.outputs.drawings import WRITABLE_VIDEO_SUFFIXES
+from posenet.inference.outputs.choose import WRITABLE_VIDEO_SUFFIXES
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
 
 av = pytest.importorskip("av", reason="needs PyAV (the extra video)")

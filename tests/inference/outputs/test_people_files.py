@@ -14,12 +14,11 @@ from posenet.annotations.rules import lint_annotations
 from posenet.data.build import build_store
 from posenet.data.store import Store
 from posenet.errors import DataError
-from posenet.images import read_image, write_image
+from posenet.images import read_image, undo_orientation, write_image
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.people_files import (
     ImageIds,
     image_folder,
-    undo_orientation,
     write_coco,
     write_csv,
     write_json,
@@ -41,7 +40,7 @@ def test_people_are_written_with_image_frame_and_time(tmp_path, write_people):
     path = tmp_path / "people.json"
     image = Source("image", Path("d/000000000139.jpg"))
     video = Source("video", Path("v.mp4"))
-    with write_people(path, [image, video]) as write:
+    with write_people(path, ImageIds([image, video])) as write:
         write(Result(Frame(image, GREY), [PERSON, PERSON]))
         write(Result(Frame(video, GREY, 3, 0.12, 25.0), [PERSON]))
         write(Result(Frame(video, GREY, 4, 0.16, 25.0), []))
@@ -56,10 +55,10 @@ def test_people_are_written_with_image_frame_and_time(tmp_path, write_people):
 
 def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_file(tmp_path):
     path = tmp_path / "people.json"
-    with write_json(path, []):
+    with write_json(path, ImageIds([])):
         pass
     assert json.loads(path.read_text()) == []
-    with pytest.raises(OSError), write_json(path, []) as write:
+    with pytest.raises(OSError), write_json(path, ImageIds([])) as write:
         write(Result(Frame(CAMERA, GREY, 0), [PERSON]))
         raise OSError("disk full")
     assert json.loads(path.read_text()) == []
@@ -243,7 +242,7 @@ def test_all_files_have_the_id_of_a_tracked_person(tmp_path):
     video = Source("video", tmp_path / "v.mp4")
     frame = Frame(video, GREY, 3, 0.12, 25.0)
     tracked = dataclasses.replace(PERSON, id=7)
-    with write_json(tmp_path / "people.json", [video]) as write:
+    with write_json(tmp_path / "people.json", ImageIds([video])) as write:
         write(Result(frame, [tracked, PERSON]))
     first, second = json.loads((tmp_path / "people.json").read_text())
     assert first["id"] == 7

@@ -1,0 +1,200 @@
+"""The data sets of a run: one or several stores that are read as one, and the samples of an epoch."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from posenet.data.store import NO_PERSON, Record, Store, Supervision, missing_store
+from posenet.errors import DataError
+from posenet.settings import DataConfig, DataSets
+from posenet.skeleton import Skeleton
+from posenet.skeleton.data_set_mapping import KeypointMapping
+
+
+class Draws(NamedTuple):
+    """The number of samples of a data set, and how many of them an epoch draws."""
+
+    size: int
+    per_epoch: int
+
+
+class DataSet(NamedTuple):
+    """One of the stores that are read as one."""
+
+    store: Store
+    name: str
+    weight: float = 1.0  # an epoch draws this number times the set's number of samples from it
+    mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
+
+
+class StoreList:
+    """One or several stores read as one: the records of the first, then those of the second, and so on.
+
+    If there are several, or one that does not supervise all channels, every record has a ``supervision``, which names
+    its data set and the output channels that the set supervises.
+
+    Attributes:
+        sets: the data sets.
+        skeleton: that of the network.
+        fingerprint: that of the only store, or a SHA-256 of those of all, in hexadecimal.
+        image_ids, image_keys, samples: of all stores; see ``Store``. The rows of images count through all stores.
+        num_images, num_unlabelled: number of all images, and of those without annotations.
+    """
+
+    def __init__(self, sets: Sequence[DataSet], skeleton: Skeleton) -> None:
+        self.sets = list(sets)
+        self.skeleton = skeleton
+        stores = [data_set.store for data_set in sets]
+        self.fingerprint = stores[0].fingerprint
+        if len(stores) > 1:
+            self.fingerprint = hashlib.sha256("".join(store.fingerprint for store in stores).encode()).hexdigest()
+        self.image_ids = np.concatenate([store.image_ids for store in stores])
+        self.image_keys = np.concatenate([store.image_keys for store in stores])
+        self.num_images = len(self.image_ids)
+        self._first_images = [0, *accumulate(store.num_images for store in stores[:-1])]
+        self.samples = np.concatenate([store.samples + (row, 0) for store, row in zip(stores, self._first_images)])
+        self.num_unlabelled = int((self.samples[:, 1] == NO_PERSON).sum())
+        masks = self._supervised_channels()
+        self._supervisions: list[Supervision | None] = [None]
+        if len(sets) > 1 or not masks.all():
+            pairs = np.stack([masks, masks[:, skeleton.flip_channels]], axis=1)  # (sets, 2, C)
+            self._supervisions = [Supervision(i, None if masks.all() else pair) for i, pair in enumerate(pairs)]
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.samples)
+
+    @property
+    def names(self) -> list[str]:
+        return [data_set.name for data_set in self.sets]
+
+    def read_record(self, index: int) -> Record:
+        """As ``Store.read_record``, with the joints of the network's skeleton."""
+        if index < 0:
+            raise IndexError(f"image {index} of {self.num_images}")
+        number = bisect_right(self._first_images, index) - 1
+        store, _, _, mapping = self.sets[number]
+        record = store.read_record(index - self._first_images[number])
+        joints = record.joints if mapping is None else mapping.map_joints(record.joints)
+        return record._replace(joints=joints, supervision=self._supervisions[number])
+
+    def draws(self, framing: str, background: float = DataConfig.background) -> list[Draws]:
+        """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
+
+        If there are background images, those of all sets come last, as if they were another set. The epoch draws as
+        many as make the share ``background`` of it.
+        """
+        draws = []
+        for data_set in self.sets:
+            size = len(sample_rows(data_set.store, framing)) - count_background(data_set.store)
+            draws.append(Draws(size, max(1, round(data_set.weight * size)) if size else 0))
+        if num_background := count_background(self):
+            num_others = sum(per_epoch for _, per_epoch in draws)
+            draws.append(Draws(num_background, round(num_others * background / (1 - background))))
+        return draws
+
+    def never_supervised(self) -> list[str]:
+        """The names of the network's keypoints and body parts that no set supervises."""
+        supervised = self._supervised_channels().max(axis=0).tolist()  # (C,)
+        names = ["-".join(part) for part in self.skeleton.parts] + list(self.skeleton.keypoints)
+        return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
+
+    def _supervised_channels(self) -> np.ndarray:
+        """(sets, C) uint8: 1 for the output channels that each set supervises."""
+        everything = np.ones(self.skeleton.num_channels, np.uint8)
+        mappings = [data_set.mapping for data_set in self.sets]
+        return np.stack([everything if mapping is None else mapping.supervised_channels() for mapping in mappings])
+
+    def __enter__(self) -> StoreList:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close all files; the next read opens them again."""
+        for data_set in self.sets:
+            data_set.store.close()
+
+
+def sample_rows(store: Store | StoreList, framing: str) -> np.ndarray:
+    """(N + B, 2) int64: for each sample of an epoch the row of the image, and of the person in it or ``NO_PERSON``.
+
+    First N samples: one for every main person, or with the framing "image" one for every image that has any; then the B
+    background images.
+    """
+    with_sample = np.unique(store.samples[:, 0])
+    background = np.setdiff1d(np.arange(store.num_images), with_sample, assume_unique=True)
+    samples = store.samples if framing == "person" else _rows_of_whole_images(with_sample)
+    return np.concatenate([samples, _rows_of_whole_images(background)])
+
+
+def _rows_of_whole_images(images: np.ndarray) -> np.ndarray:
+    return np.stack([images, np.full_like(images, NO_PERSON)], axis=1)
+
+
+def count_background(store: Store | StoreList) -> int:
+    """Number of background images."""
+    return store.num_images - len(np.unique(store.samples[:, 0]))
+
+
+def require_store_files(setting: DataSets) -> None:
+    """Raise ``DataError`` if a file of ``data.train`` or ``data.val`` does not exist. This opens none."""
+    for item in [setting] if isinstance(setting, str) else setting:
+        for path in [item] if isinstance(item, str) else item.paths:
+            if path and not Path(path).exists():
+                raise missing_store(path)
+
+
+def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
+    """Open ``data.train`` or ``data.val`` for the skeleton of a network; None takes that of the first store.
+
+    A path is a store for exactly this skeleton. Stores that are given as tables may have other skeletons, which are
+    mapped to it.
+
+    Raises:
+        DataError: a store cannot be used, has no keypoint of the network, or is given twice; or two stores that are
+            given by their paths alone contain the same image.
+    """
+    sets: list[DataSet] = []
+    for item in [setting] if isinstance(setting, str) else setting:
+        if isinstance(item, str):
+            store = Store(item, skeleton)
+            skeleton = skeleton or store.skeleton
+            sets.append(DataSet(store, store.path.stem))
+            continue
+        for path in item.paths:
+            store = Store(path)
+            skeleton = skeleton or store.skeleton
+            sets.append(DataSet(store, item.label, item.weight, KeypointMapping(store.skeleton, skeleton)))
+    assert skeleton is not None  # there is at least one store
+    _check_sets(sets)
+    return StoreList(sets, skeleton)
+
+
+def _check_sets(sets: Sequence[DataSet]) -> None:
+    first_set: dict[str, DataSet] = {}
+    first_store: dict[int, Store] = {}
+    for data_set in sets:
+        store, name, _, mapping = data_set
+        if mapping is not None and not mapping.has_common_keypoints:
+            raise DataError(
+                f"data set {name} shares no keypoint with model.skeleton: it has {', '.join(mapping.ignored)}; give "
+                "its keypoints the same names in its skeleton file, and build its store again"
+            )
+        first = first_set.setdefault(store.fingerprint, data_set)
+        if first is not data_set:
+            raise DataError(f"data sets {first.name} and {name} are the same; give one of them, with a larger weight")
+        if mapping is not None or len(sets) == 1:
+            continue
+        for image_id, key in zip(store.image_ids.tolist(), store.image_keys.tolist()):
+            earlier = first_store.setdefault(key, store)
+            if earlier is not store:
+                raise DataError(
+                    f"{earlier.path} and {store.path} both contain the file of the latter's image {image_id}; name "
+                    "stores with different images, or list them as tables to draw from both: {path = ...}"
+                )

@@ -1,0 +1,273 @@
+"""Writing a store; its layout is that of ``posenet.data.store``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import h5py
+import numpy as np
+
+from posenet.data.store import (
+    FORMAT,
+    ORIGINAL_TYPE,
+    RECORD_TYPE,
+    SCHEMA,
+    SCHEMA_WITHOUT_ORIGINAL,
+    OriginalRow,
+    Record,
+    RecordRow,
+    compute_fingerprint,
+)
+from posenet.errors import DataError
+from posenet.files import (
+    atomic_replacement,
+    begins_like,
+    check_outputs,
+    is_standard_output,
+    remove_leftovers,
+    resolve_link,
+)
+from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton_file import skeleton_to_table
+
+if sys.platform != "win32":
+    import fcntl
+
+_log = logging.getLogger(__name__)
+
+JPEG_QUALITY = 95
+"""Of images that are made smaller."""
+COPIED_BYTES = 2**24
+"""Images that have waited for the end of a build are copied in parts of this size."""
+SPARE_BYTES = 8 * 2**20
+"""Free disk space required for the structures that HDF5 writes in addition to the arrays."""
+_HDF5 = re.compile(rb"\x89HDF\r\n\x1a\n")
+"""How every HDF5 file begins."""
+
+
+@contextlib.contextmanager
+def open_store_writer(
+    path: str | Path,
+    num_image_bytes: int,
+    skeleton: Skeleton = COCO,
+    source: str | Path = "",
+    overwrite: bool = False,
+    max_side: int = 0,
+) -> Iterator[StoreWriter]:
+    """Write a store under a temporary name, and rename it at the end of the block.
+
+    On any exception, Ctrl-C included, the unfinished file is removed and an existing store stays unchanged. Unfinished
+    files of builds that were killed are removed by the next build of the same store.
+
+    Args:
+        num_image_bytes: total size of the image files that will be added, or more.
+        source: path of the annotation file. Its name is stored, but not used.
+        overwrite: replace an existing store. A file that is not HDF5 is never replaced.
+        max_side: not 0 if images with a longer side were made smaller.
+    """
+    path = resolve_link(Path(path))
+    check_store_output(path, overwrite)
+    try:
+        remove_leftovers(path, is_in_use=_is_in_use)
+        _require_disk_space(path, num_image_bytes)
+        with (
+            atomic_replacement(path) as unfinished,
+            open(unfinished, "xb") as lock,
+            # An array cannot shrink, and the bytes of smaller images are counted at the end: until then they wait here.
+            tempfile.TemporaryFile(dir=path.parent) if max_side else contextlib.nullcontext() as waiting,
+        ):
+            with contextlib.suppress(OSError):  # the file system has no locks
+                _lock(lock)
+            with _create_hdf5(unfinished) as file:
+                writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
+                yield writer
+                writer.write_tables(skeleton, Path(source).name)
+            check_store_output(path, overwrite)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+        raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
+
+
+@contextlib.contextmanager
+def _create_hdf5(path: Path) -> Iterator[h5py.File]:
+    """Create an HDF5 file, and close it at the end of the block.
+
+    After a write that has failed, closing the file writes again. If that fails too, HDF5 keeps objects that it has
+    freed, and crashes when the program ends. So after an error the open file writes to the null device instead.
+    """
+    # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
+    file = h5py.File(path, "w", libver=("v110", "v110"), locking=False)
+    try:
+        yield file
+        file.flush()
+        file.close()
+    except BaseException:
+        if file:  # it is open
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, file.id.get_vfd_handle(), inheritable=False)
+            os.close(null)
+        with contextlib.suppress(Exception):  # the null device cannot be extended
+            file.close()
+        raise
+
+
+class StoreWriter:
+    """Appends images to the unfinished store ``file``, which will be called ``path``."""
+
+    def __init__(
+        self, path: Path, file: h5py.File, num_image_bytes: int, max_side: int = 0, waiting: IO[bytes] | None = None
+    ) -> None:
+        self.path = path
+        self._file = file
+        self._max_side = max_side
+        self._waiting = waiting
+        self._images = None if waiting else file.create_dataset("images", num_image_bytes, np.uint8)
+        self._records: list[RecordRow] = []
+        self._originals: list[OriginalRow] = []
+        self._file_names: list[bytes] = []
+        self._people: list[np.ndarray] = []
+        self._samples: list[tuple[int, int]] = []
+        self._labels: list[bytes] = []
+        self._image_end = 0
+        self._label_end = 0
+        self._num_people = 0
+
+    def add(self, record: Record, main_rows: Sequence[int], original: OriginalRow | None = None) -> None:
+        """Append an image with its people; ``main_rows`` are those of its main persons, or ``NO_PERSON``.
+
+        ``original`` is the file of an image that may have been made smaller.
+        """
+        arrays = (record.joints.astype("<f4"), record.person_mask.astype("<u2"), record.mask_miss.astype("<u2"))
+        labels = b"".join(array.tobytes() for array in arrays)
+        row = RecordRow(
+            image_id=record.image_id,
+            height=record.height,
+            width=record.width,
+            orientation=record.orientation,
+            num_people=len(record.people),
+            first_person=self._num_people,
+            image_start=self._image_end,
+            image_bytes=len(record.image_bytes),
+            image_crc=zlib.crc32(record.image_bytes.data),
+            label_crc=zlib.crc32(labels),
+            label_start=self._label_end,
+            mask_all_bytes=record.person_mask.nbytes,
+            mask_miss_bytes=record.mask_miss.nbytes,
+        )
+        self._image_end += row.image_bytes
+        self._label_end += len(labels)
+        self._num_people += row.num_people
+        self._write_image(record, row.image_start)
+        self._samples += [(len(self._records), person) for person in main_rows]
+        self._records.append(row)
+        self._originals.append(original or OriginalRow(row.image_bytes, row.image_crc, row.orientation))
+        self._file_names.append(record.file_name.encode(errors="surrogateescape"))
+        self._people.append(record.people)
+        self._labels.append(labels)
+
+    def _write_image(self, record: Record, start: int) -> None:
+        if self._images is not None and self._image_end > len(self._images):
+            raise DataError(f"{record.source} has grown while the store was built; build it again")
+        _require_disk_space(self.path, len(record.image_bytes))
+        if self._images is not None:
+            self._images[start : self._image_end] = record.image_bytes
+        elif self._waiting is not None:
+            self._waiting.write(record.image_bytes.data)
+
+    def _write_waiting(self, file: IO[bytes]) -> None:
+        _require_disk_space(self.path, self._image_end)
+        images = self._file.create_dataset("images", self._image_end, np.uint8)
+        file.seek(0)
+        for start in range(0, self._image_end, COPIED_BYTES):
+            images[start : start + COPIED_BYTES] = np.frombuffer(file.read(COPIED_BYTES), np.uint8)
+
+    def write_tables(self, skeleton: Skeleton, source: str) -> None:
+        """Write all arrays that are not written yet, and the attributes."""
+        if not self._records:
+            raise DataError(
+                f"nothing to write to {self.path}: no readable image with a main {skeleton.category}; "
+                "check the annotations and the image folder"
+            )
+        tables = {
+            "record": np.array(self._records, RECORD_TYPE),
+            "file_name": np.array(self._file_names),
+            "person": np.concatenate(self._people),
+            "sample": np.array(self._samples, "<i8").reshape(-1, 2),
+        }
+        if self._max_side:
+            tables["original"] = np.array(self._originals, ORIGINAL_TYPE)
+        if self._waiting is not None:
+            self._write_waiting(self._waiting)
+        _require_disk_space(self.path, self._label_end + sum(table.nbytes for table in tables.values()))
+        self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
+        for name, table in tables.items():
+            self._file.create_dataset(name, data=table)
+        skeleton_text = json.dumps(skeleton_to_table(skeleton))
+        texts = {
+            "format": FORMAT,
+            "skeleton": skeleton_text,
+            "source": source or "unknown",
+            "fingerprint": compute_fingerprint(skeleton_text, tables),
+        }
+        # HDF5's checksums protect text of fixed length only.
+        attributes: dict[str, Any] = {name: np.bytes_(text.encode(errors="replace")) for name, text in texts.items()}
+        attributes["schema"] = SCHEMA if self._max_side else SCHEMA_WITHOUT_ORIGINAL
+        if self._max_side:
+            attributes |= {"max_side": self._max_side, "jpeg_quality": JPEG_QUALITY}
+        attributes |= {"images": len(self._records), "people": self._num_people, "samples": len(self._samples)}
+        for name, value in attributes.items():
+            self._file.attrs[name] = value
+
+
+def _require_disk_space(path: Path, size: int) -> None:
+    """Raise ``DataError`` unless ``size`` more bytes fit on the disk. HDF5 itself may crash on a full disk."""
+    free = shutil.disk_usage(path.parent).free
+    if free < size + SPARE_BYTES:
+        raise DataError(f"cannot write {path}: the disk has {free / 1e6:.0f} MB left; free some space")
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Show other builds that an unfinished store is in use; ``OSError`` if one of them has locked it, or cannot be.
+
+    HDF5's own locks do not show it: clusters often turn them off. Windows keeps open files from being removed.
+    """
+    if sys.platform == "win32":
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_in_use(unfinished: Path) -> bool:
+    """Whether a running build has locked an unfinished store, or nothing shows that none has."""
+    try:
+        with open(unfinished, "r+b") as file:
+            _lock(file)
+    except (BlockingIOError, FileNotFoundError):  # locked, or removed by another build
+        return True
+    except OSError as error:
+        _log.warning("%s is left of another build (%s); delete it if none is running", unfinished, error.strerror)
+        return True
+    return False
+
+
+def check_store_output(path: Path, overwrite: bool) -> None:
+    """Make the folder of a store; ``DataError`` if it may not be written to ``path``."""
+    if is_standard_output(path):
+        raise DataError("a store cannot be written to standard output; give the name of a file")
+    check_outputs([path], overwrite=overwrite)
+    try:
+        is_replaceable = not path.exists() or begins_like(path, _HDF5)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; choose another output") from error
+    if not is_replaceable:
+        raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")

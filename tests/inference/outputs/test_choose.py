@@ -1,0 +1,43 @@
+"""The names of drawings: unique, in formats that can be written, and not too long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.outputs.choose import drawing_suffix, output_paths
+from posenet.inference.outputs.drawings import write_drawings
+from tests.helpers.videos import GREY
+
+CAMERA = Source("camera", 2)
+
+
+def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> None:
+    listed = parse_standard_input(b"a.jpg\nx/A.JPG\na.mp4\nb.webm\nc.raw\nd.pgm\ne.gif\ne.mp4\n")
+    sources = [*listed, CAMERA]
+    sources += find_sources(["/dev/video0", "http://host/clip.mp4?a=b", "rtsp://me:secret@host:554/"])
+    paths = output_paths(sources, tmp_path, drawing_suffix)
+    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == [
+        *("a.jpg", "A-2.JPG", "a.mp4", "b.mp4", "c.png", "d.png"),
+        *("e.mp4", "e-2.mp4", "camera-2.mp4", "camera-video0.mp4", "clip.mp4", "host.mp4"),
+    ]
+
+
+def test_drawings_of_subfolders_go_into_subfolders(tmp_path: Path) -> None:
+    subfolders = ("cam", "", "Cam")
+    sources = [Source("image", Path("in", str(i), "1.png"), Path(name)) for i, name in enumerate(subfolders)]
+    paths = output_paths(sources, tmp_path, drawing_suffix)
+    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
+
+
+def test_long_names_are_shortened_and_stay_unique(tmp_path: Path) -> None:
+    stem = "x" * 252
+    sources = [Source("image", Path("in", name)) for name in (stem + ".jp", "x" * 251 + ".jpg")]
+    sources += [Source("video", Path("in", stem + ".ts")), Source("image", Path("in", "y" * 241 + ".jpg"))]
+    names = [path.name for path in output_paths(sources, tmp_path, drawing_suffix).values()]
+    assert names == ["x" * 251 + ".png", "x" * 251 + ".jpg", "x" * 251 + ".mp4", "y" * 241 + ".jpg"]
+    with write_drawings(output_paths(sources, tmp_path, drawing_suffix)) as write:
+        for source in sources:
+            if source.kind == "image":
+                write(Frame(source, GREY), GREY)
+    assert {path.name for path in tmp_path.iterdir()} == {name for name in names if not name.endswith(".mp4")}
