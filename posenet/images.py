@@ -186,7 +186,7 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, lef
         elif entry.name.startswith("._"):
             left_out["._"] += 1  # macOS keeps the attributes of a.png in ._a.png on other file systems
         elif suffix in suffixes:
-            if entry.is_file():
+            if entry.is_file() or entry.is_symlink():  # reading one that leads nowhere is an error, not silence
                 yield Path(entry)
         elif not entry.name.startswith("."):
             left_out[suffix or "without suffix"] += 1

@@ -103,6 +103,8 @@ def test_files_folders_and_patterns_are_expanded(tmp_path: Path) -> None:
     assert find_images([str(tmp_path / "*" / "*.jpg")]) == [b / "[1].jpg"]
     assert find_images([str(tmp_path / "**" / "*.jpg")]) == [a / "deeper" / "3.jpg", b / "[1].jpg"]
     assert find_images([str(b / "[1].jpg")]) == [b / "[1].jpg"]
+    (b / "dead.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    assert b / "dead.jpg" in find_images([b])  # reading it is an error
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,14 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.outlines import encode_mask
-from posenet.annotations.people import People, person_masks, read_annotations, scale_people, select_main_persons
+from posenet.annotations.people import (
+    MIN_AREA,
+    People,
+    person_masks,
+    read_annotations,
+    scale_people,
+    select_main_persons,
+)
 from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer
@@ -229,6 +236,12 @@ def _select_images(
         for image in requested
         if (background and image.id in empty) or select_main_persons(dataset.people[image.id], minimum)
     ]
+    if len(requested) > len(empty) and all(image.id in empty for image in suitable):
+        raise DataError(
+            f"no {skeleton.category} in {annotations} has {minimum} labelled keypoints and an area of {MIN_AREA} "
+            "square pixels, as a sample needs; posenet annotations lint reports wrong areas; make small images larger, with "
+            "their annotations"
+        )
     return _Selection(suitable, len(requested) - len(suitable), dataset.people, empty)
 
 

@@ -151,7 +151,7 @@ def _apply_override(tables: dict[str, Any], pair: str) -> None:
     section, dot, name = key.strip().partition(".")
     if not equals_sign or not dot:
         known = [f"{name}.{key}" for name, own in tables.items() if isinstance(own, dict) and section in own]
-        suggestion = f"; did you mean {' or '.join(known)}?" if known else ""
+        suggestion = f"; did you mean {' or '.join(known)}?" if known and not dot else ""
         raise ConfigError(f"override {pair!r} is not of the form section.key=value{suggestion}")
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
@@ -181,7 +181,9 @@ def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
         if key not in expected_types:
             name = truncate_for_message(key)[1:-1]  # without the quotes
             similar = difflib.get_close_matches(name, expected_types, n=1)
-            suggestion = f"did you mean {prefix}{similar[0]}? " if similar else ""
+            elsewhere = [f"{part}.{name}" for part, table in dataclasses.asdict(Config()).items() if name in table]
+            meant = [f"{prefix}{similar[0]}"] if similar else elsewhere
+            suggestion = f"did you mean {' or '.join(meant)}? " if meant else ""
             raise ValueError(f"unknown key {prefix}{name} ({suggestion}known: {', '.join(sorted(expected_types))})")
         values[key] = _convert_value(expected_types[key], value, f"{prefix}{key}")
     return kind(**values)

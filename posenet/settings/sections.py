@@ -328,7 +328,7 @@ class TrainConfig:
     input_size: int | tuple[int, int] = 512
     """Network input in pixels: one number for a square, or [height, width]. With another one, change
     ``inference.height`` in the same ratio: the network finds people only of the sizes in training. ``posenet train
-    data.yaml`` does so."""
+    data.yaml`` does so for a new run."""
     amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
     """Precision of the network; off is float32. auto is bf16 on accelerators that compute in it natively, fp16 on
     others that are faster in it, and float32 on a CPU."""

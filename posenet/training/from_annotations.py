@@ -152,6 +152,9 @@ def prepare(
             "with annotations, the skeleton is drafted, not that of the experiment; name a file with "
             "model.skeleton=FILE.toml"
         )
+    for key in ("data.train", "data.val", "data.val_images", "data.val_annotations"):
+        if key in pairs:
+            raise ConfigError(f"{key} names other data than {source}; leave out one of the two")
     exif_frame = settings.data.exif_frame
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / _name_of_run(source))
     refuse_run_in_use(folder)

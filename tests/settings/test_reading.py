@@ -116,6 +116,7 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
         ("data.train={path='a.h5'}", "data.train must be a list, not {'path': 'a.h5'}"),
         ("model.stack=2", "unknown key model.stack (did you mean model.stacks? known: conv_std, growth,"),
         ("model.colour=red", "unknown key model.colour (known: conv_std, growth,"),
+        ("train.lr=5", "unknown key train.lr (did you mean optim.lr? known: amp,"),
         ("models.stacks=2", "unknown key models (did you mean model? known: "),
         ("model.stacks.x=2", "unknown key model.stacks.x ("),
         ("train.channels_last=on", "train.channels_last must be true, false or 'auto', not 'on'"),

@@ -444,6 +444,18 @@ def test_images_of_objects_that_are_too_small_are_counted(caplog: pytest.LogCapt
     assert sum(expected in text for text in caplog.messages) == 1
 
 
+def test_objects_that_are_all_too_small_are_no_background() -> None:
+    content = read_document(Path("coco/chairs.json"))
+    for entry in content["annotations"]:
+        entry["area"] = 1023
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    refused(
+        lambda: prepare("coco/chairs.json", SETTINGS),
+        DataError,
+        "no chair in .* has 3 labelled keypoints and an area of 1024 square pixels, as a sample needs; .* small images",
+    )
+
+
 def test_the_only_image_of_a_split_is_not_left_out() -> None:
     images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
     for image in images.iterdir():
@@ -580,6 +592,7 @@ def test_annotations_that_change_during_a_run_are_named(caplog: pytest.LogCaptur
 def test_arguments_that_do_not_belong_together_are_refused() -> None:
     refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out resume")
     refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
+    refused(lambda: train("coco/chairs.json", "data.train=other.h5"), ConfigError, "data.train names other data than")
     table = json.dumps(["a", "b"])
     inline = f"model.skeleton={{keypoints={table}, parts=[{table}]}}"
     refused(
