@@ -239,8 +239,8 @@ def _select_images(
     if len(requested) > len(empty) and all(image.id in empty for image in suitable):
         raise DataError(
             f"no {skeleton.category} in {annotations} has {minimum} labelled keypoints and an area of {MIN_AREA} "
-            "square pixels, as a sample needs; posenet annotations lint reports wrong areas; make small images larger, with "
-            "their annotations"
+            "square pixels, as a sample needs; posenet annotations lint reports wrong areas; make small images larger, "
+            "with their annotations"
         )
     return _Selection(suitable, len(requested) - len(suitable), dataset.people, empty)
 
