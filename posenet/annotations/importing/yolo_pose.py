@@ -239,4 +239,6 @@ def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
             keypoints[:, 2] = np.where((values >= 0).all(axis=1) & values.any(axis=1), 2, 0)
         if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
             raise ValueError("keypoints are not in fractions of the image, from 0 to 1")
+        if others := keypoints[~np.isin(keypoints[:, 2], (0, 1, 2)), 2].tolist():
+            raise ValueError(f"visibility {others[0]:g} is not 0 (not labelled), 1 (hidden) or 2 (visible)")
     return ImportedPerson(int(class_id) + 1, keypoints, (x - width / 2, y - height / 2, width, height))

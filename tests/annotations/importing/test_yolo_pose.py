@@ -63,6 +63,16 @@ def test_keypoints_that_are_not_in_fractions_are_refused(data_file: Path) -> Non
         import_yolo_pose(data_file)
 
 
+@pytest.mark.parametrize("visibility", ["-1", "3", "0.93"])
+def test_another_visibility_than_0_1_and_2_is_refused(data_file: Path, visibility: str) -> None:
+    for number in (1, 2):
+        labels = data_file.parent / "labels" / "train" / f"{number:012d}.txt"
+        words = labels.read_text().split()
+        labels.write_text(" ".join([*words[:7], visibility, *words[8 : 5 + 51]]))
+    with pytest.raises(DataError, match=rf"000000000001\.txt, line 1: visibility {visibility} is not 0 "):
+        import_yolo_pose(data_file)
+
+
 def test_the_tool_says_once_that_areas_are_estimated(
     data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
