@@ -72,7 +72,7 @@ MIN_SIDE = 16
 MIN_PERCENT_SIDE = 200
 """Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
 MIN_EXAMPLES = 20
-"""At least this many people are needed to report percentages."""
+"""At least this many people are needed to report percentages, or a keypoint that nobody has."""
 UNUSABLE_FILES = {"missing": "missing-file", "unreadable": "unreadable-file", "proportions": "wrong-size"}
 """The codes of the problems of a file (``FileCheck``) with which an image can neither be trained on nor predicted."""
 
@@ -407,6 +407,16 @@ def _only_hidden(file: AnnotationFile) -> bool:
     return bool(len(visibilities) and (visibilities != 2).all())
 
 
+def _never_labelled(file: AnnotationFile) -> list[str]:
+    places = []
+    for names, is_member in file.groups_of_names().items():
+        is_labelled = file.is_labelled[file.is_labelled_person & is_member]  # (P, K)
+        if len(is_labelled) >= MIN_EXAMPLES:
+            count = pluralize(len(is_labelled), "annotation")
+            places += [f"{name} in none of {count}" for name, labels in zip(names, is_labelled.T) if not labels.any()]
+    return places
+
+
 def _normalised(file: AnnotationFile) -> Mask:
     """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0, in an image not that small."""
     is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
@@ -605,6 +615,9 @@ RULES: tuple[Rule, ...] = (
     Rule("warning", "only-hidden", "no keypoint has visibility 2: all are labelled as hidden",
          "write 2 for visible keypoints; some tools write 1 for labelled and 0 for not labelled",
          _only_hidden, repair=repair.make_hidden_visible, unless=("visibility",)),
+    Rule("warning", "never-labelled", "keypoints that no annotation has",
+         "look for them in the annotations; if they do not exist, leave them out of the category and of all "
+         "annotations: the network would learn that they are nowhere", _never_labelled),
     Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
          "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised,
          drop=repair.drop_keypoints, drop_limit=OUTSIDE),

@@ -174,6 +174,10 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
             ],
             "only-hidden",
         ),
+        (
+            lambda d: [e.update(keypoints=[0, 0, 0, *e["keypoints"][3:]], num_keypoints=None) for e in d["annotations"]],
+            "never-labelled",
+        ),
         (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),
         (in_another_category, "no-category"),
         (swap_pair(slice(3, 4)), "swapped-here"),
