@@ -90,6 +90,23 @@ def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
         import_yolo_pose(data_file)
 
 
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool) -> None:
+    """Also where the box that is read ends inside the image and is around all keypoints."""
+    content = document([1], [person(n, 1, (x, y, 50, 60)) for n, (x, y) in enumerate([(20, 20), (90, 20), (90, 60)], 1)])
+    images = write_images(tmp_path / "drawn", content)
+    if is_wrong:
+        for entry in content["annotations"]:
+            x, y, width, height = entry["bbox"]
+            entry["bbox"] = [x - (x + width) / 2, y - (y + height) / 2, x + width, y + height]
+    data_file = write_yolo_pose(tmp_path / "set", images, content)
+    if not is_wrong:
+        assert import_yolo_pose(data_file).notes == ()
+        return
+    with pytest.raises(DataError, match="3 of 3 boxes are around their keypoints only if they are two corners"):
+        import_yolo_pose(data_file)
+
+
 def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path) -> None:
     expected = import_yolo_pose(data_file).document
     train = data_file.parent / "images" / "train"
