@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from posenet.annotations.importing.imported import ImportedAnnotations, Imported
 from posenet.annotations.left_right import contradictions, is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
-from posenet.images import find_images
+from posenet.images import IMAGE_SUFFIXES, find_images
 from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
@@ -35,6 +36,9 @@ MIN_KEYPOINTS = 3
 CORNER_MARGIN = 0.05
 """Distance of keypoints from a box of two corners, relative to its sides."""
 
+_LABEL = re.compile(rb"\s*\d+([ \t]+[-+.\de]+){4}")
+"""The beginning of a label file, which lists of images and of classes do not have."""
+_ORPHANS = "label files of no image, left out: give them the name of their image"
 _WITHOUT_FILE = "images without a label file, kept, with nobody in them"
 _BOXES = "images with boxes without keypoints, which training ignores"
 
@@ -74,6 +78,9 @@ def import_yolo_pose(
     if pairs := contradictions(twins, layout.keypoints):
         notes["flip_idx pairs other keypoints than the names do; check left_right in the skeleton"] = pairs
 
+    orphans = _find_orphans(paths)
+    notes[_ORPHANS] = [path.name for path in orphans]
+
     def read_people(image: Path) -> tuple[list[ImportedPerson], str]:
         people = _read_labels(label_path(image), layout)
         if people is None:
@@ -83,6 +90,15 @@ def import_yolo_pose(
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
     imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
     images = imported.document["images"]
+    if len(orphans) > len(images) - len(notes[_WITHOUT_FILE]):
+        expected = {str(label_path(path)).casefold() for path in paths}
+        differs_in_case = any(str(path).casefold() in expected for path in orphans)
+        reason = "differ only in upper and lower case from those expected" if differs_in_case else "belong to no image"
+        raise DataError(
+            f"{data_file}: {pluralize(len(orphans), 'label file')} {reason}, such as {orphans[0]}, and "
+            f"{len(notes[_WITHOUT_FILE])} of {pluralize(len(images), 'image')} of {split} have none; give each label "
+            "file the name of its image, and .txt"
+        )
     if len(notes[_WITHOUT_FILE]) == len(images):
         example = label_path(imported.folder / images[0]["file_name"])
         raise DataError(f"no image of {data_file} has labels, for example {example}; restore the files")
@@ -227,6 +243,15 @@ def label_path(image: Path) -> Path:
     if folders:
         parts[folders[-1]] = "labels"
     return Path(*parts).with_suffix(".txt")
+
+
+def _find_orphans(images: Sequence[Path]) -> list[Path]:
+    """The label files in the folders of the labels of some images that belong to no image."""
+    files = [path for folder in {image.parent for image in images} for path in folder.iterdir()]
+    own = {label_path(path) for path in [*images, *files] if path.suffix.lower() in IMAGE_SUFFIXES}
+    folders = [folder for folder in {path.parent for path in own} if folder.is_dir()]
+    others = [path for folder in folders for path in folder.iterdir() if path.suffix.lower() == ".txt"]
+    return sorted(path for path in others if path not in own and _LABEL.match(read_input(path)))
 
 
 def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:

@@ -280,6 +280,28 @@ def test_an_object_of_five_numbers_is_a_place_that_training_ignores(data_file: P
         import_yolo_pose(data_file)
 
 
+def test_label_files_of_no_image_are_named_and_refused_if_they_are_most(data_file: Path) -> None:
+    images, labels = (data_file.parent / kind / "train" for kind in ("images", "labels"))
+    (labels / "classes.txt").write_text("person\n")
+    shutil.copy(labels / "000000000001.txt", labels / "other.txt")
+    assert "label files of no image, left out: give them the name of their image: 1 (other.txt)" in import_yolo_pose(
+        data_file
+    ).notes
+    for number in (1, 2):
+        (images / f"{number:012d}.jpg").rename(images / f"new_{number}.jpg")
+    message = "3 label files belong to no image, such as .*000000000001.txt, and 3 of 3 images of train have none; give"
+    with pytest.raises(DataError, match=message):
+        import_yolo_pose(data_file)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell upper and lower case apart")
+def test_label_files_that_differ_in_case_are_named(data_file: Path) -> None:
+    for path in (data_file.parent / "labels" / "train").iterdir():
+        path.rename(path.with_suffix(".TXT"))
+    with pytest.raises(DataError, match="2 label files differ only in upper and lower case .*000000000001.TXT"):
+        import_yolo_pose(data_file)
+
+
 def test_a_set_without_labels_is_refused(data_file: Path) -> None:
     shutil.rmtree(data_file.parent / "labels")
     with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000001.txt"):
