@@ -169,7 +169,7 @@ def _parse_format(
         classes = dict(enumerate(classes))
     if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
         raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
-    names = tuple(keypoints or _listed_names(content) or (COCO.file_names if count == len(COCO.file_names) else ()))
+    names = tuple(keypoints or _listed_names(content, path) or (COCO.file_names if count == len(COCO.file_names) else ()))
     if not names and number_unnamed:
         names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
     if not names:
@@ -182,11 +182,17 @@ def _parse_format(
     return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
 
 
-def _listed_names(content: dict[str, Any]) -> list[str]:
-    """The names in ``kpt_names``: a list, or lists by class, of which the first is used."""
+def _listed_names(content: dict[str, Any], path: Path) -> list[str]:
+    """The names in ``kpt_names``: a list, or the same list for every class."""
     names = content.get("kpt_names")
     if isinstance(names, dict):
-        names = next(iter(names.values()), None)
+        lists = list(names.values())
+        if any(other != lists[0] for other in lists):
+            raise DataError(
+                f"{path}: kpt_names has other names for one class than for another; "
+                "make one data.yaml for each class, with its labels alone, or name those of all by keypoints=NAMES"
+            )
+        names = next(iter(lists), None)
     return [str(name) for name in names] if isinstance(names, list) else []
 
 

@@ -223,6 +223,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": None}, "has no kpt_shape"),
         ({"kpt_shape": "[17, 4]"}, "must end in 2 or 3"),
         ({"kpt_shape": "17"}, "has no kpt_shape"),
+        ({"kpt_names": "{0: [a], 1: [b]}"}, "has other names for one class than for another; make one data.yaml"),
         ({"names": None}, "has no names"),
         ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1: 56 numbers, 39 are expected"),
         ({"names": "{4: dog}"}, "class 0 has no name"),
