@@ -179,6 +179,7 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
             "never-labelled",
         ),
         (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),
+        (setting("annotations", area=0.05), "tiny-area"),
         (in_another_category, "no-category"),
         (swap_pair(slice(3, 4)), "swapped-here"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
