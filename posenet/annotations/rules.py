@@ -29,7 +29,7 @@ from posenet.annotations.coco import (
     select_sections,
     write_output,
 )
-from posenet.annotations.outlines import SHARE_OF_BOX
+from posenet.annotations.outlines import SHARE_OF_BOX, boxes_around
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.messages import pluralize, to_single_line
@@ -62,6 +62,8 @@ BOX_MARGIN = 1.5
 CORNER_MARGIN = 1.1
 """A box that is written as two corners is recognised if x, y, width, height would end beyond this many image widths or
 heights, as in more than half of COCO's people. Some tools do not cut boxes off at the border, but they end before."""
+SMALL_PART = 0.25
+"""Keypoints around less than this share of the image do not explain a box that is the whole image."""
 FAR = 1.0
 """Distance from the box, relative to its longer side, from which a keypoint is reported."""
 OUTSIDE_BOX = 0.1
@@ -481,6 +483,23 @@ def _box_elsewhere(file: AnnotationFile) -> Mask:
     return _if_many(is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.num_labelled), is_person)
 
 
+def _same_box(file: AnnotationFile) -> Mask:
+    """The box is exactly that of another person in the same image, who is elsewhere."""
+    is_person = file.is_labelled_person & file.has_box & file.has_image & ~_same_keypoints(file)
+    keys = [(image, *box) for image, box in zip(file.image_rows.tolist(), file.boxes.values.tolist())]
+    counts = Counter(keys[row] for row in np.flatnonzero(is_person).tolist())
+    return is_person & np.array([counts[key] > 1 for key in keys], bool)
+
+
+def _box_of_image(file: AnnotationFile) -> Mask:
+    """The box is the whole image, and the keypoints are in a small part of it; all False unless of many people."""
+    sizes = file.sizes_of_annotations[:, ::-1]
+    is_person = file.is_labelled_person & file.has_box & file.has_image & (file.num_labelled >= 3)
+    is_whole = (file.boxes.values[:, :2] <= repair.EDGE_MARGIN) & (_ends_of_boxes(file) >= sizes - repair.EDGE_MARGIN)
+    spreads = boxes_around(file.points, file.is_labelled)[:, 2:].prod(axis=1)
+    return _if_many(is_person & is_whole.all(axis=1) & (spreads < SMALL_PART * sizes.prod(axis=1)), is_person)
+
+
 def _far_from_box(file: AnnotationFile) -> Mask:
     return file.is_labelled_person & file.has_box & (_distances_from_box(file) > FAR).any(axis=1)
 
@@ -677,6 +696,12 @@ RULES: tuple[Rule, ...] = (
     Rule("warning", "far-from-box", "annotations with labelled keypoints far outside their own box",
          "look at the image; correct the box, or the keypoints if they belong to someone else or to a resized image",
          _far_from_box, unless=("normalised", "percent")),
+    Rule("warning", "same-box", "annotations with exactly the box of somebody else in the same image",
+         "write the box of each object: areas, and the places that training samples are centred on, come from it",
+         _same_box),
+    Rule("warning", "box-of-image", "annotations whose box is the whole image, though the keypoints are in a small part",
+         "write the box of the object: areas, and the places that training samples are centred on, come from it",
+         _box_of_image, unless=("same-box", "normalised", "percent")),
     Rule("error", "no-area", "annotations without an area",
          f"write the area of the outline in square pixels, or {SHARE_OF_BOX} of the box where there is no outline",
          lambda file: file.is_used & (~file.areas.is_usable | (file.areas.values < 0)),

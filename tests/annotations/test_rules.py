@@ -102,6 +102,13 @@ def boolean_visibilities(content: Document) -> None:
         entry["keypoints"] = [bool(v) if i % 3 == 2 else v for i, v in enumerate(entry["keypoints"])]
 
 
+def one_in_each_image_with_its_box(content: Document) -> None:
+    content["annotations"] = content["annotations"][::2]
+    transform(content, 0.9)
+    for entry in content["annotations"]:
+        entry["bbox"] = [0, 0, SIDE, SIDE]
+
+
 def text_id_in_references_too(content: Document) -> None:
     content["images"][0]["id"] = "one"
     for entry in content["annotations"]:
@@ -180,6 +187,8 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         ),
         (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),
         (setting("annotations", area=0.05), "tiny-area"),
+        (lambda d: d["annotations"][0].update(bbox=d["annotations"][1]["bbox"]), "same-box"),
+        (one_in_each_image_with_its_box, "box-of-image"),
         (in_another_category, "no-category"),
         (swap_pair(slice(3, 4)), "swapped-here"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
