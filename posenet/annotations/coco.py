@@ -499,6 +499,24 @@ def _parse_category(entry: Entry) -> Category:
     return Category(_text(entry.get("name", "")), keypoints, entry.get("skeleton"), entry.get("flip_idx"))
 
 
+def category_edges(category: Category) -> list[tuple[str, str]]:
+    """The edges of the category's ``skeleton`` as names; ``ValueError`` if they are not pairs of keypoint numbers.
+
+    COCO counts keypoints from 1, some files from 0.
+    """
+    try:
+        pairs = [(int(a), int(b)) for a, b in category.edges or []]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError("its skeleton is not a list of pairs of keypoint numbers") from error
+    first = 0 if any(0 in pair for pair in pairs) else 1
+    names = dict(enumerate(category.keypoints or (), first))
+    if not all(a in names and b in names for a, b in pairs):
+        raise ValueError("its skeleton joins keypoints that it does not have")
+    # Two edges with the same keypoints become one.
+    edges = {frozenset((a, b)): (names[a], names[b]) for a, b in pairs if a != b}
+    return list(edges.values())
+
+
 def _text(value: Any) -> str:
     """A string as it is; the shortened text of another value, which may be deeply nested."""
     return value if isinstance(value, str) else truncate_for_message(value)

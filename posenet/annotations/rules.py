@@ -23,6 +23,7 @@ from posenet.annotations.coco import (
     AnnotationFile,
     FileCheck,
     Mask,
+    category_edges,
     list_image_files,
     read_document,
     select_rows,
@@ -358,6 +359,22 @@ def _keypoints_named_twice(file: AnnotationFile) -> Mask:
     return file.category_is_used & np.array([len(set(group)) < len(group) for group in names], bool)
 
 
+def _bad_edges(file: AnnotationFile) -> dict[int, str]:
+    """Why the skeletons of categories cannot be used; none with a skeleton, which takes their place."""
+    places = {}
+    for row in np.flatnonzero(file.category_is_used & (file.skeleton is None)).tolist():
+        try:
+            category_edges(file.parsed_categories[row])
+        except ValueError as error:
+            places[row] = f"{file.category_ids.values[row]} ({error})"
+    return places
+
+
+def _blank_names(file: AnnotationFile) -> list[str]:
+    names = {name for group in file.groups_of_names() for name in group}
+    return sorted(repr(name) for name in names if not name or name != name.strip())
+
+
 # Annotations
 
 
@@ -603,6 +620,11 @@ RULES: tuple[Rule, ...] = (
          "0, 0, 0 for a keypoint that is missing", _almost_these_keypoints),
     Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
          _keypoints_named_twice, "categories"),
+    Rule("error", "keypoint-name", "names of keypoints that are empty, or begin or end with a blank",
+         "write names without blanks around them", _blank_names),
+    Rule("error", "category-edges", "categories whose skeleton cannot be used",
+         "write skeleton as pairs of numbers of its keypoints, from 1, or leave it out", _bad_edges, "categories",
+         is_read=False),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",
          "draft a skeleton for them with posenet annotations skeleton --category",
          lambda file: file.category_has_keypoints & ~file.category_is_used, "categories",
@@ -699,7 +721,7 @@ RULES: tuple[Rule, ...] = (
     Rule("warning", "same-box", "annotations with exactly the box of somebody else in the same image",
          "write the box of each object: areas, and the places that training samples are centred on, come from it",
          _same_box),
-    Rule("warning", "box-of-image", "annotations whose box is the whole image, though the keypoints are in a small part",
+    Rule("warning", "box-of-image", "annotations whose box is the whole image, with keypoints in a small part",
          "write the box of the object: areas, and the places that training samples are centred on, come from it",
          _box_of_image, unless=("same-box", "normalised", "percent")),
     Rule("error", "no-area", "annotations without an area",

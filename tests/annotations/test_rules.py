@@ -155,6 +155,10 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (moved(0, 500, 50, 2), "outside"),
         (moved(0, 50, -5, 1), "outside"),
         (lambda d: d["categories"][0]["keypoints"].__setitem__(0, NAMES[4]), "keypoint-twice"),
+        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, ""), "keypoint-name"),
+        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, "seat "), "keypoint-name"),
+        (setting("categories", 0, skeleton=[[1, 99]]), "category-edges"),
+        (setting("categories", 0, skeleton=[NAMES[:2]]), "category-edges"),
         (lambda d: [e.update(keypoints=[0] * 30) for e in d["annotations"]], "nothing-labelled"),
     ],
 )
@@ -182,7 +186,9 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
             "only-hidden",
         ),
         (
-            lambda d: [e.update(keypoints=[0, 0, 0, *e["keypoints"][3:]], num_keypoints=None) for e in d["annotations"]],
+            lambda d: [
+                e.update(keypoints=[0, 0, 0, *e["keypoints"][3:]], num_keypoints=None) for e in d["annotations"]
+            ],
             "never-labelled",
         ),
         (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),

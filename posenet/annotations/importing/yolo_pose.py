@@ -107,8 +107,8 @@ def import_yolo_pose(
         raise DataError(f"no object of {data_file} has keypoints; its labels may be those of a set for detection")
     if (count := _count_corners(people)) > max(FEW_CORNERS, len(people) / 2):
         raise DataError(
-            f"{data_file}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; write "
-            "them as centre x, centre y, width, height"
+            f"{data_file}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
+            "write them as centre x, centre y, width, height"
         )
     return imported
 
@@ -169,7 +169,9 @@ def _parse_format(
         classes = dict(enumerate(classes))
     if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
         raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
-    names = tuple(keypoints or _listed_names(content, path) or (COCO.file_names if count == len(COCO.file_names) else ()))
+    names = tuple(
+        keypoints or _listed_names(content, path) or (COCO.file_names if count == len(COCO.file_names) else ())
+    )
     if not names and number_unnamed:
         names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
     if not names:

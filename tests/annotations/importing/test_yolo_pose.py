@@ -93,7 +93,9 @@ def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
 @pytest.mark.parametrize("is_wrong", [True, False])
 def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool) -> None:
     """Also where the box that is read ends inside the image and is around all keypoints."""
-    content = document([1], [person(n, 1, (x, y, 50, 60)) for n, (x, y) in enumerate([(20, 20), (90, 20), (90, 60)], 1)])
+    content = document(
+        [1], [person(n, 1, (x, y, 50, 60)) for n, (x, y) in enumerate([(20, 20), (90, 20), (90, 60)], 1)]
+    )
     images = write_images(tmp_path / "drawn", content)
     if is_wrong:
         for entry in content["annotations"]:
@@ -285,9 +287,10 @@ def test_label_files_of_no_image_are_named_and_refused_if_they_are_most(data_fil
     images, labels = (data_file.parent / kind / "train" for kind in ("images", "labels"))
     (labels / "classes.txt").write_text("person\n")
     shutil.copy(labels / "000000000001.txt", labels / "other.txt")
-    assert "label files of no image, left out: give them the name of their image: 1 (other.txt)" in import_yolo_pose(
-        data_file
-    ).notes
+    assert (
+        "label files of no image, left out: give them the name of their image: 1 (other.txt)"
+        in import_yolo_pose(data_file).notes
+    )
     for number in (1, 2):
         (images / f"{number:012d}.jpg").rename(images / f"new_{number}.jpg")
     message = "3 label files belong to no image, such as .*000000000001.txt, and 3 of 3 images of train have none; give"
