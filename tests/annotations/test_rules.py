@@ -575,3 +575,19 @@ def test_every_rule_says_how_to_fix_what_it_finds() -> None:
     for rule in RULES:
         assert " " in rule.remedy and rule.code.islower()
         assert len({other.severity for other in RULES if other.code == rule.code}) == 1
+
+
+def test_a_file_in_the_place_of_another_kind_is_named(
+    chairs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(chairs[1])
+    output = ["--output", str(tmp_path / "out.json")]
+    for words, message in {
+        ("lint", file, "--skeleton", file): "is JSON, not a skeleton file",
+        ("lint", file, "--images", file): "is not a folder",
+        ("import", file, *output): "is a COCO file already and needs no import; check it with posenet annotations lint",
+        ("import", file, "--images", str(chairs[0]), *output): "is a COCO file already",
+        ("import", "data.yaml", "--images", str(chairs[0]), *output): "names the folders of its images; leave out --im",
+    }.items():
+        assert run_tool("annotations", list(words)) == 2
+        assert message in capsys.readouterr().err

@@ -78,6 +78,9 @@ def test_the_tool_says_once_that_areas_are_estimated(
 ) -> None:
     assert run_tool("annotations", ["import", str(data_file), "--output", str(tmp_path / "a.json")]) == 0
     assert capsys.readouterr().out.count("areas are estimated as 0.53 of the boxes") == 1
+    assert run_tool("annotations", ["import", str(data_file), "--output", "-"]) == 0
+    shown = capsys.readouterr().err
+    assert "areas are estimated" in shown and "next:" not in shown and "wrote" not in shown
 
 
 def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
