@@ -122,7 +122,7 @@ def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
     ends = {row: _ends(name) for row, name in named}
     found = {row: next((end for end in ends[row] if is_file(file.folder, end)), "") for row in ends}
     without_file = [row for row, name in found.items() if not name]
-    files = _files_by_folded_path(file.folder) if without_file else {}
+    files = files_by_folded_path(file.folder) if without_file else {}
     for row in without_file:
         same = next((files[end.casefold()] for end in ends[row] if end.casefold() in files), [])
         found[row] = same[0] if len(same) == 1 else ""
@@ -136,7 +136,7 @@ def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
                 fixes["paths shortened to the part that exists in the image folder"] += 1
 
 
-def _files_by_folded_path(folder: Path) -> dict[str, list[str]]:
+def files_by_folded_path(folder: Path) -> dict[str, list[str]]:
     """The files at any depth of a folder, relative to it, by their paths without case."""
     files: dict[str, list[str]] = {}
     for root, _, names in os.walk(folder):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -310,6 +311,17 @@ def _files_with(file: AnnotationFile, problem: str) -> dict[int, str]:
     return {row: f"{check.name} ({check.details})" if check.details else check.name for row, check in checks.items()}
 
 
+def _missing_files(file: AnnotationFile) -> dict[int, str]:
+    """The missing files, each with one in the folder that differs from it in case or in the suffix only."""
+    missing = _files_with(file, "missing")
+    found: dict[str, str] = {}
+    if missing and file.folder is not None:
+        files = itertools.chain.from_iterable(repair.files_by_folded_path(file.folder).values())
+        found = {os.path.splitext(path)[0].casefold(): path for path in files}
+    similar = {row: found.get(os.path.splitext(name)[0].casefold()) for row, name in missing.items()}
+    return {row: f"{name} (there is {similar[row]})" if similar[row] else name for row, name in missing.items()}
+
+
 def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
     return [
         f"{check.name} (orientation {check.orientation}, {check.frame})"
@@ -442,6 +454,13 @@ def _normalised(file: AnnotationFile) -> Mask:
     is_fraction = ((file.points >= 0) & (file.points <= 1)).all(axis=2) | ~file.is_labelled
     is_candidate = file.is_labelled_person & is_large & (file.num_labelled >= 2) & is_fraction.all(axis=1)
     return is_candidate & (_ends_of_keypoints(file).max(axis=1) > 0)
+
+
+def _one_place(file: AnnotationFile) -> Mask:
+    """All labelled keypoints, and at least three, are at the same place; all False unless of many people."""
+    is_person = file.is_labelled_person & (file.num_labelled >= 3)
+    spreads = boxes_around(file.points, file.is_labelled)[:, 2:].max(axis=1)
+    return _if_many(is_person & (spreads == 0), is_person)
 
 
 def _percent(file: AnnotationFile) -> bool:
@@ -579,7 +598,7 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "missing-file", "images without a file in the image folder",
          "check the folder of the images, and that / and not \\ separates folders; restore the files, or delete the "
          "images and annotations",
-         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images),
+         _missing_files, "images", repair.shorten_paths, repair.drop_images),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",
          lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images),
@@ -662,10 +681,12 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
          "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised,
          drop=repair.drop_keypoints, drop_limit=OUTSIDE),
+    Rule("error", "one-place", "annotations with all keypoints at the same place",
+         "write the position of each keypoint, and 0, 0, 0 for one that is not labelled", _one_place),
     Rule("error", "percent", "no keypoint is beyond 100 on either axis, in larger images: percentages of the image, "
          "not pixels",
          "multiply x by width / 100 and y by height / 100 of the image, in boxes too if they are percentages",
-         _percent, unless=("normalised",)),
+         _percent, unless=("normalised", "one-place")),
     Rule("error", "outside", "annotations with labelled keypoints outside their image",
          "if images were resized, scale keypoints, boxes and outlines too, or restore the images; if images may be "
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
@@ -695,13 +716,13 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height, in numbers",
          lambda file: file.is_used & ~file.boxes.is_usable,
          repair=repair.compute_boxes, drop=repair.drop_annotations),
-    Rule("error", "empty-box", "boxes without a width or a height",
-         "write bbox as x, y, width, height, not as two corners",
+    Rule("error", "empty-box", "boxes without a width or a height, or with a negative one",
+         "write bbox as x, y of the upper left corner, then a width and a height above 0",
          lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1),
          drop=repair.drop_annotations, drop_limit=OUTSIDE),
     Rule("error", "empty-box", "boxes without a width or a height",
-         "write bbox as x, y, width, height, not as two corners", _empty_box, drop=repair.drop_annotations,
-         tolerance=FEW),
+         "write bbox as x, y of the upper left corner, then a width and a height above 0",
+         _empty_box, drop=repair.drop_annotations, tolerance=FEW),
     Rule("error", "box-corners", "boxes that end outside their image, but are inside if they are two corners",
          "write bbox as x, y, width, height, not as two corners: subtract x and y from the other corner",
          _box_of_corners),

@@ -109,6 +109,17 @@ def one_in_each_image_with_its_box(content: Document) -> None:
         entry["bbox"] = [0, 0, SIDE, SIDE]
 
 
+def at_one_place(content: Document) -> None:
+    for image in content["images"]:
+        image.update(width=640, height=480)
+    for entry in content["annotations"]:
+        entry["bbox"] = [40, 40, 20, 20]
+        entry["area"] = 200 + entry["id"]
+        entry["keypoints"] = [50, 50, 2] * len(NAMES)
+        entry["num_keypoints"] = len(NAMES)
+    content["annotations"] = content["annotations"][::2]
+
+
 def text_id_in_references_too(content: Document) -> None:
     content["images"][0]["id"] = "one"
     for entry in content["annotations"]:
@@ -222,6 +233,7 @@ def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> 
         (setting("categories", 0, keypoints="nose"), ["no-keypoints"]),
         (text_id_in_references_too, ["image-id"]),
         (boolean_visibilities, ["not-a-number"]),
+        (at_one_place, ["one-place"]),
         (percentages(boxes=False), ["percent"]),
         (percentages(boxes=True), ["percent"]),
         (swap_pair(slice(None)), ["swapped-pair"]),
@@ -245,6 +257,10 @@ def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path,
     folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
     change = setting("images", file_name="4\\a.jpg")
     assert codes(change, images=folder) == {"missing-file": "error"}
+    path = tmp_path / "changed.json"
+    (folder / "3.jpg").rename(folder / "3.JPEG")
+    assert lint_annotations(path, folder)[0].places == ["3.jpg (there is 3.JPEG)", "4\\a.jpg"]
+    (folder / "3.JPEG").rename(folder / "3.jpg")
     (folder / "4.jpg").rename(folder / "4\\a.jpg")
     assert codes(change, images=folder) == {}
 

@@ -282,10 +282,13 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:
 
 def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
     """An object of a label file; ``ValueError`` if the numbers are not one."""
-    columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
+    dimensions, others = (3, 2) if layout.has_visibility else (2, 3)
+    columns = BOX_COLUMNS + len(layout.keypoints) * dimensions
     if len(row) not in (BOX_COLUMNS, columns):
         count = pluralize(len(layout.keypoints), "keypoint")
-        raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape")
+        is_other = len(row) == BOX_COLUMNS + len(layout.keypoints) * others
+        remedy = f"; they fit kpt_shape [{len(layout.keypoints)}, {others}]" if is_other else ""
+        raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape{remedy}")
     if not all(map(math.isfinite, row)):
         position, value = next((position, value) for position, value in enumerate(row, 1) if not math.isfinite(value))
         raise ValueError(f"number {position} is {value}")

@@ -230,7 +230,10 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": "17"}, "has no kpt_shape"),
         ({"kpt_names": "{0: [a], 1: [b]}"}, "has other names for one class than for another; make one data.yaml"),
         ({"names": None}, "has no names"),
-        ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1: 56 numbers, 39 are expected"),
+        (
+            {"names": "[dog]", "kpt_shape": "[17, 2]"},
+            "56 numbers, 39 are expected .*; they fit kpt_shape .17, 3.;",
+        ),
         ({"names": "{4: dog}"}, "class 0 has no name"),
         ({"train": "images/other"}, "images/other does not exist"),
         ({"train": None}, "has no split train .*split=NAME"),
