@@ -208,6 +208,7 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (one_in_each_image_with_its_box, "box-of-image"),
         (in_another_category, "no-category"),
         (swap_pair(slice(3, 4)), "swapped-here"),
+        (swap_pair(slice(None, None, 2)), "split-pair"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
         (lambda d: d["categories"][0].update(keypoints=[f"k{i}" for i in range(10)]), "no-sides"),
     ],
