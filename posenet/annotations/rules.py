@@ -775,7 +775,7 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "swapped-pair", "pairs in the opposite order of all other pairs of left and right",
          "swap the two names in the category and the skeleton, or the keypoints in all annotations",
          left_right.swapped_pairs),
-    Rule("warning", "split-pair", "pairs in the opposite order of all other pairs of left and right in many annotations",
+    Rule("warning", "split-pair", "pairs in the opposite order of all other pairs in many annotations",
          "look at some: if several people annotated, some may take left for the left of the image; swap the two "
          "keypoints in those annotations", left_right.split_pairs),
     Rule("error", "swapped-sides", "left and right are exchanged in all pairs, as faces seen from the front show",
