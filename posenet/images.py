@@ -118,7 +118,8 @@ class AnnotatedFrame(NamedTuple):
 def require_image_folder(folder: str | Path) -> None:
     """Raise ``DataError`` unless a path is a folder."""
     if not Path(folder).is_dir():
-        raise DataError(f"image folder {folder} does not exist; give the folder of the images")
+        reason = "is not a folder" if Path(folder).exists() else "does not exist"
+        raise DataError(f"image folder {folder} {reason}; give the folder of the images")
 
 
 def find_images(

@@ -425,6 +425,14 @@ def refuse_labelme(document: Any, path: str | Path) -> None:
         )
 
 
+def refuse_coco(document: Any, path: str | Path) -> None:
+    """Raise ``DataError`` for the content of a COCO file, which needs no import."""
+    if isinstance(document, dict) and all(key in document for key in SECTIONS):
+        raise DataError(
+            f"{path} is a COCO file already and needs no import; check it with posenet annotations lint {path}"
+        )
+
+
 def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Path]:
     """The image files in ``folder`` that a COCO file lists, read when the first is asked for; none without a folder.
 
@@ -497,6 +505,24 @@ def _parse_category(entry: Entry) -> Category:
     names = entry.get("keypoints") or []
     keypoints = tuple(map(_text, names)) if isinstance(names, list) else None
     return Category(_text(entry.get("name", "")), keypoints, entry.get("skeleton"), entry.get("flip_idx"))
+
+
+def category_edges(category: Category) -> list[tuple[str, str]]:
+    """The edges of the category's ``skeleton`` as names; ``ValueError`` if they are not pairs of keypoint numbers.
+
+    COCO counts keypoints from 1, some files from 0.
+    """
+    try:
+        pairs = [(int(a), int(b)) for a, b in category.edges or []]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError("its skeleton is not a list of pairs of keypoint numbers") from error
+    first = 0 if any(0 in pair for pair in pairs) else 1
+    names = dict(enumerate(category.keypoints or (), first))
+    if not all(a in names and b in names for a, b in pairs):
+        raise ValueError("its skeleton joins keypoints that it does not have")
+    # Two edges with the same keypoints become one.
+    edges = {frozenset((a, b)): (names[a], names[b]) for a, b in pairs if a != b}
+    return list(edges.values())
 
 
 def _text(value: Any) -> str:

@@ -36,6 +36,9 @@ NEARLY_ALL = 0.9
 """If at least this share of the people have the box around their keypoints, all boxes of the file are taken for such:
 the others were cut off at the border, or lost a keypoint."""
 
+TINY_SHARE = 0.01
+"""No person covers a smaller share of the box."""
+
 _REFERENCES = {"images": "image_id", "categories": "category_id", "annotations": ""}
 """The keys by which annotations refer to the entries of a section."""
 
@@ -119,7 +122,7 @@ def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
     ends = {row: _ends(name) for row, name in named}
     found = {row: next((end for end in ends[row] if is_file(file.folder, end)), "") for row in ends}
     without_file = [row for row, name in found.items() if not name]
-    files = _files_by_folded_path(file.folder) if without_file else {}
+    files = files_by_folded_path(file.folder) if without_file else {}
     for row in without_file:
         same = next((files[end.casefold()] for end in ends[row] if end.casefold() in files), [])
         found[row] = same[0] if len(same) == 1 else ""
@@ -133,7 +136,7 @@ def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
                 fixes["paths shortened to the part that exists in the image folder"] += 1
 
 
-def _files_by_folded_path(folder: Path) -> dict[str, list[str]]:
+def files_by_folded_path(folder: Path) -> dict[str, list[str]]:
     """The files at any depth of a folder, relative to it, by their paths without case."""
     files: dict[str, list[str]] = {}
     for root, _, names in os.walk(folder):
@@ -243,8 +246,8 @@ def compute_boxes(file: AnnotationFile, fixes: Counter[str]) -> None:
 
 
 def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
-    """Compute missing areas, those that are not above 0, and those of whole boxes."""
-    has_area = file.areas.is_usable & (file.areas.values > 0) & ~areas_of_boxes(file)
+    """Compute missing areas, those that are not above 0 or far too small, and those of whole boxes."""
+    has_area = file.areas.is_usable & (file.areas.values > 0) & ~areas_of_boxes(file) & ~tiny_areas(file)
     is_around_keypoints = _are_around_keypoints(file)
     for row in np.flatnonzero(~has_area).tolist():
         area = _area_of_outline(file, row)
@@ -258,6 +261,13 @@ def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
         if 0 < area < MAX_NUMBER:
             file.annotations[row]["area"] = area
             fixes[done] += 1
+
+
+def tiny_areas(file: AnnotationFile) -> Mask:
+    """(A,) bool: the area is above 0, but less than ``TINY_SHARE`` of the box, as a fraction of the image is."""
+    limits = TINY_SHARE * file.boxes.values[:, 2:].prod(axis=1)
+    is_area = file.areas.is_usable & (file.areas.values > 0) & (file.areas.values < limits)
+    return file.is_used & ~file.is_crowd & file.has_box & is_area
 
 
 def areas_of_boxes(file: AnnotationFile) -> Mask:

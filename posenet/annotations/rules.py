@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -23,13 +24,14 @@ from posenet.annotations.coco import (
     AnnotationFile,
     FileCheck,
     Mask,
+    category_edges,
     list_image_files,
     read_document,
     select_rows,
     select_sections,
     write_output,
 )
-from posenet.annotations.outlines import SHARE_OF_BOX
+from posenet.annotations.outlines import SHARE_OF_BOX, boxes_around
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.messages import pluralize, to_single_line
@@ -62,6 +64,8 @@ BOX_MARGIN = 1.5
 CORNER_MARGIN = 1.1
 """A box that is written as two corners is recognised if x, y, width, height would end beyond this many image widths or
 heights, as in more than half of COCO's people. Some tools do not cut boxes off at the border, but they end before."""
+SMALL_PART = 0.25
+"""Keypoints around less than this share of the image do not explain a box that is the whole image."""
 FAR = 1.0
 """Distance from the box, relative to its longer side, from which a keypoint is reported."""
 OUTSIDE_BOX = 0.1
@@ -72,7 +76,7 @@ MIN_SIDE = 16
 MIN_PERCENT_SIDE = 200
 """Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
 MIN_EXAMPLES = 20
-"""At least this many people are needed to report percentages."""
+"""At least this many people are needed to report percentages, or a keypoint that nobody has."""
 UNUSABLE_FILES = {"missing": "missing-file", "unreadable": "unreadable-file", "proportions": "wrong-size"}
 """The codes of the problems of a file (``FileCheck``) with which an image can neither be trained on nor predicted."""
 
@@ -307,6 +311,17 @@ def _files_with(file: AnnotationFile, problem: str) -> dict[int, str]:
     return {row: f"{check.name} ({check.details})" if check.details else check.name for row, check in checks.items()}
 
 
+def _missing_files(file: AnnotationFile) -> dict[int, str]:
+    """The missing files, each with one in the folder that differs from it in case or in the suffix only."""
+    missing = _files_with(file, "missing")
+    found: dict[str, str] = {}
+    if missing and file.folder is not None:
+        files = itertools.chain.from_iterable(repair.files_by_folded_path(file.folder).values())
+        found = {os.path.splitext(path)[0].casefold(): path for path in files}
+    similar = {row: found.get(os.path.splitext(name)[0].casefold()) for row, name in missing.items()}
+    return {row: f"{name} (there is {similar[row]})" if similar[row] else name for row, name in missing.items()}
+
+
 def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
     return [
         f"{check.name} (orientation {check.orientation}, {check.frame})"
@@ -354,6 +369,22 @@ def _first_names(names: Sequence[str]) -> str:
 def _keypoints_named_twice(file: AnnotationFile) -> Mask:
     names = [category.keypoints or () for category in file.parsed_categories]
     return file.category_is_used & np.array([len(set(group)) < len(group) for group in names], bool)
+
+
+def _bad_edges(file: AnnotationFile) -> dict[int, str]:
+    """Why the skeletons of categories cannot be used; none with a skeleton, which takes their place."""
+    places = {}
+    for row in np.flatnonzero(file.category_is_used & (file.skeleton is None)).tolist():
+        try:
+            category_edges(file.parsed_categories[row])
+        except ValueError as error:
+            places[row] = f"{file.category_ids.values[row]} ({error})"
+    return places
+
+
+def _blank_names(file: AnnotationFile) -> list[str]:
+    names = {name for group in file.groups_of_names() for name in group}
+    return sorted(repr(name) for name in names if not name or name != name.strip())
 
 
 # Annotations
@@ -407,12 +438,29 @@ def _only_hidden(file: AnnotationFile) -> bool:
     return bool(len(visibilities) and (visibilities != 2).all())
 
 
+def _never_labelled(file: AnnotationFile) -> list[str]:
+    places = []
+    for names, is_member in file.groups_of_names().items():
+        is_labelled = file.is_labelled[file.is_labelled_person & is_member]  # (P, K)
+        if len(is_labelled) >= MIN_EXAMPLES:
+            count = pluralize(len(is_labelled), "annotation")
+            places += [f"{name} in none of {count}" for name, labels in zip(names, is_labelled.T) if not labels.any()]
+    return places
+
+
 def _normalised(file: AnnotationFile) -> Mask:
     """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0, in an image not that small."""
     is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
     is_fraction = ((file.points >= 0) & (file.points <= 1)).all(axis=2) | ~file.is_labelled
     is_candidate = file.is_labelled_person & is_large & (file.num_labelled >= 2) & is_fraction.all(axis=1)
     return is_candidate & (_ends_of_keypoints(file).max(axis=1) > 0)
+
+
+def _one_place(file: AnnotationFile) -> Mask:
+    """All labelled keypoints, and at least three, are at the same place; all False unless of many people."""
+    is_person = file.is_labelled_person & (file.num_labelled >= 3)
+    spreads = boxes_around(file.points, file.is_labelled)[:, 2:].max(axis=1)
+    return _if_many(is_person & (spreads == 0), is_person)
 
 
 def _percent(file: AnnotationFile) -> bool:
@@ -469,6 +517,23 @@ def _box_elsewhere(file: AnnotationFile) -> Mask:
     num_outside = (_distances_from_box(file) > OUTSIDE_BOX).sum(axis=1)
     is_person = file.is_labelled_person & file.has_box
     return _if_many(is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.num_labelled), is_person)
+
+
+def _same_box(file: AnnotationFile) -> Mask:
+    """The box is exactly that of another person in the same image, who is elsewhere."""
+    is_person = file.is_labelled_person & file.has_box & file.has_image & ~_same_keypoints(file)
+    keys = [(image, *box) for image, box in zip(file.image_rows.tolist(), file.boxes.values.tolist())]
+    counts = Counter(keys[row] for row in np.flatnonzero(is_person).tolist())
+    return is_person & np.array([counts[key] > 1 for key in keys], bool)
+
+
+def _box_of_image(file: AnnotationFile) -> Mask:
+    """The box is the whole image, and the keypoints are in a small part of it; all False unless of many people."""
+    sizes = file.sizes_of_annotations[:, ::-1]
+    is_person = file.is_labelled_person & file.has_box & file.has_image & (file.num_labelled >= 3)
+    is_whole = (file.boxes.values[:, :2] <= repair.EDGE_MARGIN) & (_ends_of_boxes(file) >= sizes - repair.EDGE_MARGIN)
+    spreads = boxes_around(file.points, file.is_labelled)[:, 2:].prod(axis=1)
+    return _if_many(is_person & is_whole.all(axis=1) & (spreads < SMALL_PART * sizes.prod(axis=1)), is_person)
 
 
 def _far_from_box(file: AnnotationFile) -> Mask:
@@ -533,7 +598,7 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "missing-file", "images without a file in the image folder",
          "check the folder of the images, and that / and not \\ separates folders; restore the files, or delete the "
          "images and annotations",
-         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, repair.drop_images),
+         _missing_files, "images", repair.shorten_paths, repair.drop_images),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",
          lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images),
@@ -574,6 +639,11 @@ RULES: tuple[Rule, ...] = (
          "0, 0, 0 for a keypoint that is missing", _almost_these_keypoints),
     Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
          _keypoints_named_twice, "categories"),
+    Rule("error", "keypoint-name", "names of keypoints that are empty, or begin or end with a blank",
+         "write names without blanks around them", _blank_names),
+    Rule("error", "category-edges", "categories whose skeleton cannot be used",
+         "write skeleton as pairs of numbers of its keypoints, from 1, or leave it out", _bad_edges, "categories",
+         is_read=False),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",
          "draft a skeleton for them with posenet annotations skeleton --category",
          lambda file: file.category_has_keypoints & ~file.category_is_used, "categories",
@@ -605,13 +675,18 @@ RULES: tuple[Rule, ...] = (
     Rule("warning", "only-hidden", "no keypoint has visibility 2: all are labelled as hidden",
          "write 2 for visible keypoints; some tools write 1 for labelled and 0 for not labelled",
          _only_hidden, repair=repair.make_hidden_visible, unless=("visibility",)),
+    Rule("warning", "never-labelled", "keypoints that no annotation has",
+         "look for them in the annotations; if they do not exist, leave them out of the category and of all "
+         "annotations: the network would learn that they are nowhere", _never_labelled),
     Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
          "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised,
          drop=repair.drop_keypoints, drop_limit=OUTSIDE),
+    Rule("error", "one-place", "annotations with all keypoints at the same place",
+         "write the position of each keypoint, and 0, 0, 0 for one that is not labelled", _one_place),
     Rule("error", "percent", "no keypoint is beyond 100 on either axis, in larger images: percentages of the image, "
          "not pixels",
          "multiply x by width / 100 and y by height / 100 of the image, in boxes too if they are percentages",
-         _percent, unless=("normalised",)),
+         _percent, unless=("normalised", "one-place")),
     Rule("error", "outside", "annotations with labelled keypoints outside their image",
          "if images were resized, scale keypoints, boxes and outlines too, or restore the images; if images may be "
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
@@ -641,13 +716,13 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height, in numbers",
          lambda file: file.is_used & ~file.boxes.is_usable,
          repair=repair.compute_boxes, drop=repair.drop_annotations),
-    Rule("error", "empty-box", "boxes without a width or a height",
-         "write bbox as x, y, width, height, not as two corners",
+    Rule("error", "empty-box", "boxes without a width or a height, or with a negative one",
+         "write bbox as x, y of the upper left corner, then a width and a height above 0",
          lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1),
          drop=repair.drop_annotations, drop_limit=OUTSIDE),
     Rule("error", "empty-box", "boxes without a width or a height",
-         "write bbox as x, y, width, height, not as two corners", _empty_box, drop=repair.drop_annotations,
-         tolerance=FEW),
+         "write bbox as x, y of the upper left corner, then a width and a height above 0",
+         _empty_box, drop=repair.drop_annotations, tolerance=FEW),
     Rule("error", "box-corners", "boxes that end outside their image, but are inside if they are two corners",
          "write bbox as x, y, width, height, not as two corners: subtract x and y from the other corner",
          _box_of_corners),
@@ -664,6 +739,12 @@ RULES: tuple[Rule, ...] = (
     Rule("warning", "far-from-box", "annotations with labelled keypoints far outside their own box",
          "look at the image; correct the box, or the keypoints if they belong to someone else or to a resized image",
          _far_from_box, unless=("normalised", "percent")),
+    Rule("warning", "same-box", "annotations with exactly the box of somebody else in the same image",
+         "write the box of each object: areas, and the places that training samples are centred on, come from it",
+         _same_box),
+    Rule("warning", "box-of-image", "annotations whose box is the whole image, with keypoints in a small part",
+         "write the box of the object: areas, and the places that training samples are centred on, come from it",
+         _box_of_image, unless=("same-box", "normalised", "percent")),
     Rule("error", "no-area", "annotations without an area",
          f"write the area of the outline in square pixels, or {SHARE_OF_BOX} of the box where there is no outline",
          lambda file: file.is_used & (~file.areas.is_usable | (file.areas.values < 0)),
@@ -676,6 +757,9 @@ RULES: tuple[Rule, ...] = (
          "too high",
          f"write {SHARE_OF_BOX} of the box, the median of COCO's people, or the area of an outline",
          repair.areas_of_boxes),
+    Rule("warning", "tiny-area", "annotations whose area is less than a hundredth of their box",
+         "write the area in square pixels of the image, not as a share of it: no training sample is centred on people "
+         "that small", repair.tiny_areas, repair=repair.compute_areas),
     Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",
          "count the keypoints with visibility above 0; the tools here count them themselves",
          _wrong_count, repair=repair.count_keypoints),
@@ -691,6 +775,9 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "swapped-pair", "pairs in the opposite order of all other pairs of left and right",
          "swap the two names in the category and the skeleton, or the keypoints in all annotations",
          left_right.swapped_pairs),
+    Rule("warning", "split-pair", "pairs in the opposite order of all other pairs in many annotations",
+         "look at some: if several people annotated, some may take left for the left of the image; swap the two "
+         "keypoints in those annotations", left_right.split_pairs),
     Rule("error", "swapped-sides", "left and right are exchanged in all pairs, as faces seen from the front show",
          "swap left and right in the names of the category, or the keypoints of all pairs in all annotations",
          left_right.exchanged_faces),

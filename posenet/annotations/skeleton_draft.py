@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco import AnnotationFile, Category
+from posenet.annotations.coco import AnnotationFile, Category, category_edges
 from posenet.annotations.left_right import Pair, pair_by_flip_idx
 from posenet.annotations.rules import refuse_errors
 from posenet.errors import DataError
@@ -61,7 +61,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     left_right = pair_by_flip_idx(names, chosen.flip_idx)
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
     try:
-        parts = _with_mirror_images(_category_edges(chosen), left_right)
+        parts = _with_mirror_images(category_edges(chosen), left_right)
         drawn = (*parts, *_joining_parts(names, parts, left_right, joints))
         bridging = _bridging_parts(names, drawn)
         skeleton = Skeleton(
@@ -171,24 +171,6 @@ def _choose_category(file: AnnotationFile, name: str | None) -> Category:
         names = ", ".join(category.name for category in found)
         raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by category=NAME")
     return found[0]
-
-
-def _category_edges(category: Category) -> list[Pair]:
-    """The edges of the category's ``skeleton`` as names; ``ValueError`` if they are not pairs of keypoint numbers.
-
-    COCO counts keypoints from 1, some files from 0.
-    """
-    try:
-        pairs = [(int(a), int(b)) for a, b in category.edges or []]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError("its skeleton is not a list of pairs of keypoint numbers") from error
-    first = 0 if any(0 in pair for pair in pairs) else 1
-    names = dict(enumerate(category.keypoints or (), first))
-    if not all(a in names and b in names for a, b in pairs):
-        raise ValueError("its skeleton joins keypoints that it does not have")
-    # Two edges with the same keypoints become one.
-    edges = {frozenset((a, b)): (names[a], names[b]) for a, b in pairs if a != b}
-    return list(edges.values())
 
 
 def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> list[Pair]:

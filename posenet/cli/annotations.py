@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from posenet.annotations.coco import describe_counts, remedy_for_format, write_output
+from posenet.annotations.coco import describe_counts, read_document, refuse_coco, remedy_for_format, write_output
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
@@ -195,6 +195,8 @@ def _import(args: argparse.Namespace) -> None:
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     suffix = args.source.suffix.lower()
     if suffix in (".yaml", ".yml"):
+        if args.images is not None:
+            raise DataError(f"{args.source} names the folders of its images; leave out --images")
         for split, path in zip(splits, outputs):
             _write_imported(args, path, import_yolo_pose(args.source, split, args.keypoints))
     elif suffix != ".json":
@@ -206,6 +208,7 @@ def _import(args: argparse.Namespace) -> None:
             "with posenet annotations split"
         )
     elif args.images is None:
+        refuse_coco(read_document(args.source), args.source)
         raise DataError("name the folder of the images with --images")
     else:
         _write_imported(args, output, import_label_studio(args.source, args.images, args.keypoints))
@@ -226,6 +229,8 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
             "keypoints, the medians of COCO's people: whole boxes make the AP too high",
             file=messages,
         )
+    if is_standard_output(output):
+        return
     print_message(f"wrote {output}; its images are in {folder}", file=messages)
     words = ["lint", output, "--images", folder]
     if tuple(document["categories"][0]["keypoints"]) != COCO.file_names:

@@ -143,7 +143,7 @@ def _is_number(word: str) -> bool:
 _VALUES: dict[str, Callable[[str], bool]] = {
     "--scales": _is_number,
     "--set": lambda word: "=" in word,
-    "--keypoints": lambda word: not word.lower().endswith((".yaml", ".yml", ".json")),
+    "--keypoints": lambda word: not word.startswith("-") and not word.lower().endswith((".yaml", ".yml", ".json")),
 }
 """Flags with several values of tools that also take inputs, and what their values are."""
 

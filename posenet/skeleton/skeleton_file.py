@@ -35,6 +35,9 @@ def load_skeleton(path: Skeleton | str | Path) -> Skeleton:
         return path
     if str(path) == BUILT_IN:
         return COCO
+    if Path(path).suffix.lower() == ".json":
+        draft = f"posenet annotations skeleton {path} --output mine.toml"
+        raise ConfigError(f"{path} is JSON, not a skeleton file; {draft} drafts one from annotations")
     table = read_toml(path, "skeleton", f"give a TOML file, such as posenet annotations skeleton writes, or {BUILT_IN}")
     try:
         return skeleton_from_table(table)

@@ -153,7 +153,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
     "fractions": (scaled(1 / 160, 1 / 120), "fractions of the image, not pixels"),
     "no box": (without("annotations", "bbox"), "annotations without a box: 8"),
     "infinite box": (annotation(bbox=[0, 0, float("inf"), 1]), "annotations without a box: 8"),
-    "negative box": (annotation(bbox=[0, 0, -1, 1]), "boxes without a width or a height: 8"),
+    "negative box": (annotation(bbox=[0, 0, -1, 1]), "boxes without a width or a height, or with a negative one: 8"),
     "no area": (without("annotations", "area"), "annotations without an area: 8"),
     "negative area": (annotation(area=-1), "annotations without an area: 8"),
     "area NaN": (annotation(area=float("nan")), "annotations without an area: 8"),

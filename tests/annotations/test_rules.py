@@ -102,6 +102,24 @@ def boolean_visibilities(content: Document) -> None:
         entry["keypoints"] = [bool(v) if i % 3 == 2 else v for i, v in enumerate(entry["keypoints"])]
 
 
+def one_in_each_image_with_its_box(content: Document) -> None:
+    content["annotations"] = content["annotations"][::2]
+    transform(content, 0.9)
+    for entry in content["annotations"]:
+        entry["bbox"] = [0, 0, SIDE, SIDE]
+
+
+def at_one_place(content: Document) -> None:
+    for image in content["images"]:
+        image.update(width=640, height=480)
+    for entry in content["annotations"]:
+        entry["bbox"] = [40, 40, 20, 20]
+        entry["area"] = 200 + entry["id"]
+        entry["keypoints"] = [50, 50, 2] * len(NAMES)
+        entry["num_keypoints"] = len(NAMES)
+    content["annotations"] = content["annotations"][::2]
+
+
 def text_id_in_references_too(content: Document) -> None:
     content["images"][0]["id"] = "one"
     for entry in content["annotations"]:
@@ -148,6 +166,10 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (moved(0, 500, 50, 2), "outside"),
         (moved(0, 50, -5, 1), "outside"),
         (lambda d: d["categories"][0]["keypoints"].__setitem__(0, NAMES[4]), "keypoint-twice"),
+        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, ""), "keypoint-name"),
+        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, "seat "), "keypoint-name"),
+        (setting("categories", 0, skeleton=[[1, 99]]), "category-edges"),
+        (setting("categories", 0, skeleton=[NAMES[:2]]), "category-edges"),
         (lambda d: [e.update(keypoints=[0] * 30) for e in d["annotations"]], "nothing-labelled"),
     ],
 )
@@ -174,9 +196,19 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
             ],
             "only-hidden",
         ),
+        (
+            lambda d: [
+                e.update(keypoints=[0, 0, 0, *e["keypoints"][3:]], num_keypoints=None) for e in d["annotations"]
+            ],
+            "never-labelled",
+        ),
         (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),
+        (setting("annotations", area=0.05), "tiny-area"),
+        (lambda d: d["annotations"][0].update(bbox=d["annotations"][1]["bbox"]), "same-box"),
+        (one_in_each_image_with_its_box, "box-of-image"),
         (in_another_category, "no-category"),
         (swap_pair(slice(3, 4)), "swapped-here"),
+        (swap_pair(slice(None, None, 2)), "split-pair"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
         (lambda d: d["categories"][0].update(keypoints=[f"k{i}" for i in range(10)]), "no-sides"),
     ],
@@ -202,6 +234,7 @@ def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> 
         (setting("categories", 0, keypoints="nose"), ["no-keypoints"]),
         (text_id_in_references_too, ["image-id"]),
         (boolean_visibilities, ["not-a-number"]),
+        (at_one_place, ["one-place"]),
         (percentages(boxes=False), ["percent"]),
         (percentages(boxes=True), ["percent"]),
         (swap_pair(slice(None)), ["swapped-pair"]),
@@ -225,6 +258,10 @@ def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path,
     folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
     change = setting("images", file_name="4\\a.jpg")
     assert codes(change, images=folder) == {"missing-file": "error"}
+    path = tmp_path / "changed.json"
+    (folder / "3.jpg").rename(folder / "3.JPEG")
+    assert lint_annotations(path, folder)[0].places == ["3.jpg (there is 3.JPEG)", "4\\a.jpg"]
+    (folder / "3.JPEG").rename(folder / "3.jpg")
     (folder / "4.jpg").rename(folder / "4\\a.jpg")
     assert codes(change, images=folder) == {}
 
@@ -555,3 +592,19 @@ def test_every_rule_says_how_to_fix_what_it_finds() -> None:
     for rule in RULES:
         assert " " in rule.remedy and rule.code.islower()
         assert len({other.severity for other in RULES if other.code == rule.code}) == 1
+
+
+def test_a_file_in_the_place_of_another_kind_is_named(
+    chairs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(chairs[1])
+    output = ["--output", str(tmp_path / "out.json")]
+    for words, message in {
+        ("lint", file, "--skeleton", file): "is JSON, not a skeleton file",
+        ("lint", file, "--images", file): "is not a folder",
+        ("import", file, *output): "is a COCO file already and needs no import; check it with posenet annotations lint",
+        ("import", file, "--images", str(chairs[0]), *output): "is a COCO file already",
+        ("import", "data.yaml", "--images", str(chairs[0]), *output): "names the folders of its images; leave out --im",
+    }.items():
+        assert run_tool("annotations", list(words)) == 2
+        assert message in capsys.readouterr().err

@@ -18,6 +18,7 @@ from posenet.cli.options import give_back_inputs, input_files
         ("--set a.b=c d.e=f photo.jpg - --flip", "photo.jpg - --set a.b=c d.e=f --flip"),
         ("--set a.b=c --scales 2 x y --set d.e=f z", "x y z --set a.b=c --scales 2 --set d.e=f"),
         ("--json p.json --scales 1 x", "--json p.json x --scales 1"),
+        ("import d.yaml --keypoints nose tail --output o.json", "import d.yaml --keypoints nose tail --output o.json"),
         ("import --keypoints nose tail data.yaml --output o", "import data.yaml --keypoints nose tail --output o"),
         ("x --scales 0.5 1 --set a.b=c", "x --scales 0.5 1 --set a.b=c"),
         ("--scales 1 -- --set x", "--scales 1 -- --set x"),

@@ -201,11 +201,15 @@ def test_validation_data_can_be_given() -> None:
     assert (data.images, data.annotations) == (images, annotations)
 
 
-def test_keypoints_without_names_have_the_sides_of_flip_idx() -> None:
+def test_keypoints_without_names_have_the_sides_of_flip_idx(caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     content = read_document(Path("coco/chairs.json"))
     source = write_yolo_pose(Path("unnamed").absolute(), Path("coco/photos"), content, flip_idx=FLIP_IDX)
-    data = prepare(source, SETTINGS)
+    with caplog.at_level("INFO"):
+        data = prepare(source, SETTINGS)
+    imported = next(message for message in caplog.messages if message.startswith("Imported "))
+    command = shlex.split(imported.partition(": posenet ")[2])
+    assert "--keypoints" in command and run_tool(command[0], [*command[1:], "--overwrite"]) == 0
     skeleton = load_skeleton(data.folder / "data" / "skeleton.toml")
     assert skeleton.keypoints[:2] == ("keypoint_1", "keypoint_2")
     assert set(skeleton.left_right) == {(f"keypoint_{k}", f"keypoint_{k + 1}") for k in range(1, len(NAMES), 2)}

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from posenet.annotations.coco import read_document, refuse_labelme
+from posenet.annotations.coco import read_document, refuse_coco, refuse_labelme
 from posenet.annotations.importing.imported import (
     FEW,
     ImportedAnnotations,
@@ -39,6 +39,8 @@ NO_RECTANGLE = "person"
 """Category of people without a rectangle."""
 MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
+MAX_PERCENT = 110
+"""Label Studio keeps keypoints inside the image, of which the whole is 100; rounding explains a little more."""
 FEW_LOST = 0.03
 """Largest share of the tasks that may have no image in the folder without a warning."""
 RARE = 0.01
@@ -51,7 +53,11 @@ _REPEATED = "keypoints that their person has already, left out: delete those tha
 _OTHER_NAMES = "keypoints with other names than those that are given, left out"
 _RARE_NAMES = "names of keypoints on fewer than 1 in 100 objects: if one is a mistake, rename its label in Label Studio"
 _SAME_NAMES = "names of keypoints that differ only in case, each of which is a keypoint: rename one in Label Studio"
-_OTHER_SHAPE = "tasks with another shape than the image of this name in the folder, left out: it is another image"
+_OTHER_SHAPE = (
+    "tasks with another original_width and original_height than the image of this name in the folder has, left out: it "
+    "is another image"
+)
+_SEVERAL_LABELS = "tasks with a keypoint that has several labels, of which the first is used"
 _NO_IMAGE = "tasks whose image is not in the folder, left out"
 _SEVERAL_IMAGES = "tasks whose image may be one of several files in the folder, left out: rename these files"
 _SAME_IMAGE = "tasks with the image of an earlier task, left out"
@@ -93,6 +99,7 @@ def import_label_studio(
     """
     tasks = read_document(path)
     refuse_labelme(tasks, path)
+    refuse_coco(tasks, path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
     notes = Notes(list)
@@ -101,9 +108,11 @@ def import_label_studio(
         reasons = "; ".join(note_lines(notes)) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check the folder of the images")
     lost = (_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
-    num_lost = sum(len(names) for note, names in notes.items() if note in lost)
+    lost_tasks = Notes(list, {note: names for note, names in notes.items() if note in lost})
+    num_lost = sum(map(len, lost_tasks.values()))
+    reasons = "; ".join(note_lines(lost_tasks))
     if num_lost > FEW_LOST * len(tasks):
-        _log.warning("%d of %d tasks have no image in %s, and are left out", num_lost, len(tasks), images)
+        _log.warning("%d of %d tasks have no image in %s, and are left out: %s", num_lost, len(tasks), images, reasons)
     repeated = dict.fromkeys(notes[_REPEATED])  # each task once
     if len(repeated) > max(1, FEW * len(tasks)):
         raise DataError(
@@ -113,6 +122,8 @@ def import_label_studio(
         )
     everybody = [person for people in people_of.values() for person in people]
     counts = Counter(name for person in everybody for name in person.points)
+    if not counts and num_lost:
+        raise DataError(f"{path} has no keypoint in the tasks that are not left out ({reasons}); check the folder")
     if not counts:
         raise DataError(
             f"{path} has no keypoint in any of {pluralize(len(tasks), 'task')}; label keypoints (KeyPointLabels) in "
@@ -271,10 +282,14 @@ def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[_P
     for region in sorted(points, key=lambda region: region.get("parentID") not in people):
         value = region["value"]
         point = float(value["x"]), float(value["y"])
+        if max(point) > MAX_PERCENT:
+            raise ValueError(f"a keypoint at {point[0]:g}, {point[1]:g}, which are not percentages of the image")
         owners = [people[region.get("parentID")]] if region.get("parentID") in people else []
         for margin in (0, MARGIN):  # without a parent, a point belongs to the only rectangle around it
             owners = owners or [person for person in people.values() if person.contains(point, margin)]
         label = str(value["keypointlabels"][0])
+        if len(value["keypointlabels"]) > 1 and name not in notes[_SEVERAL_LABELS]:
+            notes[_SEVERAL_LABELS].append(name)
         if len(owners) != 1:
             notes[_NO_PERSON].append(name)
         elif label in owners[0].points:

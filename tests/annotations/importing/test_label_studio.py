@@ -249,7 +249,7 @@ def test_uploads_of_names_with_spaces_are_found(tmp_path: Path, caplog: pytest.L
     assert [image["file_name"] for image in found["images"]] == [names[0], names[1], names[3]]
     [note] = notes
     assert "may be one of several files" in note and note.endswith(": 1 (task 3)")
-    assert "1 of 4 tasks have no image in" in caplog.text
+    assert "1 of 4 tasks have no image in" in caplog.text and "may be one of several files" in caplog.text
 
 
 def test_no_image_found_says_why_and_the_tool_needs_a_folder(
@@ -316,7 +316,29 @@ def test_a_task_of_an_image_of_another_shape_is_left_out(tmp_path: Path) -> None
     change(path, edit)
     found, _, notes = import_label_studio(path, images)
     assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg"]
-    assert len(notes) == 1 and "another shape" in notes[0] and notes[0].endswith(": 1 (task 2)")
+    assert len(notes) == 1 and "another original_width" in notes[0] and notes[0].endswith(": 1 (task 2)")
+    change(path, lambda tasks: tasks[0]["annotations"][0]["result"].clear())
+    with pytest.raises(DataError, match=r"no keypoint in the tasks that are not left out \(.*another original_width"):
+        import_label_studio(path, images)
+
+
+@pytest.mark.parametrize("scale", [1, 4], ids=["percentages", "pixels"])
+def test_keypoints_beyond_the_image_are_refused_and_a_second_label_is_noted(tmp_path: Path, scale: int) -> None:
+    path, images = export(tmp_path)
+
+    def edit(tasks: Any) -> None:
+        for task in tasks:
+            region = next(r for r in task["annotations"][0]["result"] if r["type"] == "keypointlabels")
+            region["value"]["keypointlabels"].append("tail")
+            region["value"]["x"] += 100 * (scale - 1)
+
+    change(path, edit)
+    if scale == 1:
+        [note] = import_label_studio(path, images).notes
+        assert "several labels, of which the first is used: 2 (task 1, task 2)" in note
+        return
+    with pytest.raises(DataError, match=r"task 2 cannot be read \(.* not percentages of the image\)"):
+        import_label_studio(path, images)
 
 
 def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: Path) -> None:

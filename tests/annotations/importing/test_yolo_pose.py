@@ -63,11 +63,24 @@ def test_keypoints_that_are_not_in_fractions_are_refused(data_file: Path) -> Non
         import_yolo_pose(data_file)
 
 
+@pytest.mark.parametrize("visibility", ["-1", "3", "0.93"])
+def test_another_visibility_than_0_1_and_2_is_refused(data_file: Path, visibility: str) -> None:
+    for number in (1, 2):
+        labels = data_file.parent / "labels" / "train" / f"{number:012d}.txt"
+        words = labels.read_text().split()
+        labels.write_text(" ".join([*words[:7], visibility, *words[8 : 5 + 51]]))
+    with pytest.raises(DataError, match=rf"000000000001\.txt, line 1: visibility {visibility} is not 0 "):
+        import_yolo_pose(data_file)
+
+
 def test_the_tool_says_once_that_areas_are_estimated(
     data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_tool("annotations", ["import", str(data_file), "--output", str(tmp_path / "a.json")]) == 0
     assert capsys.readouterr().out.count("areas are estimated as 0.53 of the boxes") == 1
+    assert run_tool("annotations", ["import", str(data_file), "--output", "-"]) == 0
+    shown = capsys.readouterr().err
+    assert "areas are estimated" in shown and "next:" not in shown and "wrote" not in shown
 
 
 def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
@@ -77,6 +90,25 @@ def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
         labels.write_text(" ".join(["0", "320.5", *words[2 : 5 + 51]]))
     message = r"000000000001\.txt, line 1: the box 320\.5 .* not in fractions .*\(and 1 of 3 images more\)"
     with pytest.raises(DataError, match=message):
+        import_yolo_pose(data_file)
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool) -> None:
+    """Also where the box that is read ends inside the image and is around all keypoints."""
+    content = document(
+        [1], [person(n, 1, (x, y, 50, 60)) for n, (x, y) in enumerate([(20, 20), (90, 20), (90, 60)], 1)]
+    )
+    images = write_images(tmp_path / "drawn", content)
+    if is_wrong:
+        for entry in content["annotations"]:
+            x, y, width, height = entry["bbox"]
+            entry["bbox"] = [x - (x + width) / 2, y - (y + height) / 2, x + width, y + height]
+    data_file = write_yolo_pose(tmp_path / "set", images, content)
+    if not is_wrong:
+        assert import_yolo_pose(data_file).notes == ()
+        return
+    with pytest.raises(DataError, match="3 of 3 boxes are around their keypoints only if they are two corners"):
         import_yolo_pose(data_file)
 
 
@@ -196,8 +228,12 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": None}, "has no kpt_shape"),
         ({"kpt_shape": "[17, 4]"}, "must end in 2 or 3"),
         ({"kpt_shape": "17"}, "has no kpt_shape"),
+        ({"kpt_names": "{0: [a], 1: [b]}"}, "has other names for one class than for another; make one data.yaml"),
         ({"names": None}, "has no names"),
-        ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1: 56 numbers, 39 are expected"),
+        (
+            {"names": "[dog]", "kpt_shape": "[17, 2]"},
+            "56 numbers, 39 are expected .*; they fit kpt_shape .17, 3.;",
+        ),
         ({"names": "{4: dog}"}, "class 0 has no name"),
         ({"train": "images/other"}, "images/other does not exist"),
         ({"train": None}, "has no split train .*split=NAME"),
@@ -250,6 +286,29 @@ def test_an_object_of_five_numbers_is_a_place_that_training_ignores(data_file: P
     for path in labels:
         path.write_text("0 0.5 0.25 0.1 0.2\n")
     with pytest.raises(DataError, match=r"no object of .*data.yaml has keypoints; .* those of a set for detection"):
+        import_yolo_pose(data_file)
+
+
+def test_label_files_of_no_image_are_named_and_refused_if_they_are_most(data_file: Path) -> None:
+    images, labels = (data_file.parent / kind / "train" for kind in ("images", "labels"))
+    (labels / "classes.txt").write_text("person\n")
+    shutil.copy(labels / "000000000001.txt", labels / "other.txt")
+    assert (
+        "label files of no image, left out: give them the name of their image: 1 (other.txt)"
+        in import_yolo_pose(data_file).notes
+    )
+    for number in (1, 2):
+        (images / f"{number:012d}.jpg").rename(images / f"new_{number}.jpg")
+    message = "3 label files belong to no image, such as .*000000000001.txt, and 3 of 3 images of train have none; give"
+    with pytest.raises(DataError, match=message):
+        import_yolo_pose(data_file)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell upper and lower case apart")
+def test_label_files_that_differ_in_case_are_named(data_file: Path) -> None:
+    for path in (data_file.parent / "labels" / "train").iterdir():
+        path.rename(path.with_suffix(".TXT"))
+    with pytest.raises(DataError, match="2 label files differ only in upper and lower case .*000000000001.TXT"):
         import_yolo_pose(data_file)
 
 
