@@ -47,7 +47,7 @@ def map_in_threads(
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Result]] = deque()
         try:
-            for item in until_failure(items, failures):
+            for item in keep_failure(items, failures):
                 pending.append(pool.submit(function, item))
                 while pending and is_enough(pending):
                     yield pending.popleft().result()
@@ -81,7 +81,7 @@ def read_ahead(
             yield cast(Item, item)
 
 
-def until_failure(items: Iterable[Item], failures: list[Exception]) -> Iterator[Item]:
+def keep_failure(items: Iterable[Item], failures: list[Exception]) -> Iterator[Item]:
     """The same items; an error of ``items`` ends them, and is appended to ``failures`` instead of raised."""
     try:
         yield from items

@@ -77,7 +77,7 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
     rows = rows[np.argsort(image_rows, kind="stable")]
     people = People(
         ids=np.array([file.annotation_ids.values[row] for row in rows.tolist()], np.int64),
-        keypoints=skeleton.to_network_order(file.keypoints.values[rows]),
+        keypoints=skeleton.to_network_order(file.keypoints.values[rows]),  # with derived keypoints, such as COCO's neck
         num_labelled=file.num_labelled[rows],
         boxes=file.boxes.values[rows].astype(np.float32),
         areas=file.areas.values[rows].astype(np.float32),

@@ -19,9 +19,9 @@ from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
 from posenet.annotations.outlines import SHARE_OF_BOX, SHARE_OF_KEYPOINT_BOX
-from posenet.annotations.parts import merge_annotations, select_images, split_annotations
 from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.annotations.split_and_merge import merge_annotations, select_images, split_annotations
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_config_options,

@@ -26,8 +26,8 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.data_sets import open_data_sets, require_store_files
 from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, verify_store
+from posenet.data.store_list import open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs

@@ -322,6 +322,7 @@ def _read_image(
     known_row = None if replaced is None else replaced.row_of.get(original[:2])
     header = check_image(data) if known_row is None else parse_header(data)
     annotated_size = (image.height, image.width) if is_annotated else header.displayed_size
+    # As stored or as displayed: the orientation of EXIF in which the annotations fit the image.
     frame = find_annotated_frame(header, *annotated_size, exif_frame if is_annotated else "displayed")
     original = original._replace(orientation=frame.orientation)
     size = oriented_size(*header.stored_size, frame.orientation)

@@ -28,8 +28,8 @@ from posenet.data.augment import (
     warp_joints,
     warp_mask,
 )
-from posenet.data.data_sets import StoreList, sample_rows
 from posenet.data.store import NO_PERSON, Record, Store
+from posenet.data.store_list import StoreList, sample_rows
 from posenet.errors import ConfigError, DataError
 from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.data_sets import StoreList, count_background
 from posenet.data.store import NO_PERSON, Store, make_image_keys
+from posenet.data.store_list import StoreList, count_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from torch.utils.data import Sampler
 
-from posenet.data.data_sets import Draws
 from posenet.data.dataset import SampleKey
+from posenet.data.store_list import Draws
 
 
 class TrainSampler(Sampler[list[SampleKey]]):

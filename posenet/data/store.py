@@ -127,7 +127,7 @@ class Record(NamedTuple):
     orientation: int  # the EXIF orientation, 1-8, by which the decoded pixels are turned; see ``AnnotatedFrame``
     image_bytes: np.ndarray  # (bytes,) uint8, the original bytes of the image file
     joints: np.ndarray  # (P, K, 3) float32: x, y, visibility of every keypoint
-    person_mask: np.ndarray  # (runs,) uint16: run lengths
+    person_mask: np.ndarray  # (runs,) uint16: run lengths, the first of background
     mask_miss: np.ndarray  # (runs,) uint16: run lengths
     people: np.ndarray  # (P,) of ``PERSON_TYPE``
     supervision: Supervision | None = None  # None if it supervises everything and is not one of several data sets

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Runtime(Ranks):
-    """One process on one device."""
+    """One process on one device: the calls of ``Ranks`` that concern all processes just call their function."""
 
     device = torch.device("cpu")
 

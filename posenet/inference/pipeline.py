@@ -18,7 +18,7 @@ from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.inference.tracking.tracker import Tracker
 from posenet.settings import TrackingConfig
-from posenet.threads import until_failure
+from posenet.threads import keep_failure
 
 WINDOW_BATCHES = 16
 """A batch is filled from a window of images that follow each other: at most from this many times its size."""
@@ -106,7 +106,7 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
     def take(number: int) -> list[Batch]:
         return [waiting.pop(key) for key in [*waiting][:number]]
 
-    for place, frame in enumerate(until_failure(frames, failures)):
+    for place, frame in enumerate(keep_failure(frames, failures)):
         size = frame.image.nbytes
         if frame.error is not None:
             yield Batch([place], [frame])
@@ -212,7 +212,7 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
     # At an early end, the last context drops its work first. Threads that decode wait for the network: if they were
     # last, they would wait for batches whose results nobody takes.
     with _threads(THREADS) as decoding, _threads(THREADS) as preparing, _threads(1) as computing:
-        for batch in until_failure(batches, failures):
+        for batch in keep_failure(batches, failures):
             [first, *_] = batch.frames
             if first.error is not None:
                 yield batch.places[0], Result(first, [], predictor.skeleton)

@@ -20,10 +20,10 @@ from multiprocessing.process import BaseProcess
 import torch
 from torch.utils.data import DataLoader
 
-from posenet.data.data_sets import StoreList
 from posenet.data.dataset import PEOPLE_MULTIPLE, Batch, PoseDataset, load_transform
 from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
+from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError

@@ -109,7 +109,7 @@ class _Part(NamedTuple):
     images: Path
 
 
-def is_data(source: object) -> TypeGuard[str | Path]:
+def are_annotations(source: object) -> TypeGuard[str | Path]:
     """Whether the first argument of ``train`` names annotations, not an experiment."""
     if not isinstance(source, (str, Path)):
         return False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from posenet.data.data_sets import count_background
+from posenet.data.store_list import count_background
 from posenet.devices.device import peak_memory, total_memory
 from posenet.devices.runtime import Runtime
 from posenet.messages import pluralize

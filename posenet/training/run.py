@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
-from posenet.data.data_sets import StoreList
+from posenet.data.store_list import StoreList
 from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import Amp, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from posenet.annotations.coco import CocoImage
-from posenet.data.data_sets import StoreList, count_background, open_data_sets
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
+from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.compare_ranks import describe_file

@@ -13,7 +13,7 @@ from pathlib import Path
 from posenet.checkpoints.file import require_checkpoint_file
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use
 from posenet.checkpoints.named import find_weights
-from posenet.data.data_sets import require_store_files
+from posenet.data.store_list import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config, OptimConfig, load_config
 from posenet.settings.experiments import shipped_experiment

@@ -25,7 +25,7 @@ from posenet.files import check_outputs
 from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
-from posenet.training.from_annotations import choose_experiment, conclude, is_data, prepare
+from posenet.training.from_annotations import choose_experiment, conclude, are_annotations, prepare
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.profiling import profiled_steps
@@ -97,7 +97,7 @@ def train(
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     data = None
-    if is_data(config):
+    if are_annotations(config):
         if runtime.world_size > 1:
             raise ConfigError(
                 "annotations are prepared by one process; build stores with posenet build-hdf5, and name them with "

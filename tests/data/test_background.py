@@ -12,11 +12,11 @@ import torch
 
 from posenet.cli.main import main
 from posenet.data.build import build_store
-from posenet.data.data_sets import StoreList, count_background, open_data_sets
 from posenet.data.dataset import PoseDataset, SampleKey
 from posenet.data.inspection import compute_statistics, describe_sets, find_shared_images, verify_store
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
+from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.settings import AugmentConfig, DataSetConfig, load_config

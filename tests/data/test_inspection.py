@@ -9,9 +9,9 @@ import pytest
 
 from posenet.annotations.outlines import encode_mask
 from posenet.data.build import build_store
-from posenet.data.data_sets import open_data_sets
 from posenet.data.inspection import Table, compute_statistics, find_shared_images, find_stored_files, verify_store
 from posenet.data.store import Record, Store
+from posenet.data.store_list import open_data_sets
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_coco, write_store
 

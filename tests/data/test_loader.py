@@ -18,11 +18,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from posenet.data.data_sets import open_data_sets
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
 from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
+from posenet.data.store_list import open_data_sets
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
 from tests.helpers.batches import same_batch, same_batches

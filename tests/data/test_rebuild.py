@@ -13,9 +13,9 @@ import pytest
 
 from posenet.data import build as build_module
 from posenet.data.build import BuildReport, build_store
-from posenet.data.data_sets import open_data_sets
 from posenet.data.inspection import compute_statistics, find_shared_images, find_stored_files, verify_store
 from posenet.data.store import RECORD_TYPE, Store
+from posenet.data.store_list import open_data_sets
 from posenet.errors import DataError
 from posenet.images import ImageHeader, check_image, read_image
 from tests.helpers.drawn_data import (

@@ -7,9 +7,9 @@ from itertools import chain
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from posenet.data.data_sets import Draws
 from posenet.data.dataset import SampleKey
 from posenet.data.sampler import TrainSampler, ValidationSampler
+from posenet.data.store_list import Draws
 
 
 class Echo(Dataset[SampleKey]):

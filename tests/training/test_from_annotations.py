@@ -22,14 +22,14 @@ import posenet
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
-from posenet.data.data_sets import count_background
 from posenet.data.store import Store
+from posenet.data.store_list import count_background
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
 from posenet.training import from_annotations
-from posenet.training.from_annotations import MAX_SIDE, is_data, prepare
+from posenet.training.from_annotations import MAX_SIDE, are_annotations, prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
@@ -250,8 +250,8 @@ def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(copy: str) -
 
 def test_an_experiment_is_told_from_data() -> None:
     Path("tiny").mkdir()
-    assert all(map(is_data, ["data.yaml", "a/train.json", Path("X.YML"), "a.zip", "coco", Path("coco")]))
-    assert not any(map(is_data, ["tiny", "mine.toml", "missing", None, 3, posenet.load_config("tiny")]))
+    assert all(map(are_annotations, ["data.yaml", "a/train.json", Path("X.YML"), "a.zip", "coco", Path("coco")]))
+    assert not any(map(are_annotations, ["tiny", "mine.toml", "missing", None, 3, posenet.load_config("tiny")]))
 
 
 def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:

@@ -13,10 +13,10 @@ import torch
 from benchmarks.measuring import Table, measure
 from posenet.cli.options import non_negative_int, positive_int
 from posenet.data.augment import Augmentation, largest_reduction, matrix_for_reduced_image, warp_image
-from posenet.data.data_sets import open_data_sets
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
 from posenet.data.loader import keep_freed_memory, make_loader
 from posenet.data.sampler import TrainSampler
+from posenet.data.store_list import open_data_sets
 from posenet.settings import Config
 
 LOADER_ROUNDS = 4

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from posenet.annotations.parts import merge_annotations, select_images, split_annotations
 from posenet.annotations.rules import lint_annotations
+from posenet.annotations.split_and_merge import merge_annotations, select_images, split_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from tests.helpers.drawn_data import document, person, write_annotations, write_images

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.data.data_sets import StoreList, open_data_sets
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import describe_sets
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
+from posenet.data.store_list import StoreList, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
