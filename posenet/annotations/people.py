@@ -221,8 +221,8 @@ def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, n
     The box replaces a missing or unusable outline.
 
     Returns:
-        ``mask_all`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on ignored regions,
-        1 elsewhere. Both are Fortran-contiguous, the order of run lengths.
+        ``person_mask`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on ignored
+        regions, 1 elsewhere. Both are Fortran-contiguous, the order of run lengths.
     """
     is_labelled = people.is_labelled
     labelled = _union_mask(people, np.flatnonzero(is_labelled), height, width)

@@ -267,6 +267,7 @@ def tiny_areas(file: AnnotationFile) -> Mask:
     """(A,) bool: the area is above 0, but less than ``TINY_SHARE`` of the box, as a fraction of the image is."""
     limits = TINY_SHARE * file.boxes.values[:, 2:].prod(axis=1)
     is_area = file.areas.is_usable & (file.areas.values > 0) & (file.areas.values < limits)
+    is_area &= file.areas.values <= 1  # a rope has little area in its box, too
     return file.is_used & ~file.is_crowd & file.has_box & is_area
 
 

@@ -31,9 +31,10 @@ from posenet.annotations.coco import (
     select_sections,
     write_output,
 )
-from posenet.annotations.outlines import SHARE_OF_BOX, boxes_around
+from posenet.annotations.outlines import SHARE_OF_BOX
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
+from posenet.images import IMAGE_SUFFIXES
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
@@ -317,7 +318,8 @@ def _missing_files(file: AnnotationFile) -> dict[int, str]:
     found: dict[str, str] = {}
     if missing and file.folder is not None:
         files = itertools.chain.from_iterable(repair.files_by_folded_path(file.folder).values())
-        found = {os.path.splitext(path)[0].casefold(): path for path in files}
+        images = [path for path in files if path.lower().endswith(tuple(IMAGE_SUFFIXES))]
+        found = {os.path.splitext(path)[0].casefold(): path for path in images}
     similar = {row: found.get(os.path.splitext(name)[0].casefold()) for row, name in missing.items()}
     return {row: f"{name} (there is {similar[row]})" if similar[row] else name for row, name in missing.items()}
 
@@ -459,8 +461,15 @@ def _normalised(file: AnnotationFile) -> Mask:
 def _one_place(file: AnnotationFile) -> Mask:
     """All labelled keypoints, and at least three, are at the same place; all False unless of many people."""
     is_person = file.is_labelled_person & (file.num_labelled >= 3)
-    spreads = boxes_around(file.points, file.is_labelled)[:, 2:].max(axis=1)
-    return _if_many(is_person & (spreads == 0), is_person)
+    return _if_many(is_person & (_extents_of_keypoints(file) == 0).all(axis=1), is_person)
+
+
+def _extents_of_keypoints(file: AnnotationFile) -> np.ndarray:
+    """(A, 2) width and height of the labelled keypoints; negative without any."""
+    is_labelled = file.is_labelled[:, :, None]
+    low = np.where(is_labelled, file.points, np.inf).min(axis=1)
+    high = np.where(is_labelled, file.points, -np.inf).max(axis=1)
+    return np.asarray(high - low)
 
 
 def _percent(file: AnnotationFile) -> bool:
@@ -532,8 +541,8 @@ def _box_of_image(file: AnnotationFile) -> Mask:
     sizes = file.sizes_of_annotations[:, ::-1]
     is_person = file.is_labelled_person & file.has_box & file.has_image & (file.num_labelled >= 3)
     is_whole = (file.boxes.values[:, :2] <= repair.EDGE_MARGIN) & (_ends_of_boxes(file) >= sizes - repair.EDGE_MARGIN)
-    spreads = boxes_around(file.points, file.is_labelled)[:, 2:].prod(axis=1)
-    return _if_many(is_person & is_whole.all(axis=1) & (spreads < SMALL_PART * sizes.prod(axis=1)), is_person)
+    is_small = (_extents_of_keypoints(file) < SMALL_PART**0.5 * sizes).all(axis=1)
+    return _if_many(is_person & is_whole.all(axis=1) & is_small, is_person)
 
 
 def _far_from_box(file: AnnotationFile) -> Mask:

@@ -199,11 +199,12 @@ def prepare(
                 validation = _check(validation, usable_val, expected, exif_frame, repaired_val)
             if draft is not None:  # only now: the names may be corrected in either file
                 _write_draft(draft, train, skeleton)
+            digest = _checksum(given, skeleton, exif_frame)  # before the builds, during which data may change
             if validation is None:
                 train, validation = _split(train, files)
             for part, store in zip((train, validation), stores):
                 _build(part, store, skeleton, exif_frame)
-            write_atomically(state, _checksum(given, skeleton, exif_frame))
+            write_atomically(state, digest)
     values: dict[str, object] = {
         "checkpoint.path": folder,
         "data.train": stores[0],

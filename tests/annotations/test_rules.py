@@ -139,6 +139,16 @@ def swap_pair(entries: slice) -> Callable[[Document], None]:
     return change
 
 
+def test_keypoints_on_one_line_and_thin_objects_are_no_faults(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        at_one_place(content)
+        for entry in content["annotations"]:
+            entry["keypoints"] = [value for row in range(len(NAMES)) for value in (50, 50 + 20 * row, 2)]
+            entry.update(bbox=[0, 0, 640, 480], area=1500)
+
+    assert not {"one-place", "tiny-area"} & codes(change).keys()
+
+
 def test_a_valid_file_has_no_findings(codes: Codes, chairs: tuple[Path, Path]) -> None:
     assert codes(lambda content: None, images=chairs[0], skeleton=draft_skeleton(chairs[1]).skeleton) == {}
 

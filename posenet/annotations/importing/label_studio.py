@@ -179,7 +179,7 @@ def _people_of_images(
                     claims.setdefault(file, []).append((address, name, people if is_clear else None))
                 elif is_clear:
                     notes[_OTHER_SHAPE].append(name)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             reason = to_single_line(f"{type(error).__name__}: {error}")
             notes[_DAMAGED].append(f"{name}: {reason}")
             if not are_few(len(notes[_DAMAGED]), len(tasks)):

@@ -90,7 +90,8 @@ def import_yolo_pose(
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
     imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
     images = imported.document["images"]
-    if len(orphans) > len(images) - len(notes[_WITHOUT_FILE]):
+    num_without = len(notes[_WITHOUT_FILE])
+    if len(orphans) > len(images) - num_without and 2 * num_without > len(images):
         expected = {str(label_path(path)).casefold() for path in paths}
         differs_in_case = any(str(path).casefold() in expected for path in orphans)
         reason = "differ only in upper and lower case from those expected" if differs_in_case else "belong to no image"

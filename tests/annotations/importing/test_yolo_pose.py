@@ -297,6 +297,11 @@ def test_label_files_of_no_image_are_named_and_refused_if_they_are_most(data_fil
         "label files of no image, left out: give them the name of their image: 1 (other.txt)"
         in import_yolo_pose(data_file).notes
     )
+    for number in range(9):  # many, but those of the images are there: a part of the images
+        shutil.copy(labels / "000000000001.txt", labels / f"left_{number}.txt")
+    assert import_yolo_pose(data_file).document["annotations"]
+    for number in range(9):
+        (labels / f"left_{number}.txt").unlink()
     for number in (1, 2):
         (images / f"{number:012d}.jpg").rename(images / f"new_{number}.jpg")
     message = "3 label files belong to no image, such as .*000000000001.txt, and 3 of 3 images of train have none; give"
