@@ -37,7 +37,7 @@ NEARLY_ALL = 0.9
 the others were cut off at the border, or lost a keypoint."""
 
 TINY_SHARE = 0.01
-"""No person covers a smaller share of the box."""
+"""No object covers a smaller share of its box, but thin ones such as ropes, whose areas are above 1."""
 
 _REFERENCES = {"images": "image_id", "categories": "category_id", "annotations": ""}
 """The keys by which annotations refer to the entries of a section."""
@@ -264,10 +264,9 @@ def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
 
 
 def tiny_areas(file: AnnotationFile) -> Mask:
-    """(A,) bool: the area is above 0, but less than ``TINY_SHARE`` of the box, as a fraction of the image is."""
-    limits = TINY_SHARE * file.boxes.values[:, 2:].prod(axis=1)
-    is_area = file.areas.is_usable & (file.areas.values > 0) & (file.areas.values < limits)
-    is_area &= file.areas.values <= 1  # a rope has little area in its box, too
+    """(A,) bool: the area is above 0, but at most 1 and less than ``TINY_SHARE`` of the box: a share of the image."""
+    limits = np.minimum(TINY_SHARE * file.boxes.values[:, 2:].prod(axis=1), 1)
+    is_area = file.areas.is_usable & (file.areas.values > 0) & (file.areas.values <= limits)
     return file.is_used & ~file.is_crowd & file.has_box & is_area
 
 

@@ -766,7 +766,7 @@ RULES: tuple[Rule, ...] = (
          "too high",
          f"write {SHARE_OF_BOX} of the box, the median of COCO's people, or the area of an outline",
          repair.areas_of_boxes),
-    Rule("warning", "tiny-area", "annotations whose area is less than a hundredth of their box",
+    Rule("warning", "tiny-area", "annotations whose area is at most 1, in a box of much more",
          "write the area in square pixels of the image, not as a share of it: no training sample is centred on people "
          "that small", repair.tiny_areas, repair=repair.compute_areas),
     Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",

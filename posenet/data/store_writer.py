@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,8 @@ if sys.platform != "win32":
 
 _log = logging.getLogger(__name__)
 
+UNLOCKED_SECONDS = 60
+"""An empty file that is older than this belongs to no build that is about to lock it."""
 JPEG_QUALITY = 95
 """Of images that are made smaller."""
 COPIED_BYTES = 2**24
@@ -248,9 +251,15 @@ def _lock(file: IO[bytes]) -> None:
 
 
 def _is_in_use(unfinished: Path) -> bool:
-    """Whether a running build has locked an unfinished store, or nothing shows that none has."""
+    """Whether a running build has locked an unfinished store, or nothing shows that none has.
+
+    A new file that is empty may be one that another build has just created and not locked yet.
+    """
     try:
         with open(unfinished, "r+b") as file:
+            status = os.fstat(file.fileno())
+            if not status.st_size and time.time() - status.st_mtime < UNLOCKED_SECONDS:
+                return True
             _lock(file)
     except (BlockingIOError, FileNotFoundError):  # locked, or removed by another build
         return True

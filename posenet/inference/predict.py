@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import functools
 import hashlib
 import itertools
 import logging
@@ -12,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from posenet.inference.outputs.choose import (
     sheet_path,
 )
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
-from posenet.inference.outputs.journal import Journal, journal_paths
+from posenet.inference.outputs.journal import Journal, journal_paths, remove_journals_of_others
 from posenet.inference.outputs.people_files import (
     ImageIds,
     Write,
@@ -175,18 +176,20 @@ def _prepare(
     FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
     names = _names_of(inputs)
 
-    def find() -> tuple[list[Source], Outputs]:
+    def find() -> tuple[list[Source], Outputs, list[str]]:
         sources = _find_inputs(names, options, ranks.world_size)
         outputs = choose_outputs(sources, options)
+        new_folders = [folder for folder in outputs.folders if not os.path.exists(folder)]
         check_paths(outputs, sources, options, other_inputs, ranks.world_size)
-        return sources, outputs
+        return sources, outputs, new_folders
 
-    sources, outputs = ranks.broadcast_object(ranks.run_on_main(find))
+    sources, outputs, new_folders = ranks.broadcast_object(ranks.run_on_main(find))
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
-    loaded = copy.copy(ranks.run_on_all(lambda: _load(predictor)))
+    with _without_empty_folders(new_folders):
+        loaded = copy.copy(ranks.run_on_all(lambda: _load(predictor)))
     loaded.keep_maps |= bool(outputs.sheets)
     blocks = split_into_blocks(sources, loaded.settings.batch_size)
     sources = list(itertools.chain(*blocks))
@@ -195,9 +198,23 @@ def _prepare(
         tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
     journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
     description = {} if journaled is None else _describe(options, sources, loaded, tracking)
+    if journaled is not None and not options.resume:
+        ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
     # The paths of outputs are those of the sources without their blocks, which do not count in comparisons.
     share = list(itertools.chain(*ranks.share(blocks)))
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
+
+
+@contextlib.contextmanager
+def _without_empty_folders(folders: Iterable[str]) -> Iterator[None]:
+    """After an error in this context, remove those of the folders that are empty."""
+    try:
+        yield
+    except BaseException:
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+        raise
 
 
 def _load(predictor: AnyPredictor) -> Predictor:

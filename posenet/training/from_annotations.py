@@ -45,6 +45,7 @@ from posenet.messages import pluralize
 from posenet.settings import Config, ExifFrame
 from posenet.settings.experiments import experiment_names
 from posenet.settings.heights import nearest_height
+from posenet.settings.reading import DATA_KEYS
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
 from posenet.training.run_settings import RUNS_FOLDER, load_experiment, require_weights_to_train
@@ -152,7 +153,7 @@ def prepare(
             "with annotations, the skeleton is drafted, not that of the experiment; name a file with "
             "model.skeleton=FILE.toml"
         )
-    for key in ("data.train", "data.val", "data.val_images", "data.val_annotations"):
+    for key in (f"data.{name}" for name in DATA_KEYS):
         if key in pairs:
             raise ConfigError(f"{key} names other data than {source}; leave out one of the two")
     exif_frame = settings.data.exif_frame
@@ -562,13 +563,13 @@ def choose_experiment(
     """The experiment and the overrides of a run; of a new one, a log message names the command that trains alone.
 
     If no experiment is named, it is one for the device, with the network of ``train.weights`` if there are some; but a
-    run that continues keeps its own.
+    run that continues keeps its own. The height for prediction goes with the size of the training input.
     """
     from posenet.checkpoints.weights import stored_config  # imports PyTorch, which the caller has done
 
     pairs = [*data.overrides, *overrides]
-    if data.is_started:
-        return experiment, pairs
+    if data.is_started and experiment is None:
+        return None, pairs
     choice = ""
     if experiment is None:
         experiment, device = ("small", "a GPU") if has_accelerator else ("tiny", "a CPU")
@@ -584,6 +585,8 @@ def choose_experiment(
         height = before.inference.height * after.train.size[0] / before.train.size[0]
         pairs.append(f"inference.height={nearest_height(height)}")
         choice += f"; {pairs[-1]} goes with train.input_size"
+    if data.is_started:
+        return experiment, pairs
     name = "FILE.toml" if isinstance(experiment, Config) else experiment
     last = {pair.partition("=")[0].strip(): pair for pair in pairs}  # the others of the same setting count for nothing
     words = [pair.replace('"', "") for pair in last.values()]

@@ -116,8 +116,10 @@ def test_a_file_system_without_locks_gets_a_store_that_opens(
 def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, records: list[Record]) -> None:
     """A running build is recognised where HDF5's own locks are off, as on many clusters."""
     (tmp_path / ".a.h5.123.tmp").write_bytes(b"")
+    os.utime(tmp_path / ".a.h5.123.tmp", (0, 0))
     write_store(tmp_path / ".a.h5.124.tmp", records)
     kept = {".other.h5.125.tmp": b"another store's", ".a.h5.mine.tmp": b"another program's"}
+    kept[".a.h5.126.tmp"] = b""  # of a build that is about to lock it
     for name, content in kept.items():
         (tmp_path / name).write_bytes(content)
     code = (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import posenet
-from posenet.errors import ConfigError, DataError
+from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
@@ -83,6 +83,24 @@ def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, option
         for one, other in zip(read_video("drawn/clip.mp4"), read_video("whole/clip.mp4"), strict=True):
             assert np.array_equal(one.image, other.image)
     assert predict(clip, spot_predictor(), **options).counts["predicted"] == 0
+
+
+def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) -> None:
+    Path("mine").mkdir()
+    for output in ("drawn", "mine"):
+        with pytest.raises(CheckpointError, match=r"none\.pth"):
+            predict(photos, "none.pth", output=output)
+    assert not Path("drawn").exists() and Path("mine").is_dir()
+
+
+def test_a_new_prediction_replaces_the_journals_of_several_processes(photos: Path) -> None:
+    for rank in range(2):
+        Path(f"p.jsonl.progress-{rank}-of-2").write_text('{"run": {}, "outputs": []}\n')
+    Path("p.jsonl.progress-0-of-3").write_text("of another program")
+    with pytest.raises(DataError, match="another number of processes .*; continue it with as many, or start"):
+        predict(photos, spot_predictor(), json="p.jsonl", resume=True)
+    predict([photos], Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1)), json="p.jsonl")
+    assert [path.name for path in Path().glob("*-of-*")] == ["p.jsonl.progress-0-of-3"]
 
 
 @pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])

@@ -519,6 +519,13 @@ def test_the_height_for_prediction_goes_with_another_training_input(caplog: pyte
     assert any("--set inference.height=64 makes them agree" in message for message in caplog.messages)
 
 
+def test_a_run_with_a_named_experiment_keeps_its_height_when_it_continues() -> None:
+    pairs = [pair for pair in SETTINGS if not pair.startswith("inference.height")]
+    for max_steps in (1, 2):
+        run = posenet.train("coco/chairs.json", pairs, experiment="tiny", max_steps=max_steps, progress=False)
+        assert load_checkpoint_height(run.folder) == 64
+
+
 def load_checkpoint_height(folder: Path) -> int:
     settings = read_checkpoint(folder / "last.pth")["config"]
     return int(settings["inference"]["height"])

@@ -58,9 +58,7 @@ def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) 
         DataError: the file of people exists without a journal, or was begun by another number of processes, or a
             journal is damaged.
     """
-    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
-    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
-    journals = sorted(path for path in siblings if pattern.fullmatch(path.name))
+    journals = _existing_journals(file)
     if file.exists() and not journals:
         raise DataError(
             f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
@@ -69,7 +67,7 @@ def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) 
     if journals and not set(journals) & set(journal_paths(file, world_size)):
         raise DataError(
             f"{file} was begun by another number of processes ({journals[0].name}); continue it with as "
-            "many, or start again without resume=True"
+            "many, or start again with overwrite=True and without resume=True"
         )
     recorded: set[str] = set()
     for path in journals:
@@ -77,6 +75,20 @@ def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) 
             # Journals of version 0.5, which are refused later, do not name them.
             recorded.update(_read_header(path).get("outputs", _relative(outputs, path)))
     return [output for output, name in zip(outputs, _relative(outputs, file)) if name not in recorded]
+
+
+def remove_journals_of_others(file: Path, world_size: int) -> None:
+    """Remove the journals of an earlier prediction by another number of processes, which a new one replaces."""
+    for path in set(_existing_journals(file)) - set(journal_paths(file, world_size)):
+        if begins_like(path, OWN_JOURNAL):
+            path.unlink()
+
+
+def _existing_journals(file: Path) -> list[Path]:
+    """The journals of any number of processes for a file of people."""
+    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
+    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
+    return sorted(path for path in siblings if pattern.fullmatch(path.name))
 
 
 def _relative(outputs: Sequence[str], file: Path) -> list[str]:
