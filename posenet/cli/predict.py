@@ -138,6 +138,7 @@ def run(args: argparse.Namespace) -> int:
         check_inputs_and_outputs(args.inputs, options, input_files(args), args.nproc)
         find_weights(args.checkpoint)
 
+    # Without --nproc, the task runs here, as the only process.
     return run_on_ranks(args, lambda ranks: _predict(args, options, ranks), check)
 
 

@@ -60,7 +60,10 @@ def is_exported_file(path: str | Path) -> bool:
 def load_network(
     path: str | Path, config: Config | None, *, device: str, amp: Amp | Literal["auto"], backend: BackendName | None
 ) -> tuple[MapFunction, Config]:
-    """Load a checkpoint or an exported file; see ``Predictor.from_checkpoint``. Return also its configuration."""
+    """Load a checkpoint or an exported file; see ``Predictor.from_checkpoint``.
+
+    Return also its configuration, the defaults for published weights, which have none.
+    """
     if backend is not None and backend not in BACKENDS:
         raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")
     if is_exported_file(path):

@@ -189,7 +189,7 @@ def _prepare(
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
     with _without_empty_folders(new_folders):
-        loaded = copy.copy(ranks.run_on_all(lambda: _load(predictor)))
+        loaded = copy.copy(ranks.run_on_all(lambda: _load(predictor)))  # the caller's predictor stays as it is
     loaded.keep_maps |= bool(outputs.sheets)
     blocks = split_into_blocks(sources, loaded.settings.batch_size)
     sources = list(itertools.chain(*blocks))
@@ -200,7 +200,7 @@ def _prepare(
     description = {} if journaled is None else _describe(options, sources, loaded, tracking)
     if journaled is not None and not options.resume:
         ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
-    # The paths of outputs are those of the sources without their blocks, which do not count in comparisons.
+    # ``outputs`` has the sources before they had blocks. They are equal: blocks do not count in comparisons.
     share = list(itertools.chain(*ranks.share(blocks)))
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
 
@@ -411,7 +411,10 @@ def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:
 def _open_image_outputs(
     run: _Run, stack: contextlib.ExitStack, stop_requested: Callable[[], bool], on_close: Callable[[], None]
 ) -> list[Write]:
-    """Open the outputs that each image or video has for itself, which ``stack`` completes; see ``show_in_window``."""
+    """Open the outputs that each image or video has for itself; see ``show_in_window``.
+
+    Images are written at once; ``stack`` completes videos and files of people.
+    """
     outputs, options = run.outputs, run.options
     writers: list[Write] = []
     shows = []

@@ -228,7 +228,8 @@ class Predictor:
         """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
         results = []
         for frame, letterbox, maps in zip(frames, pending.letterboxes, maps_of_images):
-            # Its own limit of the score, which is below all useful ones, applies before people share keypoints.
+            # ``decode`` has a limit of the score of its own, below all useful ones, which applies before people share
+            # keypoints.
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,

@@ -180,7 +180,10 @@ def check_paths(
     other_inputs: Iterable[str | Path | int],
     world_size: int,
 ) -> None:
-    """Check all files that will be written (see ``check_outputs``); ``DataError`` if one of them cannot be."""
+    """Check all files that will be written, and make their folders; see ``check_outputs``.
+
+    ``DataError``: one of them cannot be written.
+    """
     journaled = outputs.journaled
     beside: dict[Path, re.Pattern[bytes]] = {}
     new = outputs.files
