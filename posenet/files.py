@@ -12,16 +12,19 @@ import functools
 import hashlib
 import io
 import itertools
+import logging
 import os
 import re
 import stat
 import sys
 import tomllib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO
+
+from filelock import FileLock, Timeout
 
 from posenet.errors import ConfigError, DataError
 
@@ -40,6 +43,8 @@ OWN_LOCK = re.compile(rb"\d+\n|\Z")
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""The file system has no locks."""
 _HEAD_BYTES = 4096
 """How much of a side file is read to recognise it."""
 _RESERVED_BYTES = 64
@@ -48,6 +53,8 @@ _RESERVED_BYTES = 64
 _QUOTED_BACKSLASH = re.compile(r'"[^"]*\\')
 
 _FileId = tuple[int, int]
+
+_log = logging.getLogger(__name__)
 """Device and inode, which all names of a file share."""
 
 
@@ -231,14 +238,38 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(path: Path, is_in_use: Callable[[Path], bool] = lambda _: False) -> None:
-    """Remove the temporary files of ``path`` that killed processes have left, but not those that are in use.
+def lock_path(path: Path) -> Path:
+    """The file that exists beside ``path`` within ``output_lock``."""
+    return path.with_name(_temporary_stem(path) + ".lock")
 
-    Without ``is_in_use``, call it where no other process writes ``path``.
-    """
+
+@contextlib.contextmanager
+def output_lock(path: Path) -> Iterator[None]:
+    """Within this context no other process writes ``path``; ``DataError`` if one does."""
+    lock = FileLock(lock_path(path))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DataError(
+            f"{path} is being written by another process; wait until it has ended, or choose another file"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error.strerror, path.name)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):  # Windows removes it on release, and not before
+            lock_path(path).unlink(missing_ok=True)
+        lock.release()
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the temporary files of ``path`` that killed processes have left. No other process may write ``path``."""
     pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+(-\d+)?\.tmp")
     for other in path.parent.iterdir():
-        if pattern.fullmatch(other.name) and not is_in_use(other):
+        if pattern.fullmatch(other.name):
             other.unlink(missing_ok=True)
 
 

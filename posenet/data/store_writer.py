@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 import shutil
-import sys
 import tempfile
-import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -32,23 +29,19 @@ from posenet.data.store import (
 )
 from posenet.errors import DataError
 from posenet.files import (
+    OWN_LOCK,
     atomic_replacement,
     begins_like,
     check_outputs,
     is_standard_output,
+    lock_path,
+    output_lock,
     remove_leftovers,
     resolve_link,
 )
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
-if sys.platform != "win32":
-    import fcntl
-
-_log = logging.getLogger(__name__)
-
-UNLOCKED_SECONDS = 60
-"""An empty file that is older than this belongs to no build that is about to lock it."""
 JPEG_QUALITY = 95
 """Of images that are made smaller."""
 COPIED_BYTES = 2**24
@@ -82,21 +75,19 @@ def open_store_writer(
     path = resolve_link(Path(path))
     check_store_output(path, overwrite)
     try:
-        remove_leftovers(path, is_in_use=_is_in_use)
-        _require_disk_space(path, num_image_bytes)
-        with (
-            atomic_replacement(path) as unfinished,
-            open(unfinished, "xb") as lock,
-            # An array cannot shrink, and the bytes of smaller images are counted at the end: until then they wait here.
-            tempfile.TemporaryFile(dir=path.parent) if max_side else contextlib.nullcontext() as waiting,
-        ):
-            with contextlib.suppress(OSError):  # the file system has no locks
-                _lock(lock)
-            with _create_hdf5(unfinished) as file:
-                writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
-                yield writer
-                writer.write_tables(skeleton, Path(source).name)
-            check_store_output(path, overwrite)
+        with output_lock(path):
+            remove_leftovers(path)
+            _require_disk_space(path, num_image_bytes)
+            with (
+                atomic_replacement(path) as unfinished,
+                # An array cannot shrink, and the bytes of smaller images are counted at the end; they wait here.
+                tempfile.TemporaryFile(dir=path.parent) if max_side else contextlib.nullcontext() as waiting,
+            ):
+                with _create_hdf5(unfinished) as file:
+                    writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
+                    yield writer
+                    writer.write_tables(skeleton, Path(source).name)
+                check_store_output(path, overwrite)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
         raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
@@ -240,40 +231,11 @@ def _require_disk_space(path: Path, size: int) -> None:
         raise DataError(f"cannot write {path}: the disk has {free / 1e6:.0f} MB left; free some space")
 
 
-def _lock(file: IO[bytes]) -> None:
-    """Show other builds that an unfinished store is in use; ``OSError`` if one of them has locked it, or cannot be.
-
-    HDF5's own locks do not show it: clusters often turn them off. Windows keeps open files from being removed.
-    """
-    if sys.platform == "win32":
-        return
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _is_in_use(unfinished: Path) -> bool:
-    """Whether a running build has locked an unfinished store, or nothing shows that none has.
-
-    A new file that is empty may be one that another build has just created and not locked yet.
-    """
-    try:
-        with open(unfinished, "r+b") as file:
-            status = os.fstat(file.fileno())
-            if not status.st_size and time.time() - status.st_mtime < UNLOCKED_SECONDS:
-                return True
-            _lock(file)
-    except (BlockingIOError, FileNotFoundError):  # locked, or removed by another build
-        return True
-    except OSError as error:
-        _log.warning("%s is left of another build (%s); delete it if none is running", unfinished, error.strerror)
-        return True
-    return False
-
-
 def check_store_output(path: Path, overwrite: bool) -> None:
     """Make the folder of a store; ``DataError`` if it may not be written to ``path``."""
     if is_standard_output(path):
         raise DataError("a store cannot be written to standard output; give the name of a file")
-    check_outputs([path], overwrite=overwrite)
+    check_outputs([path], overwrite=overwrite, side_files={lock_path(path): OWN_LOCK})
     try:
         is_replaceable = not path.exists() or begins_like(path, _HDF5)
     except OSError as error:

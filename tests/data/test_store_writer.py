@@ -98,7 +98,7 @@ def test_what_stops_a_build_is_named_and_leaves_nothing(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
 def test_a_file_system_without_locks_gets_a_store_that_opens(
-    tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import fcntl
 
@@ -106,22 +106,32 @@ def test_a_file_system_without_locks_gets_a_store_that_opens(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    (tmp_path / ".a.h5.123.tmp").write_bytes(b"")
     path = write_store(tmp_path / "a.h5", records)
-    assert (tmp_path / ".a.h5.123.tmp").exists(), "nothing shows whether it is in use"
+    assert "has no locks (No locks available); let no other process write a.h5" in caplog.text
+    assert Store(path).num_images == 3 and list(tmp_path.iterdir()) == [path]
+
+
+def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, records: list[Record]) -> None:
+    for name in (".a.h5.123.tmp", ".a.h5.124-2.tmp", "a.h5.lock"):
+        (tmp_path / name).write_bytes(b"")
+    kept = {".other.h5.125.tmp": b"another store's", ".a.h5.mine.tmp": b"another program's"}
+    for name, content in kept.items():
+        (tmp_path / name).write_bytes(content)
+    path = write_store(tmp_path / "a.h5", records)
+    assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
+    assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
     assert Store(path).num_images == 3
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="locks forbid removal there")
-def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, records: list[Record]) -> None:
-    """A running build is recognised where HDF5's own locks are off, as on many clusters."""
-    (tmp_path / ".a.h5.123.tmp").write_bytes(b"")
-    os.utime(tmp_path / ".a.h5.123.tmp", (0, 0))
-    write_store(tmp_path / ".a.h5.124.tmp", records)
-    kept = {".other.h5.125.tmp": b"another store's", ".a.h5.mine.tmp": b"another program's"}
-    kept[".a.h5.126.tmp"] = b""  # of a build that is about to lock it
-    for name, content in kept.items():
-        (tmp_path / name).write_bytes(content)
+def test_a_file_of_another_program_is_not_taken_for_the_lock(tmp_path: Path, records: list[Record]) -> None:
+    (tmp_path / "a.h5.lock").write_text("packages = []")
+    with pytest.raises(DataError, match="a.h5.lock"):
+        write_store(tmp_path / "a.h5", records)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.h5.lock", "packages = []")]
+
+
+def test_two_processes_do_not_build_one_store(tmp_path: Path, records: list[Record]) -> None:
+    """Also where HDF5's own locks are off, as on many clusters."""
     code = (
         "import sys; from posenet.data.store_writer import open_store_writer\n"
         "with open_store_writer(sys.argv[1], 1): print(flush=True); sys.stdin.read(); raise KeyboardInterrupt"
@@ -132,13 +142,13 @@ def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, reco
     with subprocess.Popen(command, env=no_locks, **pipes) as running:
         assert running.stdout is not None
         running.stdout.readline()
-        unfinished = f".a.h5.{running.pid}.tmp"
-        write_store(tmp_path / "a.h5", records)
-        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", unfinished, *kept}
+        before = sorted(tmp_path.iterdir())
+        with pytest.raises(DataError, match="a.h5 is being written by another process; wait"):
+            write_store(tmp_path / "a.h5", records)
+        assert sorted(tmp_path.iterdir()) == before
         running.communicate()
-    assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
-    assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
-    assert Store(tmp_path / "a.h5").num_images == 3
+    path = write_store(tmp_path / "a.h5", records)
+    assert Store(path).num_images == 3 and list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.slow

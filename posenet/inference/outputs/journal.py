@@ -6,7 +6,6 @@ Of several processes, each writes the people it finds to a journal; rank 0 reads
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -17,22 +16,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from posenet.errors import DataError
-from posenet.files import OWN_LOCK, begins_like, name_file_in_errors, remove_leftovers, write_atomically
+from posenet.files import (
+    OWN_LOCK,
+    begins_like,
+    lock_path,
+    name_file_in_errors,
+    output_lock,
+    remove_leftovers,
+    write_atomically,
+)
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.skeleton import Skeleton
 
 SUFFIX = ".progress"
-LOCK_SUFFIX = ".lock"
 OWN_JOURNAL = re.compile(rb'\{"run": \{')
 """How every journal begins."""
 END = "end"
 """Key of the last line."""
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What reading a damaged first line raises."""
 
@@ -48,7 +52,7 @@ def journal_paths(file: Path, world_size: int) -> list[Path]:
 def side_files(file: Path, world_size: int) -> dict[Path, re.Pattern[bytes]]:
     """All files that may be written beside a file of people, and how those of this program begin."""
     journals = journal_paths(file, world_size)
-    return dict.fromkeys(journals, OWN_JOURNAL) | dict.fromkeys(map(_lock_path, journals), OWN_LOCK)
+    return dict.fromkeys(journals, OWN_JOURNAL) | dict.fromkeys(map(lock_path, journals), OWN_LOCK)
 
 
 def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) -> list[str]:
@@ -96,34 +100,6 @@ def _relative(outputs: Sequence[str], file: Path) -> list[str]:
     return [os.path.relpath(output, file.parent) for output in outputs]
 
 
-def _lock_path(journal: Path) -> Path:
-    return journal.with_name(journal.name + LOCK_SUFFIX)
-
-
-@contextlib.contextmanager
-def _lock(journal: Path) -> Iterator[None]:
-    """Within this context no other process writes the journal; ``DataError`` if one does."""
-    lock = FileLock(_lock_path(journal))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise DataError(
-            f"{journal.with_suffix('')} is being written by another process; wait until it has ended, or choose "
-            "another file"
-        ) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        _log.warning(
-            "%s has no locks (%s); let no other process write %s", journal.parent, error.strerror, journal.stem
-        )
-    try:
-        yield
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # while it is locked
-        lock.release()
-
-
 class Journal:
     """A file with a line that describes the run, a line for each frame in order, and a last line.
 
@@ -156,7 +132,7 @@ class Journal:
         Raises:
             DataError: another process writes it, or it is of a run with other inputs or flags.
         """
-        with _lock(self.path):
+        with output_lock(self.path):
             remove_leftovers(self.path)
             if resume and self.path.exists():
                 _require_same_run(self.path, run)
