@@ -20,9 +20,9 @@ from posenet.inference.tracking.tracker import Tracker
 from posenet.settings import TrackingConfig
 from posenet.threads import keep_failure
 
-WINDOW_BATCHES = 16
+WINDOW_BATCHES = 32
 """A batch is filled from a window of images that follow each other: at most from this many times its size."""
-WINDOW_BYTES = 72 * 2**20
+WINDOW_BYTES = 96 * 2**20
 """Largest memory of the images in that window."""
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
@@ -30,9 +30,9 @@ RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
-MIN_BLOCKS = 64
+MIN_BLOCKS = 16
 """Sources are split into fewer blocks only if there are too few for as many whole batches."""
-MAX_BLOCK_BATCHES = 16
+MAX_BLOCK_BATCHES = 32
 """Batches in a block at most; what an interruption costs, if the run is resumed."""
 
 
