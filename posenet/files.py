@@ -244,19 +244,24 @@ def lock_path(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def output_lock(path: Path) -> Iterator[None]:
-    """Within this context no other process writes ``path``; ``DataError`` if one does."""
+def output_lock(path: Path, output: Path | None = None) -> Iterator[None]:
+    """Within this context no other process writes ``path``; ``DataError`` if one does.
+
+    Args:
+        output: named in messages, if ``path`` is a file beside it that the user has not chosen.
+    """
+    output = output or path
     lock = FileLock(lock_path(path))
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DataError(
-            f"{path} is being written by another process; wait until it has ended, or choose another file"
+            f"{output} is being written by another process; wait until it has ended, or choose another file"
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error.strerror, path.name)
+        _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error.strerror, output.name)
     try:
         yield
     finally:
