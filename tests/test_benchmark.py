@@ -97,6 +97,7 @@ def test_each_benchmark_writes_its_numbers_and_a_table(
     assert page.read_text().startswith("### ") and "failed" not in page.read_text()
 
 
+@pytest.mark.slow
 def test_networks_are_compared(
     checkpoint: Path, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +140,7 @@ def test_without_time_the_benchmark_of_an_accelerator_names_what_it_has_left_out
     assert [line.rpartition(": ")[2] for line in left_out] == ["float32, batch 2", "float32, batch 4", "processes"]
 
 
+@pytest.mark.slow
 def test_one_variant_of_a_step_enlarges_maps_first() -> None:
     settings = load_config(None, [*NETWORK, "train.input_size=256"])
     flop = {}

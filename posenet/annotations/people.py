@@ -72,7 +72,7 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
     """
     file = AnnotationFile.read(path, skeleton)
     refuse_errors(file)
-    rows = np.flatnonzero(file.is_used)
+    rows = np.flatnonzero(file.is_used)  # whose category has the skeleton's keypoints
     image_rows = file.image_rows[rows]
     rows = rows[np.argsort(image_rows, kind="stable")]
     people = People(
@@ -169,6 +169,7 @@ def scale_people(people: People, size: tuple[int, int], new_size: tuple[int, int
     if size == new_size:
         return people
     zoom = np.array(new_size[::-1]) / np.array(size[::-1])  # of x and y
+    # Keypoints count from the centre of the first pixel, boxes and outlines from its corner.
     is_labelled = people.keypoints[..., 2:] > 0
     keypoints = people.keypoints.copy()
     keypoints[..., :2] = np.where(is_labelled, (keypoints[..., :2] + 0.5) * zoom - 0.5, 0)

@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         **{field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)}
     )
 
-    def check() -> None:  # only before several processes start; each one checks again
+    def check() -> None:  # before --nproc starts processes, so that an error is one line; ``predict`` checks again
         check_inputs_and_outputs(args.inputs, options, input_files(args), args.nproc)
         find_weights(args.checkpoint)
 

@@ -1,1 +1,6 @@
-"""Training data: samples, their augmentation and target maps, batches, and the worker processes that load them."""
+"""Training data.
+
+From annotations to target maps: ``build`` (COCO JSON and images to records), ``store`` (records in a file), ``dataset``
+(records to samples and batches), ``augment``, ``targets`` (target maps, which the training step renders). Around them:
+``store_writer``, ``store_list`` (several stores as one), ``sampler``, ``loader`` (worker processes), ``inspection``.
+"""

@@ -370,6 +370,7 @@ def _make_record(
         table["box"] = people.boxes[rows]
         table["area"] = people.areas[rows]
         person_mask, mask_miss = person_masks(people, *file.size)
+        # Main persons are labelled, so each is one of ``rows``.
         main_rows = np.searchsorted(rows, select_main_persons(people, skeleton.min_labelled_keypoints)).tolist()
     record = Record(
         source=path,

@@ -56,7 +56,7 @@ index of the sample alone."""
 
 
 class Batch(NamedTuple):
-    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device.
+    """Stacked samples, about 0.8 MB each at 512 x 512. The training step renders the targets from them.
 
     Samples with fewer than P people are padded with zeros; P is a multiple of ``PEOPLE_MULTIPLE``.
     """

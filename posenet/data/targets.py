@@ -27,6 +27,8 @@ class TargetRenderer(nn.Module):
     to the threshold, in cells, rounded up: n = ⌈√(-2 · keypoint_sigma² · ln(threshold)) / 4⌉. Several people are
     combined by the maximum.
 
+    These are the maps of the finest scale; ``loss.FocalL2Loss`` averages 2 x 2 of their cells for each coarser one.
+
     Body-part map, for a part with two labelled ends at different positions a and b:
 
         r(x, y) = exp(-d² / (2 · part_sigma²)), and part_floor where that is at most the threshold,

@@ -60,9 +60,9 @@ def is_exported_file(path: str | Path) -> bool:
 def load_network(
     path: str | Path, config: Config | None, *, device: str, amp: Amp | Literal["auto"], backend: BackendName | None
 ) -> tuple[MapFunction, Config]:
-    """Load a checkpoint or an exported file; see ``Predictor.from_checkpoint``.
+    """Load a checkpoint or an exported file, for a device, a precision and a runtime; see ``Predictor``.
 
-    Return also its configuration, the defaults for published weights, which have none.
+    Return also its configuration; for published weights, which have none, the defaults with the size of their network.
     """
     if backend is not None and backend not in BACKENDS:
         raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")
@@ -193,9 +193,10 @@ def _load_checkpoint(
         backend = _fastest_backend(torch_device, select_amp(torch_device, amp))
         _log.info("%s runs with %s on %s", path, RUNTIMES.get(backend, "PyTorch"), torch_device)
     if backend == "torch":
+        # The fused network has that precision in itself.
         return TorchNetwork(FusedNetwork(network, select_amp(torch_device, amp)), torch_device, "off"), config
     if device.lower() in ("auto", "cpu") and select_amp(cpu, amp) == "off":
-        amp = "off"  # "auto" is no less accurate than with PyTorch
+        amp = "off"  # "auto" means bf16 to OpenVINO on some processors where PyTorch's is float32; that is as accurate
     model = build_onnx(network, config).SerializeToString()
     compute_maps, _ = load_onnx(model, backend, str(path), device=device, amp=amp, threads=torch.get_num_threads())
     return compute_maps, config

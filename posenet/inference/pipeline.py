@@ -77,7 +77,8 @@ def predict_frames(
     depend on those that it runs together with, but batches never reach from one block of sources into the next (see
     ``split_into_blocks``).
 
-    The frames are read on the caller's thread. An error in reading them is raised after the results of those before.
+    The next frame is taken on the caller's thread; ``read_frames`` reads ahead on threads of its own. An error in
+    reading frames is raised after the results of those before.
 
     Args:
         predictor: a ``Predictor``, which has no type here because its module imports this one.

@@ -323,7 +323,7 @@ def _predict_share(
         write_people = _open_people_files(run, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
-        recorded = journal.replay() if journal else ()
+        finished = journal.replay() if journal else ()
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
         # How many frames a video has is not known.
         total = len(run.share) if all(source.kind == "image" for source in run.share) else None
@@ -331,7 +331,7 @@ def _predict_share(
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
         begin = time.perf_counter()
         writing = 0.0
-        for result in run.tracked(itertools.chain(recorded, found)):
+        for result in run.tracked(itertools.chain(finished, found)):
             summary.add(result)
             start = time.perf_counter()
             if result.error is None:

@@ -214,7 +214,7 @@ class Predictor:
     def start_network(self, batch: InputBatch) -> PendingMaps:
         """Start to compute the maps of a batch, averaged over scales and flip, without waiting for a device.
 
-        They are those that people are decoded from, or, with ``keep_maps``, also person mask and keypoint foreground.
+        The maps are those that people are decoded from; with ``keep_maps``, also person mask and keypoint foreground.
         """
         return start_network(self.network, batch, self.skeleton, flip=self.settings.flip, all_channels=self.keep_maps)
 
@@ -228,8 +228,8 @@ class Predictor:
         """The people in each frame, with keypoints in its pixels, for the maps that ``pending.wait`` has returned."""
         results = []
         for frame, letterbox, maps in zip(frames, pending.letterboxes, maps_of_images):
-            # ``decode`` has a limit of the score of its own, below all useful ones, which applies before people share
-            # keypoints.
+            # ``min_score`` applies to people as they are found. The decoder's own limit, which is lower, applies before
+            # people share keypoints, and so another one would change who gets which.
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,

@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
+from posenet.synthetic.body import SIDES, Body, Posture
 from posenet.synthetic.canvas import Canvas, Colour, Numbers, ellipse, hsv, hull, limb, shade
-from posenet.synthetic.posture import SIDES, Body, Posture
 
 
 class Part(IntEnum):

@@ -1,1 +1,5 @@
-"""Training: the loss, the optimizer, the input stream, the training step, validation and the run's log."""
+"""Training.
+
+``train`` is the order of a run: it builds a ``run`` and goes through the ``loop``, which takes ``batches``, sets the
+learning rate of the ``optimizer``, and makes each ``step`` with the ``loss``. ``resume`` reads and writes checkpoints.
+"""

@@ -112,6 +112,7 @@ class TrainingLoop:
                 batches = self._take_batches()
                 if batches is None:
                     return False
+                # Warmup, then the schedule of ``optim.schedule``.
                 lr = learning_rate(run.config, run.runtime.world_size, progress.epoch, progress.step, steps)
                 set_lr(run.optimizer, lr)
                 result = run.train_step(batches)
@@ -119,7 +120,7 @@ class TrainingLoop:
                 self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
-        # If a save is due, it happens here, before the validation. The answer is not needed: that notices a stop too.
+        # If a save is due, it happens here, before the validation. The answer is not needed: the validation stops too.
         self._vote()
         return True
 
@@ -143,7 +144,7 @@ class TrainingLoop:
             num_replaced: unreadable samples that were replaced since the last call.
         """
         run, progress = self.run, self.progress
-        # If ``max_steps`` is the end of an epoch, the run stops after the validation.
+        # If ``max_steps`` is the last step of an epoch, the run stops in ``train``, after the validation.
         steps_done = self._has_done_max_steps() and progress.step < run.batches.steps_per_epoch
         stop_due = self.stop_requested() or steps_done
         save_due = run.runtime.is_main and run.writer.is_due(progress.total_steps)
@@ -275,7 +276,10 @@ class TrainingLoop:
                 run.coco_validation.rehearse()
 
     def save(self, best: bool = False) -> None:
-        """Save everything that a resumed run needs. This waits for a copy, not for the disk. All ranks call it."""
+        """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
+
+        This waits for a copy, not for the disk. All ranks call it.
+        """
         if self.run.runtime.is_main:
             self.run.writer.save(state_of(self.run), self.progress.total_steps, best)
 

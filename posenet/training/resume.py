@@ -25,11 +25,12 @@ from posenet.checkpoints.weights import (
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
+from posenet.training.bad_steps import BadStepCounts
 from posenet.training.freezing import names_to_freeze
 from posenet.training.optimizer import restore_optimizer
-from posenet.training.run import Progress, Run
+from posenet.training.progress import Progress
+from posenet.training.run import Run
 from posenet.training.run_settings import another_run_error, config_of_new_run, with_folder, with_warmup
-from posenet.training.step import BadStepCounts
 from posenet.training.teacher import require_same_teacher
 
 Values = TypeVar("Values")

@@ -2,7 +2,7 @@
 
 ``ModelWithLoss`` renders the targets, and computes network and loss: one module, which DataParallel and
 DistributedDataParallel wrap. ``TrainStep`` is the step: forward, backward, clip, look at losses and gradient, update or
-skip. ``BadStepPolicy`` says which losses are bad, and what a run does after too many; ``loop.py`` does it.
+skip. ``bad_steps.py`` says which losses are bad.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +24,11 @@ from posenet.devices.precision import Amp, autocast
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import images_to_input
-from posenet.settings import GuardConfig
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import batch_norm_layers
 from posenet.training.loss import FocalL2Loss
 from posenet.training.meters import DataSetLosses, MeanMeter
 from posenet.training.teacher import Teacher
-
-RECOVERY_STEPS = 100
-"""Good steps that must follow a return to a checkpoint before the run may return to one again."""
-
-Action = Literal["continue", "skip", "roll back", "fail"]
-"""What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
-were bad; return to the last checkpoint, and go on after the bad batches. fail: too many were bad again, fewer than
-``RECOVERY_STEPS`` good steps after a return."""
 
 
 class ModelWithLoss(nn.Module):
@@ -259,50 +251,3 @@ class BatchNormStatistics:
             parts = values.split_with_sizes([buffer.numel() for buffer in buffers])
             for buffer, part in zip(buffers, parts):
                 buffer.copy_(part)
-
-
-@dataclass
-class BadStepCounts:
-    """What the policy has counted so far. Checkpoints contain it."""
-
-    bad_in_a_row: int = 0
-    good_since_roll_back: int | None = None
-    """None if the run has not returned to a checkpoint, or has recovered since."""
-
-
-class BadStepPolicy:
-    """Finds bad losses, counts bad steps, and decides what to do. All ranks decide the same."""
-
-    def __init__(self, settings: GuardConfig, recovery_steps: int = RECOVERY_STEPS) -> None:
-        self.threshold = settings.threshold
-        self.max_skips = settings.max_skips
-        self.recovery_steps = recovery_steps
-        self.counts = BadStepCounts()
-
-    def is_bad(self, value: float) -> bool:
-        """Whether a loss or a gradient norm is bad. A step is bad if this holds on any rank."""
-        return not math.isfinite(value) or value > self.threshold
-
-    def bad_losses(self, losses: Tensor) -> Tensor:
-        """``is_bad`` of losses that stay on their device: 1 where one is bad, else 0, in the dtype of the losses."""
-        good = losses.isfinite() & (losses <= self.threshold)
-        return (~good).to(losses.dtype)
-
-    def next_action(self, bad: bool) -> Action:
-        """Count one step and decide what to do next. ``bad`` must be the same on all ranks."""
-        counts = self.counts
-        if not bad:
-            counts.bad_in_a_row = 0
-            if counts.good_since_roll_back is not None:
-                counts.good_since_roll_back += 1
-                if counts.good_since_roll_back >= self.recovery_steps:
-                    counts.good_since_roll_back = None
-            return "continue"
-        counts.bad_in_a_row += 1
-        if counts.bad_in_a_row < self.max_skips:
-            return "skip"
-        if counts.good_since_roll_back is not None:
-            return "fail"
-        counts.bad_in_a_row = 0
-        counts.good_since_roll_back = 0
-        return "roll back"

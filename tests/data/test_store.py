@@ -119,15 +119,15 @@ class TestDamage:
             expected = [store.read_record(row) for row in range(3)]
         rng = np.random.default_rng(0)
         noticed = 0
-        for place in rng.integers(0, len(intact), 800).tolist():
+        for place in rng.integers(0, len(intact), 400).tolist():
             flip_bit_at(path, place)
             noticed += self._is_noticed(path, expected)
             flip_bit_at(path, place)
-        for size in rng.integers(0, len(intact), 200).tolist():
+        for size in rng.integers(0, len(intact), 100).tolist():
             path.write_bytes(intact[:size])
             with pytest.raises(DataError):
                 read_all(Store(path))
-        assert noticed > 600, "most of the file is data"
+        assert noticed > 300, "most of the file is data"
 
     def _is_noticed(self, path: Path, expected: list[Record]) -> bool:
         try:

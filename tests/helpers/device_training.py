@@ -18,10 +18,11 @@ from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.run import build_model
-from posenet.training.step import BadStepPolicy, ModelWithLoss, TrainStep
+from posenet.training.step import ModelWithLoss, TrainStep
 from tests.helpers.accelerators import check_simulation
 
 SMALL_NETWORK = (

@@ -200,6 +200,7 @@ def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime
     np.testing.assert_allclose(converted, plain, atol=2e-3 * np.abs(plain).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["SSE41", "AVX2"])
 def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_pytorch(
     isa: str, model: Any, tmp_path: Path

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from posenet.checkpoints.file import read_checkpoint
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
+from posenet.training.bad_steps import BadStepCounts, BadStepPolicy
 from posenet.training.resume import restore_values
-from posenet.training.step import BadStepCounts, BadStepPolicy
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.run_logs import read_log

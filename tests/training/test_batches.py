@@ -151,6 +151,7 @@ def test_an_error_of_reading_ends_all_ranks_with_the_run_saved(
     assert last(tmp_path / "run")["progress"]["total_steps"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGALRM])
 def test_a_run_whose_worker_is_killed_loses_and_repeats_nothing(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, number: signal.Signals

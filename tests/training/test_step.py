@@ -21,10 +21,11 @@ from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.settings import GuardConfig, LossConfig, OptimConfig, TargetsConfig
 from posenet.skeleton import COCO
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import batch_norm_layers
 from posenet.training.loss import FocalL2Loss
 from posenet.training.optimizer import make_optimizer
-from posenet.training.step import BadStepPolicy, BatchNormStatistics, ModelWithLoss, StepResult, TrainStep
+from posenet.training.step import BatchNormStatistics, ModelWithLoss, StepResult, TrainStep
 from posenet.training.teacher import Teacher
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_groups import run_in_processes

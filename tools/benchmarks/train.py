@@ -17,10 +17,11 @@ from posenet.devices.precision import DTYPES, make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
+from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import set_train_mode
 from posenet.training.optimizer import make_optimizer
 from posenet.training.run import build_model
-from posenet.training.step import BadStepPolicy, ModelWithLoss, TrainStep
+from posenet.training.step import ModelWithLoss, TrainStep
 
 
 class Steps(NamedTuple):

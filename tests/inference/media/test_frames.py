@@ -197,8 +197,8 @@ def test_a_malformed_address_in_a_list_is_reported_like_other_unreadable_files(t
     write_image(tmp_path / "b.png", GREY)
     sources = parse_standard_input(f"http://[::1/x.jpg\nhttp://[::1/x.mp4\n{tmp_path / 'b.png'}".encode())
     first, second, last = read_frames(sources)
-    assert "http://[::1/x.jpg cannot be opened as a video: Invalid argument; check the" in str(first.error)
-    assert "http://[::1/x.mp4 cannot be opened as a video: Invalid argument; check the" in str(second.error)
+    assert "http://[::1/x.jpg cannot be opened as a video: the address is malformed; correct it" in str(first.error)
+    assert "http://[::1/x.mp4 cannot be opened as a video: the address is malformed; correct it" in str(second.error)
     assert not last.error
 
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posenet.training.meters import SpeedMeter
+from posenet.training.progress import Progress
 from posenet.training.resume import restore_values
-from posenet.training.run import Progress
 
 
 def test_the_mean_loss_leaves_out_skipped_steps_and_starts_again_in_every_epoch() -> None:
