@@ -76,6 +76,7 @@ PYTORCH_MISSING = (
 
 
 NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
+"""Memory of the host; ``Runtime.explain`` has the remedy for that of a device in training."""
 MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from posenet.inference.networks import MapFunction, TorchNetwork
 from posenet.person import Person
-from posenet.settings import MAP_STRIDE, PADDING
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, InferenceConfig
 from posenet.skeleton import Skeleton
 
 if TYPE_CHECKING:
@@ -37,6 +37,22 @@ class Letterbox:
     """(height, width) of the resized image, in network-input pixels."""
     padded: tuple[int, int]
     """(height, width) of the network input."""
+
+    @classmethod
+    def fit(cls, image_size: tuple[int, int], settings: InferenceConfig, scale: float = 1.0) -> Letterbox:
+        """How an image of (height, width) ``image_size`` is resized and padded.
+
+        It is resized to ``scale`` times the configured height, or less if the padded image would exceed the configured
+        limits, and padded to multiples of ``INPUT_MULTIPLE``.
+        """
+        height, width = image_size
+        zoom = min(
+            settings.height * scale / height,
+            _round_down(settings.max_height) / height,
+            _round_down(settings.max_width) / width,
+        )
+        resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
+        return cls(resized, (_round_up(resized[0]), _round_up(resized[1])))
 
     @property
     def image_cells(self) -> tuple[int, int]:
@@ -373,3 +389,13 @@ def _require_shape(shape: Sequence[int], images_shape: Sequence[int], skeleton: 
     expected = (count, skeleton.num_channels, height // MAP_STRIDE, width // MAP_STRIDE)
     if tuple(shape) != expected:
         raise ValueError(f"the network must compute maps of shape {expected}, not {tuple(shape)}")
+
+
+def _round_down(side: int) -> int:
+    """The next multiple of ``INPUT_MULTIPLE`` at or below ``side``."""
+    return side // INPUT_MULTIPLE * INPUT_MULTIPLE
+
+
+def _round_up(side: int) -> int:
+    """The next multiple of ``INPUT_MULTIPLE`` at or above ``side``."""
+    return -(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE

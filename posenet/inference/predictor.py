@@ -24,7 +24,7 @@ from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, l
 from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, Config, ExifFrame, InferenceConfig, TrackingConfig
+from posenet.settings import Config, ExifFrame, InferenceConfig, TrackingConfig
 from posenet.settings.heights import advise_on_height
 from posenet.skeleton import Skeleton, load_skeleton
 from posenet.visualization.drawing import MIN_SCORE
@@ -252,19 +252,8 @@ class Predictor:
         return predictor.run_network(batch)[0][:, :rows, :columns]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
-        """How an image of (height, width) ``image_size`` is resized and padded.
-
-        It is resized to ``scale`` times the configured height, or less if the padded image would exceed the configured
-        limits, and padded to multiples of 64.
-        """
-        height, width = image_size
-        zoom = min(
-            self.settings.height * scale / height,
-            _round_down(self.settings.max_height) / height,
-            _round_down(self.settings.max_width) / width,
-        )
-        resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
-        return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
+        """How an image of (height, width) ``image_size`` is resized and padded."""
+        return Letterbox.fit(image_size, self.settings, scale)
 
     def reduction_of(self, image_size: tuple[int, int]) -> int:
         """How much smaller an image of (height, width) may be read, so that it still is not enlarged for the network.
@@ -357,13 +346,3 @@ def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> I
             "are resized at most; choose a smaller height, or raise the limit too"
         )
     return changed
-
-
-def _round_down(side: int) -> int:
-    """The next multiple of ``INPUT_MULTIPLE`` at or below ``side``."""
-    return side // INPUT_MULTIPLE * INPUT_MULTIPLE
-
-
-def _round_up(side: int) -> int:
-    """The next multiple of ``INPUT_MULTIPLE`` at or above ``side``."""
-    return -(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE

@@ -22,8 +22,8 @@ from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import Amp, autocast
 from posenet.devices.runtime import Runtime
+from posenet.model.input_format import images_to_input
 from posenet.model.posenet import PoseNet
-from posenet.model.preprocessing import images_to_input
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import batch_norm_layers
 from posenet.training.loss import FocalL2Loss

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from posenet.model.preprocessing import images_to_input
+from posenet.model.input_format import images_to_input
 
 
 def test_pixels_keep_their_position_and_channel_order() -> None:
