@@ -149,6 +149,16 @@ def test_keypoints_on_one_line_and_thin_objects_are_no_faults(codes: Codes) -> N
     assert not {"one-place", "tiny-area"} & codes(change).keys()
 
 
+def test_boxes_that_less_than_half_of_the_keypoints_are_outside_are_no_faults(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        for entry in content["annotations"]:
+            left, top, width, height = entry["bbox"]
+            points = [(left + width / 2, top + height / 2)] * (len(NAMES) - 2) + [(1, 1), (SIDE - 1, SIDE - 1)]
+            entry.update(keypoints=[value for x, y in points for value in (x, y, 2)], num_keypoints=len(NAMES))
+
+    assert "box-elsewhere" not in codes(change)
+
+
 def test_a_valid_file_has_no_findings(codes: Codes, chairs: tuple[Path, Path]) -> None:
     assert codes(lambda content: None, images=chairs[0], skeleton=draft_skeleton(chairs[1]).skeleton) == {}
 
