@@ -43,7 +43,7 @@ OWN_LOCK = re.compile(rb"\d+\n|\Z")
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """The file system has no locks."""
 _HEAD_BYTES = 4096
 """How much of a side file is read to recognise it."""
@@ -53,9 +53,9 @@ _RESERVED_BYTES = 64
 _QUOTED_BACKSLASH = re.compile(r'"[^"]*\\')
 
 _FileId = tuple[int, int]
+"""Device and inode, which all names of a file share."""
 
 _log = logging.getLogger(__name__)
-"""Device and inode, which all names of a file share."""
 
 
 class SpecialFileError(OSError):
@@ -239,19 +239,23 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
 
 
 def lock_path(path: Path) -> Path:
-    """The file that exists beside ``path`` within ``output_lock``."""
-    return path.with_name(_temporary_stem(path) + ".lock")
+    """The file beside ``path`` that exists within ``output_lock``."""
+    return path.with_name(f".{_temporary_stem(path)}.lock")
 
 
 @contextlib.contextmanager
-def output_lock(path: Path, output: Path | None = None) -> Iterator[None]:
-    """Within this context no other process writes ``path``; ``DataError`` if one does.
+def output_lock(path: Path, output: Path | None = None) -> Iterator[bool]:
+    """Within this context no other process writes ``path``; yields False, after a warning, where there are no locks.
 
     Args:
         output: named in messages, if ``path`` is a file beside it that the user has not chosen.
+
+    Raises:
+        DataError: another process writes it, or the lock cannot be used.
     """
     output = output or path
-    lock = FileLock(lock_path(path))
+    file = lock_path(path)
+    lock = FileLock(file, fallback_to_soft=False)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
@@ -260,13 +264,15 @@ def output_lock(path: Path, output: Path | None = None) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            raise
+            raise DataError(
+                f"cannot lock {file} ({error.strerror}); if no other process writes {output.name}, delete it"
+            ) from error
         _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error.strerror, output.name)
     try:
-        yield
+        yield lock.is_locked
     finally:
         with contextlib.suppress(PermissionError):  # Windows removes it on release, and not before
-            lock_path(path).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         lock.release()
 
 

@@ -75,8 +75,9 @@ def open_store_writer(
     path = resolve_link(Path(path))
     check_store_output(path, overwrite)
     try:
-        with output_lock(path):
-            remove_leftovers(path)
+        with output_lock(path) as is_locked:
+            if is_locked:
+                remove_leftovers(path)
             _require_disk_space(path, num_image_bytes)
             with (
                 atomic_replacement(path) as unfinished,
@@ -87,7 +88,7 @@ def open_store_writer(
                     writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
                     yield writer
                     writer.write_tables(skeleton, Path(source).name)
-                check_store_output(path, overwrite)
+                _check_replaced(path, overwrite)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
         raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
@@ -235,7 +236,13 @@ def check_store_output(path: Path, overwrite: bool) -> None:
     """Make the folder of a store; ``DataError`` if it may not be written to ``path``."""
     if is_standard_output(path):
         raise DataError("a store cannot be written to standard output; give the name of a file")
-    check_outputs([path], overwrite=overwrite, side_files={lock_path(path): OWN_LOCK})
+    check_outputs([], side_files={lock_path(path): OWN_LOCK})
+    _check_replaced(path, overwrite)
+
+
+def _check_replaced(path: Path, overwrite: bool) -> None:
+    """Raise ``DataError`` if a store may not replace what is at ``path``."""
+    check_outputs([path], overwrite=overwrite)
     try:
         is_replaceable = not path.exists() or begins_like(path, _HDF5)
     except OSError as error:

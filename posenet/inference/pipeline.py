@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import threading
 import time
@@ -30,10 +31,10 @@ RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
-MIN_BLOCKS = 16
-"""Sources are split into fewer blocks only if there are too few for as many whole batches."""
-MAX_BLOCK_BATCHES = 32
-"""Batches in a block at most; what an interruption costs, if the run is resumed."""
+NUM_BLOCKS = 16
+"""The number of blocks is a multiple of this, so that this many processes and fewer get equal shares."""
+MAX_BLOCK_BATCHES = 64
+"""Batches in a block at most. A process that is interrupted predicts those of its last block again."""
 
 
 class Batch(NamedTuple):
@@ -54,16 +55,18 @@ def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[S
     """Split sources into numbered blocks whose images may run together: some batches of images, or one video.
 
     If every process predicts whole blocks, no batch contains images of two processes, so that the people do not depend
-    on their number. More images make larger blocks, which fill the batches better.
+    on their number. Images that follow each other are split into ``NUM_BLOCKS`` blocks, or fewer if they are fewer
+    batches, or a multiple of it if the blocks would be too long. Long blocks fill the batches better.
     """
-    size = batch_size * min(max(1, len(sources) // (MIN_BLOCKS * batch_size)), MAX_BLOCK_BATCHES)
     blocks: list[list[Source]] = []
-    for source in sources:
-        last = blocks[-1] if blocks else []
-        if not (0 < len(last) < size and last[0].kind == "image" == source.kind):
-            blocks.append([])
-        blocks[-1].append(dataclasses.replace(source, block=len(blocks) - 1))
-    return blocks
+    for is_image, group in itertools.groupby(sources, lambda source: source.kind == "image"):
+        members = list(group)
+        num_batches = math.ceil(len(members) / batch_size)
+        num_blocks = NUM_BLOCKS * math.ceil(num_batches / (NUM_BLOCKS * MAX_BLOCK_BATCHES))
+        ends = [num_batches * number // num_blocks * batch_size for number in range(num_blocks + 1)]
+        parts = [members[start:end] for start, end in itertools.pairwise(ends)] if is_image else [[m] for m in members]
+        blocks += filter(None, parts)
+    return [[dataclasses.replace(source, block=number) for source in block] for number, block in enumerate(blocks)]
 
 
 def predict_frames(

@@ -53,7 +53,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-JOURNAL_VERSION = 4
+JOURNAL_VERSION = 5
 """Journals of another version are not continued."""
 
 AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]

@@ -177,7 +177,7 @@ def test_an_input_of_any_kind_is_never_replaced(
 def test_side_files_of_others_are_refused_and_our_own_are_replaced(
     predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("p.jsonl.progress", "p.jsonl.progress.lock"):
+    for name in ("p.jsonl.progress", ".p.jsonl.progress.lock"):
         foreign = Path(name)
         foreign.write_text("mine")
         for words in ([], ["--overwrite"], ["--resume"]):
@@ -187,7 +187,7 @@ def test_side_files_of_others_are_refused_and_our_own_are_replaced(
         assert foreign.read_text() == "mine" and not Path("p.jsonl").exists()
         foreign.unlink()
     Path("p.jsonl.progress").write_text('{"run": {"inputs": "of a run that was killed"}}\n')
-    Path("p.jsonl.progress.lock").touch()
+    Path(".p.jsonl.progress.lock").touch()
     assert predict("photos", "--json", "p.jsonl") == 0
     assert {path.name for path in Path().iterdir()} == {"photos", "p.jsonl"}
 

@@ -143,7 +143,7 @@ def test_a_prediction_that_is_killed_again_and_again_writes_every_person_once(
     words = [inputs, flag, path, "--resume"]
 
     def journaled_bytes() -> int:
-        return sum(file.stat().st_size for file in tmp_path.glob(f"p.{suffix}.progress*") if file.suffix != ".lock")
+        return sum(file.stat().st_size for file in tmp_path.glob(f"p.{suffix}.progress*"))
 
     kills = 0
     for _ in range(30):
@@ -244,7 +244,7 @@ def test_two_processes_cannot_write_the_same_file(
     predict: Predict, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "p.jsonl"
-    with FileLock(tmp_path / "p.jsonl.progress.lock"):
+    with FileLock(tmp_path / ".p.jsonl.progress.lock"):
         assert predict(inputs / "001.png", "--json", path, "--resume") == 2
         assert "p.jsonl is being written by another process" in capfd.readouterr().err
         assert not path.exists()

@@ -97,22 +97,29 @@ def test_what_stops_a_build_is_named_and_leaves_nothing(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
 def test_a_file_system_without_locks_gets_a_store_that_opens(
-    tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    number: int,
+    tmp_path: Path,
+    records: list[Record],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     import fcntl
 
     def flock(file: Any, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
+    (tmp_path / ".a.h5.123.tmp").write_bytes(b"")
     path = write_store(tmp_path / "a.h5", records)
-    assert "has no locks (No locks available); let no other process write a.h5" in caplog.text
-    assert Store(path).num_images == 3 and list(tmp_path.iterdir()) == [path]
+    assert f"has no locks ({os.strerror(number)}); let no other process write a.h5" in caplog.text
+    assert (tmp_path / ".a.h5.123.tmp").exists(), "nothing shows whether it is in use"
+    assert Store(path).num_images == 3 and len(list(tmp_path.iterdir())) == 2
 
 
 def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, records: list[Record]) -> None:
-    for name in (".a.h5.123.tmp", ".a.h5.124-2.tmp", "a.h5.lock"):
+    for name in (".a.h5.123.tmp", ".a.h5.124-2.tmp", ".a.h5.lock"):
         (tmp_path / name).write_bytes(b"")
     kept = {".other.h5.125.tmp": b"another store's", ".a.h5.mine.tmp": b"another program's"}
     for name, content in kept.items():
@@ -124,10 +131,16 @@ def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, reco
 
 
 def test_a_file_of_another_program_is_not_taken_for_the_lock(tmp_path: Path, records: list[Record]) -> None:
-    (tmp_path / "a.h5.lock").write_text("packages = []")
-    with pytest.raises(DataError, match="a.h5.lock"):
+    (tmp_path / ".a.h5.lock").write_text("packages = []")
+    with pytest.raises(DataError, match="a.h5.lock was not written by posenet"):
         write_store(tmp_path / "a.h5", records)
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.h5.lock", "packages = []")]
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(".a.h5.lock", "packages = []")]
+
+
+def test_a_lock_that_cannot_be_used_is_named(tmp_path: Path, records: list[Record]) -> None:
+    (tmp_path / ".a.h5.lock").mkdir()
+    with pytest.raises(DataError, match=r"cannot lock .*/\.a\.h5\.lock \(.*\); if no other process .* delete it"):
+        write_store(tmp_path / "a.h5", records)
 
 
 def test_two_processes_do_not_build_one_store(tmp_path: Path, records: list[Record]) -> None:

@@ -20,6 +20,7 @@ from posenet.errors import DataError
 from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source
 from posenet.inference.pipeline import (
+    MAX_BLOCK_BATCHES,
     RUNNING_BATCHES,
     WINDOW_BATCHES,
     predict_frames,
@@ -243,6 +244,17 @@ def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
     results = [Result(frame, [person]) for frame, person in zip(frames, people, strict=True)]
     tracked = list(track_people(results, TrackingConfig(confirm_frames=3)))
     assert [result.ids for result in tracked] == [[], [], [1]] * 2
+
+
+@pytest.mark.parametrize("num_images", [1000, 5000, 20_000])
+@pytest.mark.parametrize("world_size", [2, 4, 8, 16])
+def test_processes_get_equal_shares_of_images(num_images: int, world_size: int) -> None:
+    blocks = split_into_blocks([Source("image", Path(f"{number}.jpg")) for number in range(num_images)], 8)
+    assert max(map(len, blocks)) <= 8 * MAX_BLOCK_BATCHES
+    ranks = Ranks()
+    ranks.world_size = world_size
+    for ranks.rank in range(world_size):
+        assert abs(sum(map(len, ranks.share(blocks))) - num_images / world_size) <= 8
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 20])

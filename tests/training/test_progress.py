@@ -1,8 +1,7 @@
-"""The position of a run, its scores, and its speed."""
+"""How far a run is, and its best score."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from posenet.training.meters import SpeedMeter
 from posenet.training.progress import Progress
 from posenet.training.resume import restore_values
 
@@ -77,15 +75,3 @@ def test_progress_survives_a_checkpoint_and_wrong_values_are_refused() -> None:
             restore_values(Progress, asdict(Progress()) | {key: value})
     with pytest.raises(TypeError, match="extra"):
         restore_values(Progress, asdict(Progress()) | {"extra": 1})
-
-
-def test_speed_is_measured_since_the_last_reading() -> None:
-    meter = SpeedMeter()
-    for samples in (8, 2):
-        meter.samples = samples
-        meter.seconds_waited = 0.01
-        time.sleep(0.02)
-        speed = meter.read()
-        assert 0 < speed["samples_per_s"] <= samples / 0.02
-        assert 0 < speed["data_wait"] <= 0.5
-    assert meter.samples == 0

@@ -18,7 +18,7 @@ from av.stream import Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
-from posenet.downloading import split_address
+from posenet.downloading import split_address, without_credentials
 from posenet.errors import DataError
 from posenet.inference.media.reader import VideoReader, plausible_rate
 from posenet.inference.media.sources import Source
@@ -68,7 +68,8 @@ class PyAVReader(VideoReader):
             raise DataError(f"cannot read {name}: no such file")
         if isinstance(location, Path) and not location.stat().st_size:
             raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
-        if source.url is not None and not split_address(source.url).scheme:  # FFmpeg would try for four seconds
+        # FFmpeg would try for seconds. It accepts more signs in a password than the rules for addresses.
+        if source.url is not None and not split_address(without_credentials(source.url)).scheme:
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         try:
             self._container = _open_input(location)

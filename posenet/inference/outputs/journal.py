@@ -132,8 +132,9 @@ class Journal:
         Raises:
             DataError: another process writes it, or it is of a run with other inputs or flags.
         """
-        with output_lock(self.path, self.path.with_suffix("")):
-            remove_leftovers(self.path)
+        with output_lock(self.path, self.path.with_suffix("")) as is_locked:
+            if is_locked:
+                remove_leftovers(self.path)
             if resume and self.path.exists():
                 _require_same_run(self.path, run)
             else:

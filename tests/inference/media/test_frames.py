@@ -91,6 +91,13 @@ def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:
     assert "missing.mp4" in str(missing_video.error) and "404" in str(missing_video.error)
 
 
+def test_a_password_may_have_any_signs(tmp_path: Path) -> None:
+    write_video(tmp_path / "clip.mp4", count=5)
+    with media_server(tmp_path) as address:
+        frames = list(read_frames(address.replace("://", "://user:p[w@") + "/clip.mp4"))
+    assert [frame.number for frame in frames] == list(range(5))
+
+
 def test_videos_are_read_from_a_server_that_sends_no_parts(tmp_path: Path) -> None:
     """As the test server. A GIF states no length, but is no live stream."""
     write_video(tmp_path / "clip.avi", count=5)
