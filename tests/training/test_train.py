@@ -377,6 +377,8 @@ def test_too_little_memory_for_the_validation_shows_before_the_first_step(
         options: dict[str, Any] = {"runtime": fail_if(size), "callbacks": [recorder]}
         with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size"):
             train_tiny(stores, tmp_path / name, *coco_settings(tiny_coco), **options)
+        with pytest.raises(TrainingError, match="too little memory"):
+            train_tiny(stores, tmp_path / f"{name}-epoch", *coco_settings(tiny_coco), max_steps=STEPS, **options)
         assert recorder.steps == {}
         # A run that ends before its first validation needs no memory for it.
         assert train_tiny(stores, tmp_path / f"{name}-short", max_steps=1, **options).steps == 1
