@@ -1,4 +1,4 @@
-"""Text of messages: plurals, marked warnings, and text from files and servers, made safe for a terminal.
+"""Text of messages: plurals, commands, marked warnings, and text from files and servers, made safe for a terminal.
 
 All text that the command line shows, and every line of ``log.txt``, goes through ``to_printable``.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import reprlib
+import shlex
 import unicodedata
 
 _short_repr = reprlib.Repr()
@@ -40,6 +41,11 @@ def pluralize(number: int, noun: str, plural: str = "") -> str:
     if number == 1:
         return f"1 {noun}"
     return f"{number} {plural or noun + 's'}"
+
+
+def command_line(*words: object) -> str:
+    """A command of posenet, as it is typed."""
+    return shlex.join(["posenet", *map(str, words)])
 
 
 def to_printable(text: str) -> str:

@@ -6,7 +6,7 @@ The functions return the content of COCO keypoint files. An image always stays w
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -100,7 +100,7 @@ def split_annotations(
         num_done += len(groups[index])
     if not all(parts):
         raise DataError(f"{path} has too few images ({len(file.images)}) for {len(parts)} parts; choose other shares")
-    return [_select(file, part) for part in parts]
+    return [reduce_document(file.sections, part) for part in parts]
 
 
 def select_images(path: str | Path, ids: Collection[int] | None = None, *, number: int = 0, seed: int = 0) -> Document:
@@ -113,10 +113,20 @@ def select_images(path: str | Path, ids: Collection[int] | None = None, *, numbe
     if ids is not None:
         if unknown := sorted(set(ids) - set(all_ids)):
             raise DataError(f"{path} has no image {unknown[0]}; correct the ids")
-        return _select(file, ids)
+        return reduce_document(file.sections, ids)
     if not 0 < number <= len(all_ids):
         raise DataError(f"{path} has {pluralize(len(all_ids), 'image')}, of which {number} cannot be taken")
-    return _select(file, np.random.default_rng(seed).permutation(all_ids)[:number].tolist())
+    return reduce_document(file.sections, np.random.default_rng(seed).permutation(all_ids)[:number].tolist())
+
+
+def reduce_document(document: Mapping[str, Any], ids: Iterable[int]) -> Document:
+    """The content of a file with some of its images; what the file says about itself, such as licences, too."""
+    chosen = set(ids)
+    return {
+        **document,
+        "images": [entry for entry in document["images"] if entry["id"] in chosen],
+        "annotations": [entry for entry in document["annotations"] if entry["image_id"] in chosen],
+    }
 
 
 def _read(path: str | Path) -> AnnotationFile:
@@ -142,13 +152,3 @@ def _groups_of_copies(file: AnnotationFile, folder: str | Path | None) -> list[l
             f"cannot read {error.filename}: {error.strerror}; posenet annotations fix --drop leaves out such images"
         ) from error
     return list(groups.values())
-
-
-def _select(file: AnnotationFile, ids: Iterable[int]) -> Document:
-    """The content of a file with some of its images; what the file says about itself, such as licences, too."""
-    chosen = set(ids)
-    return {
-        **file.sections,
-        "images": [entry for entry in file.images if entry["id"] in chosen],
-        "annotations": [entry for entry in file.annotations if entry["image_id"] in chosen],
-    }

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,7 +37,7 @@ from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
-from posenet.messages import pluralize, to_single_line
+from posenet.messages import command_line, pluralize, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
@@ -235,7 +234,7 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
     words = ["lint", output, "--images", folder]
     if tuple(document["categories"][0]["keypoints"]) != COCO.file_names:
         words = ["skeleton", output, "--output", output.with_suffix(".toml")]
-    print_message(f"next: posenet annotations {shlex.join(map(str, words))}", file=messages)
+    print_message(f"next: {command_line('annotations', *words)}", file=messages)
 
 
 def _merge(args: argparse.Namespace) -> None:

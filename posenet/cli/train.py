@@ -192,7 +192,7 @@ def run(args: argparse.Namespace) -> int:
                 raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
         check_flags(args)
     else:
-        from posenet.training.from_annotations import find_annotations
+        from posenet.training.find_annotations import find_annotations
 
         find_annotations(Path(args.data), None if args.val is None else Path(args.val))  # before PyTorch is imported
     from posenet.devices.runtime import Runtime

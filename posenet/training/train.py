@@ -25,7 +25,8 @@ from posenet.files import check_outputs
 from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
-from posenet.training.from_annotations import are_annotations, choose_experiment, conclude, prepare
+from posenet.training.find_annotations import are_annotations
+from posenet.training.from_annotations import choose_experiment, conclude, prepare
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.profiling import profiled_steps

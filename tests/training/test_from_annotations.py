@@ -29,7 +29,8 @@ from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
 from posenet.training import from_annotations
-from posenet.training.from_annotations import MAX_SIDE, are_annotations, prepare
+from posenet.training.annotations_to_stores import MAX_SIDE
+from posenet.training.from_annotations import prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
@@ -246,12 +247,6 @@ def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(copy: str) -
         Path(copy).parent.mkdir(exist_ok=True)
         shutil.copy("coco/chairs.json", copy)
     assert prepare(copy, SETTINGS).folder == Path("checkpoints/birds.v2")
-
-
-def test_an_experiment_is_told_from_data() -> None:
-    Path("tiny").mkdir()
-    assert all(map(are_annotations, ["data.yaml", "a/train.json", Path("X.YML"), "a.zip", "coco", Path("coco")]))
-    assert not any(map(are_annotations, ["tiny", "mine.toml", "missing", None, 3, posenet.load_config("tiny")]))
 
 
 def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:

@@ -1,0 +1,350 @@
+"""The stores of a run, from its annotations: these are imported, checked and split, and their skeleton is drafted.
+
+Every step calls the public function of a tool, and logs one line that names the command that does it alone. Importing
+this module does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from posenet.annotations.coco import AnnotationFile, describe_counts, read_document, select_sections, write_output
+from posenet.annotations.importing.imported import ImportedAnnotations
+from posenet.annotations.importing.label_studio import import_label_studio
+from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
+from posenet.annotations.people import MIN_AREA
+from posenet.annotations.rules import UNUSABLE_FILES, can_drop, find_problems, repairable
+from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
+from posenet.annotations.split_and_merge import reduce_document
+from posenet.data.build import MAX_UNREADABLE, build_store
+from posenet.errors import ConfigError, DataError
+from posenet.files import read_input, sha256_of, write_atomically
+from posenet.messages import command_line, pluralize
+from posenet.settings import ExifFrame
+from posenet.skeleton import COCO, Skeleton, load_skeleton
+from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
+from posenet.training.find_annotations import REPAIRED, find_images, is_yolo
+
+VALIDATION_SHARE = 0.1
+"""Share of the images that is split off for validation."""
+MAX_SIDE = 1536
+"""Images with a longer side, in pixels, are stored smaller: three times the largest input of an experiment."""
+CHECKSUM_FILE = "checksum.txt"
+"""File with the checksum of the data from which the stores beside it are built; it is written last."""
+
+_log = logging.getLogger(__name__)
+
+
+class StorePlan(NamedTuple):
+    """From which annotations the stores of a run are made, and where."""
+
+    source: Path  # file or folder, as it is given
+    train_file: Path
+    val_file: Path | None  # None splits off images for validation
+    images: str | Path | None  # folders of images, as they are given
+    val_images: str | Path | None
+    folder: Path  # of all files that are made
+    skeleton: Path  # skeleton file; one in this folder is drafted if it does not exist
+    exif_frame: ExifFrame
+
+
+class _Part(NamedTuple):
+    """The annotations of one split."""
+
+    split: str  # train or val
+    path: Path  # a COCO keypoint file
+    document: dict[str, Any]
+    images: Path
+
+
+class _Parts(NamedTuple):
+    """All annotations that are given."""
+
+    train: _Part
+    val: _Part | None
+
+
+def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
+    """Make the stores of a run and its skeleton, unless those in the folder fit the data.
+
+    If they do not, a run that ``is_started`` goes on with other data, which is logged as a warning.
+
+    Returns:
+        The folder of the validation images, and their COCO keypoint file.
+
+    Raises:
+        ConfigError: the skeleton is not a file, or a folder of images is given that the annotations name already.
+        DataError: the annotations or the images cannot be used.
+    """
+    given = _read_parts(plan)
+    has_skeleton = str(plan.skeleton) == BUILT_IN or plan.skeleton.exists()
+    if not has_skeleton and plan.skeleton.parent != plan.folder:
+        raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
+    checksum_file = plan.folder / CHECKSUM_FILE
+    is_same = checksum_file.exists() and read_input(checksum_file) == _checksum(plan, given)
+    split_off = () if given.val else ("train.json", "val.json")
+    if is_same and all((plan.folder / name).exists() for name in ("train.h5", "val.h5", *split_off)):
+        _log.info("The data have not changed: using the stores and the skeleton in %s", plan.folder)
+    else:
+        if is_started and not is_same:
+            _log.warning(
+                "The data have changed since the run in %s began: it goes on with the new ones", plan.folder.parent
+            )
+        _make_stores(plan, given, has_skeleton)
+    if given.val is None:
+        return given.train.images, plan.folder / "val.json"
+    usable = plan.folder / "usable_val.json"
+    return given.val.images, usable if usable.exists() else given.val.path
+
+
+def _read_parts(plan: StorePlan) -> _Parts:
+    """Read the annotations, or import those that are not in COCO's format."""
+    train = _read_part(plan.train_file, "train", plan.images, plan.folder)
+    if plan.val_file is not None:
+        images = plan.val_images or (None if is_yolo(plan.val_file) else plan.images)
+        return _Parts(train, _read_part(plan.val_file, "val", images, plan.folder))
+    if is_yolo(plan.train_file) and places_of_split(plan.train_file, "val"):
+        _log.warning("%s: val is ignored, because it names the images of train", plan.train_file)
+    return _Parts(train, None)
+
+
+def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
+    """Read a COCO file, or import another one into the folder."""
+    if is_yolo(file):
+        if images:
+            raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
+        imported = import_yolo_pose(file, split, number_unnamed=True)
+        flags: list[object] = ["--split", split]
+    else:
+        content = read_document(file)
+        if isinstance(content, dict):
+            sections = select_sections(content, file)
+            return _Part(split, file, sections, find_images(file, sections["images"], split, images))
+        if not (isinstance(content, list) and all(isinstance(task, dict) and "data" in task for task in content)):
+            raise DataError(
+                f"{file} has no annotations: a file of COCO keypoints has images, annotations and categories, and the "
+                "JSON export of Label Studio (not JSON-MIN) is a list of tasks; results are not annotations"
+            )
+        if not images:
+            images = file.parent / "images" if (file.parent / "images").is_dir() else file.parent
+        imported = import_label_studio(file, images)
+        flags = ["--images", images]
+    output = folder / f"imported_{split}.json"
+    _write_imported(imported, file, flags, output)
+    return _Part(split, output, imported.document, imported.folder)
+
+
+def _write_imported(imported: ImportedAnnotations, file: Path, flags: list[object], output: Path) -> None:
+    """Write imported annotations, and log what there is to know; the flags are those of the import of the file."""
+    document = imported.document
+    names = document["categories"][0]["keypoints"]
+    if names[:1] == ["keypoint_1"]:
+        _log.warning(
+            "%s does not name its keypoints: they are called keypoint_1 and so on; list them in kpt_names", file
+        )
+        flags = [*flags, "--keypoints", *names]
+    write_output(output, json.dumps(document))
+    command = command_line("annotations", "import", file, *flags, "--output", output)
+    _log.info("Imported %s: %s", describe_counts(document), command)
+    for note in imported.notes:
+        _log.warning("%s", note)
+
+
+def _checksum(plan: StorePlan, given: _Parts) -> bytes:
+    """A text that is another one if annotations, sizes or times of images, or the file of the skeleton have changed."""
+    digest = hashlib.sha256(plan.exif_frame.encode())
+    if plan.skeleton.exists():
+        digest.update(sha256_of(plan.skeleton).encode())
+    for part in filter(None, given):
+        digest.update(sha256_of(part.path).encode() + str(part.images.absolute()).encode())
+        for image in part.document["images"]:
+            path = part.images / str(image.get("file_name"))
+            status = path.stat() if path.is_file() else None
+            digest.update(repr(status and (status.st_size, status.st_mtime_ns)).encode())
+    return digest.hexdigest().encode()
+
+
+def _make_stores(plan: StorePlan, given: _Parts, has_skeleton: bool) -> None:
+    """Check the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
+    for name in (CHECKSUM_FILE, "usable_train.json", "usable_val.json"):
+        (plan.folder / name).unlink(missing_ok=True)
+    known = load_skeleton(plan.skeleton) if has_skeleton else None
+    train = _check(plan, given, given.train, known)
+    draft = None if known else _draft(train)
+    val = given.val and _check(plan, given, given.val, draft.skeleton if draft else known)
+    if draft:  # only now: the names may be corrected in either file
+        _write_draft(draft, train, plan.skeleton)
+    checksum = _checksum(plan, given)  # before the builds, during which data may change
+    if val is None:
+        train, val = _split(train, plan.folder)
+    for part in (train, val):
+        _build(part, plan)
+    write_atomically(plan.folder / CHECKSUM_FILE, checksum)
+
+
+def _check(plan: StorePlan, given: _Parts, part: _Part, skeleton: Skeleton | None) -> _Part:
+    """Lint annotations and images, and return what can be used; ``DataError`` if there are errors.
+
+    A few images that cannot be used are left out, as a build does.
+    """
+    file = AnnotationFile(part.path, part.document, skeleton, part.images, plan.exif_frame)
+    findings = find_problems(file)
+    codes = repairable(findings)
+    left_out = _images_to_leave_out(file)
+    if left_out:
+        for finding in findings:
+            if finding.code in UNUSABLE_FILES.values():
+                _log.warning("left out: %s", finding.summary)
+        findings = [finding for finding in findings if finding.code not in UNUSABLE_FILES.values()]
+    lint = command_line("annotations", "lint", part.path, "--images", part.images)
+    repairs = _describe_repairs(part, codes, can_drop(findings), _training_after_repair(plan, given, part.split))
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        for finding in errors:
+            _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)
+        kinds = pluralize(len(errors), "kind of error", "kinds of errors")
+        listed = ", ".join(finding.code for finding in errors)
+        raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them{repairs}")
+    warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
+    _log.info("Checked %s (no errors, %s): %s%s", part.path, warnings, lint, repairs)
+    usable = {image["id"] for image in part.document["images"]} - left_out
+    return _select(part, usable, plan.folder / f"usable_{part.split}.json") if left_out else part
+
+
+def _images_to_leave_out(file: AnnotationFile) -> set[int]:
+    """The ids of images that cannot be used; none if they are too many, or all."""
+    unusable = {
+        file.image_ids.values[row] for row, check in file.file_checks.items() if check.problem in UNUSABLE_FILES
+    }
+    is_few = len(unusable) <= math.ceil(MAX_UNREADABLE * len(file.images)) and len(unusable) < len(file.images)
+    return unusable if is_few else set()
+
+
+def _describe_repairs(part: _Part, codes: Sequence[str], has_droppable: bool, training: str) -> str:
+    """What repairs findings with these codes, as the end of a message; empty if nothing does."""
+    fix = command_line("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
+    texts = []
+    if codes:
+        texts.append(f"{fix} repairs what the files determine of {', '.join(codes)}")
+    if has_droppable:
+        texts.append(f"{'--drop' if codes else f'{fix} --drop'} leaves out single entries that cannot be repaired")
+    if texts:
+        texts.append(f"then {training}")
+    return "".join(f"; {text}" for text in texts)
+
+
+def _training_after_repair(plan: StorePlan, given: _Parts, split: str) -> str:
+    """The command that trains on the file that the repair of one split writes, with the other split as it is."""
+    train: list[object] = ["train", REPAIRED, "--images", given.train.images]
+    if plan.val_file is None or given.val is None:
+        return command_line(*train)
+    val_images = ["--val-images", given.val.images]
+    if split == "train":
+        return command_line(*train, "--val", plan.val_file, *([] if is_yolo(plan.val_file) else val_images))
+    images = ["--images", plan.images] if plan.images else []
+    return command_line("train", plan.source, *images, "--val", REPAIRED, *val_images)
+
+
+def _draft(train: _Part) -> SkeletonDraft:
+    """Draft the skeleton of annotations without errors; it is COCO's if the keypoints are COCO's."""
+    try:
+        draft = draft_skeleton(train.path)
+    except DataError as error:
+        names = [item["name"] for item in train.document["categories"] if item.get("keypoints") and item.get("name")]
+        choice = ["--category", names[0]] if len(names) > 1 else []
+        remedy = command_line("annotations", "skeleton", train.path, *choice, "--output", "mine.toml")
+        raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
+    if draft.skeleton.file_names == COCO.file_names:
+        return SkeletonDraft(COCO, draft.category, {})
+    return draft
+
+
+def _write_draft(draft: SkeletonDraft, train: _Part, output: Path) -> None:
+    """Write the drafted skeleton, and log what it has."""
+    skeleton = draft.skeleton
+    command = command_line("annotations", "skeleton", train.path, "--output", output)
+    write_output(output, skeleton_to_toml(skeleton, draft.comments))
+    if skeleton == COCO:
+        _log.info("Skeleton: that of COCO: %s", command)
+        return
+    pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
+    counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
+    _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
+    categories = [item for item in train.document["categories"] if item.get("keypoints")]
+    same = [str(item.get("name")) for item in categories]
+    if len(same) > 1:
+        _log.warning(
+            "%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same)
+        )
+    if not skeleton.left_right and not any(item.get("flip_idx") for item in categories):
+        _log.warning(
+            "No keypoint has a left or right twin. If the objects have sides, write left_right in %s, and begin "
+            "again with another --checkpoint-path: without it, mirrored images teach wrong sides",
+            output,
+        )
+
+
+def _select(part: _Part, image_ids: Collection[int], path: Path) -> _Part:
+    """Write some of the images and their annotations to a file of their own."""
+    document = reduce_document(part.document, image_ids)
+    write_output(path, json.dumps(document))
+    return part._replace(path=path, document=document)
+
+
+def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
+    """Split off images for validation; a checksum of its name decides for each, so that it stays where it is."""
+    document = part.document
+    with_people = {entry.get("image_id") for entry in document["annotations"] if any(entry.get("keypoints") or [])}
+    names = {image["id"]: image["file_name"] for image in document["images"] if image["id"] in with_people}
+    if len(names) < 2:
+        raise DataError(f"{part.path} has keypoints in {pluralize(len(names), 'image')}; training needs two or more")
+    rank = {number: int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32 for number, name in names.items()}
+    ordered = sorted(rank, key=rank.__getitem__)
+    count = sum(value < VALIDATION_SHARE for value in rank.values())
+    chosen = set(ordered[: min(max(count, 1), len(ordered) // 2)])
+    others = {image["id"] for image in document["images"]} - chosen
+    train = _select(part, others, folder / "train.json")
+    val = _select(part._replace(split="val"), chosen, folder / "val.json")
+    _log.info(
+        "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own: %s",
+        len(chosen),
+        pluralize(len(document["images"]), "image"),
+        val.path,
+    )
+    return train, val
+
+
+def _build(part: _Part, plan: StorePlan) -> None:
+    """Build the store of a split."""
+    output = plan.folder / f"{part.split}.h5"
+    report = build_store(
+        part.images,
+        part.path,
+        output,
+        overwrite=True,
+        skeleton=load_skeleton(plan.skeleton),
+        exif_frame=plan.exif_frame,
+        max_side=MAX_SIDE,
+        background=True,
+    )
+    words: list[object] = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
+    words += ["--max-side", MAX_SIDE, "--background", "--skeleton", plan.skeleton]
+    summary = report.summary
+    counts = pluralize(summary.num_images, "image"), summary.skeleton.count(summary.num_people)
+    text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""
+    if num_background := summary.num_background:
+        background = summary.skeleton.name_objects("as images without people")
+        text += f", {num_background} without annotations, {background} (if they are not: --set data.background=0)"
+    if report.num_without_main_person:
+        left_out = pluralize(report.num_without_main_person, "image")
+        needed = f"{summary.skeleton.min_labelled_keypoints} labelled keypoints and an area of {MIN_AREA} square pixels"
+        text += f", {left_out} left out: no {summary.skeleton.category} has {needed}"
+    _log.info("Built %s of %s with %s%s: %s", output.name, *counts, text, command_line(*words))
+    for line in report.skipped:
+        _log.warning("left out: %s", line)

@@ -1,0 +1,144 @@
+"""What a user means by annotations: which files, which folder of images, and what the run is called.
+
+Importing this module does not import PyTorch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from posenet.annotations.coco import read_document, refuse_labelme, remedy_for_format
+from posenet.annotations.importing.yolo_pose import places_of_split
+from posenet.errors import DataError
+from posenet.messages import command_line
+from posenet.settings.experiments import experiment_names
+
+YAML_SUFFIXES = (".yaml", ".yml")
+DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
+"""What annotations are called; experiments end in .toml."""
+OTHER_SUFFIXES = (".zip", ".xml")
+"""What exports are called that have to be unpacked or made again."""
+PLAIN_NAME = re.compile(
+    "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
+)
+"""What annotation files are called that are not told from others by their names: a run takes that of the folder."""
+REPAIRED = "fixed.json"
+"""File that the repair of annotations writes, in the commands that messages name."""
+SAMPLED_NAMES = 20
+"""Number of listed images by which their folder is found."""
+SPLIT_FOLDERS = ("train", "valid", "val")
+"""Folders that an export may give each split, with its annotations and images."""
+
+
+def are_annotations(source: object) -> TypeGuard[str | Path]:
+    """Whether the first argument of ``train`` names annotations, not an experiment."""
+    if not isinstance(source, (str, Path)):
+        return False
+    path = Path(source)
+    return path.suffix.lower() in (*DATA_SUFFIXES, *OTHER_SUFFIXES) or (
+        path.is_dir() and str(source) not in experiment_names()
+    )
+
+
+def find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]:
+    """The annotation files of a source for training and for validation; None if there is none for validation."""
+    if source.is_dir():
+        train, found = _search_folder(source)
+        val = val or found
+    else:
+        train = source
+    if val is not None and val.is_dir():
+        val, _ = _search_folder(val)
+    if train.suffix.lower() not in DATA_SUFFIXES or not train.exists():
+        reason = "is not a file of annotations" if train.exists() else "does not exist"
+        remedy = (
+            "give a data.yaml (YOLO-pose), a .json (COCO keypoints or Label Studio) or a folder with one; an "
+            "experiment is given as config=NAME, a store as data.train=FILE.h5"
+        )
+        raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
+    if val is None and is_yolo(train):
+        places = places_of_split(train, "val")
+        val = train if places and places != places_of_split(train, "train") else None
+    return train, val
+
+
+def is_yolo(file: Path) -> bool:
+    """Whether the name is that of a YOLO-pose data set, which names the folders of its images itself."""
+    return file.suffix.lower() in YAML_SUFFIXES
+
+
+def _search_folder(folder: Path) -> tuple[Path, Path | None]:
+    """The annotation files of a folder: its data.yaml, or COCO files for train and val, or its only file."""
+    tables = [path for path in sorted(folder.iterdir()) if is_yolo(path)]
+    if len(tables) == 1:
+        return tables[0], None
+    # Roboflow's export has train/_annotations.coco.json and valid/_annotations.coco.json.
+    texts = _texts_in(folder, folder / "annotations") or _texts_in(*(folder / name for name in SPLIT_FOLDERS))
+    texts = [path for path in texts if "keypoints" in path.stem] or texts
+    trains = [path for path in texts if "train" in path.stem or path.parent == folder / "train"]
+    vals = [path for path in texts if "val" in path.stem or path.parent.name in SPLIT_FOLDERS[1:]]
+    if len(trains) == 1 and len(vals) <= 1:
+        return trains[0], next(iter(vals), None)
+    if len(tables) + len(texts) == 1:
+        return texts[0], None
+    if texts:
+        refuse_labelme(read_document(texts[0]), texts[0])
+    found = ", ".join(path.name for path in [*tables, *texts][:SAMPLED_NAMES]) or "none"
+    raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
+
+
+def _texts_in(*folders: Path) -> list[Path]:
+    """The .json files in folders, of which some may not exist."""
+    files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    return sorted(path for path in files if path.suffix.lower() == ".json")
+
+
+def name_of_run(source: Path) -> str:
+    """The name of the folder or file; that of the folder for a file called data.yaml, train.json and so on."""
+    path = source.resolve()
+    if path.is_dir():
+        return path.name
+    names = (path.stem, *(folder.name for folder in path.parents))
+    return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
+
+
+def find_images(file: Path, images: Sequence[dict[str, Any]], split: str, given: str | Path | None) -> Path:
+    """The folder that is given, or the one beside an annotation file that has most of the images which it lists.
+
+    ``DataError`` if the given one has none of them, but another one has; or if no folder or several have most.
+    """
+    listed = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)]
+    names = listed[:SAMPLED_NAMES]
+    base = file.parent.parent if file.parent.name == "annotations" else file.parent
+    if given is not None:
+        has_images = any(Path(given, name).is_file() for name in listed)
+        if not has_images and (found := _folders_with_most(names, given, base)):
+            argument = "images=DIR" if split == "train" else "val_images=DIR"
+            raise DataError(
+                f"{given} has none of the images of {file}, such as {names[0]}; {found[0]} has them: name that with "
+                f"{argument}"
+            )
+        return Path(given)  # what is wrong with the files, the check finds
+    found = _folders_with_most(names, base)
+    if len(found) == 1:
+        return found[0]
+    reason = f"{found[0]} and {found[1]} both have" if found else f"no folder in {base} has"
+    remedy = "name the folder with images=DIR, or val_images=DIR for validation"
+    # Some exports write the path on the server or the machine of the labelling tool.
+    same_files = [] if found else _folders_with_most([re.split(r"[/\\]", name)[-1] for name in names], base)
+    if same_files:
+        fix = command_line("annotations", "fix", file, "--images", same_files[0], "--output", REPAIRED)
+        remedy = f"it names them as {names[0]}; {fix} takes those in {same_files[0]}"
+    raise DataError(f"{reason} the images of {file}; {remedy}")
+
+
+def _folders_with_most(names: Iterable[str], *roots: str | Path) -> list[Path]:
+    """Of all folders in the roots, those that have most of the files with these names; none if no folder has any."""
+    relative = [name for name in names if not Path(name).is_absolute()]
+    folders = [Path(folder) for root in roots for folder, _, _ in os.walk(root)]
+    counts = {folder: sum((folder / name).is_file() for name in relative) for folder in folders}
+    return [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
