@@ -35,6 +35,8 @@ VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
 MAX_SIDE = 1536
 """Images with a longer side, in pixels, are stored smaller: three times the largest input of an experiment."""
+SKELETON_FILE = "skeleton.toml"
+"""Where the skeleton is drafted, if none is given."""
 CHECKSUM_FILE = "checksum.txt"
 """File with the checksum of the data from which the stores beside it are built; it is written last."""
 
@@ -50,7 +52,7 @@ class StorePlan(NamedTuple):
     images: str | Path | None  # folders of images, as they are given
     val_images: str | Path | None
     folder: Path  # of all files that are made
-    skeleton: Path  # skeleton file; one in this folder is drafted if it does not exist
+    skeleton: Path  # skeleton file; it is drafted if it is ``SKELETON_FILE`` and does not exist
     exif_frame: ExifFrame
 
 
@@ -84,7 +86,7 @@ def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
     """
     given = _read_parts(plan)
     has_skeleton = str(plan.skeleton) == BUILT_IN or plan.skeleton.exists()
-    if not has_skeleton and plan.skeleton.parent != plan.folder:
+    if not has_skeleton and plan.skeleton != plan.folder / SKELETON_FILE:
         raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
     checksum_file = plan.folder / CHECKSUM_FILE
     is_same = checksum_file.exists() and read_input(checksum_file) == _checksum(plan, given)

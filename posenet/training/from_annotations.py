@@ -25,7 +25,7 @@ from posenet.settings import Config
 from posenet.settings.heights import nearest_height
 from posenet.settings.reading import DATA_KEYS
 from posenet.skeleton import COCO
-from posenet.training.annotations_to_stores import StorePlan, update_stores
+from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
 from posenet.training.find_annotations import find_annotations, name_of_run
 from posenet.training.run_settings import RUNS_FOLDER, load_experiment, require_weights_to_train
 
@@ -95,7 +95,7 @@ def prepare(
         _refuse_unusable_weights(settings.train.weights)
 
     files = folder / "data"
-    skeleton = Path(pairs.get("model.skeleton") or files / "skeleton.toml")
+    skeleton = Path(pairs.get("model.skeleton") or files / SKELETON_FILE)
     plan = StorePlan(source, train_file, val_file, images, val_images, files, skeleton, settings.data.exif_frame)
     with run_lock(folder):
         files.mkdir(exist_ok=True)
