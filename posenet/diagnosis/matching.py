@@ -95,8 +95,7 @@ class Results:
     @property
     def areas(self) -> np.ndarray:
         """(N,) area of the box around all keypoints, as ``pycocotools`` computes it."""
-        xy = self.keypoints[..., :2]
-        return np.asarray(np.prod(xy.max(axis=1, initial=-np.inf) - xy.min(axis=1, initial=np.inf), axis=1))
+        return np.asarray(np.ptp(self.keypoints[..., :2], axis=1).prod(axis=1))
 
 
 class Pairs(NamedTuple):
@@ -152,11 +151,8 @@ def match(
     rank[order] = ranks_within(results.image[order])
     # The pairs of a result in the order in which it prefers them; of an equal OKS, the last annotation.
     preferred = np.lexsort((-pairs.person, -oks, ~counted[pairs.person], pairs.result, rank[pairs.result]))
-    rank_of_pair = rank[pairs.result[preferred]]
-    for number in range(MAX_RESULTS):
-        rows = preferred[np.searchsorted(rank_of_pair, number) : np.searchsorted(rank_of_pair, number, side="right")]
-        if not len(rows):
-            continue
+    # First the pairs of the best results of all images, then those of the second ...
+    for rows in split_groups(preferred, rank[pairs.result[preferred]]):
         person = pairs.person[rows]
         is_free = (oks[rows] >= limits) & (truth.crowd[person] | ~taken[:, person])  # (T, rows)
         starts = np.flatnonzero(np.diff(pairs.result[rows], prepend=-1))
@@ -171,6 +167,11 @@ def match(
 def ranks_within(groups: np.ndarray) -> np.ndarray:
     """(N,) position of every row among those of the same group; the groups are sorted."""
     return np.asarray(np.arange(len(groups)) - np.searchsorted(groups, groups))
+
+
+def split_groups(rows: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    """The rows of each group; the groups are sorted numbers from 0."""
+    return np.split(rows, np.flatnonzero(np.diff(groups, prepend=-1)))[1:]
 
 
 def select_rows(chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:
