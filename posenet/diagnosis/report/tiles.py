@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES
 from posenet.diagnosis.report.selection import image_losses
@@ -32,8 +33,7 @@ MARGIN = 40
 class Tile(NamedTuple):
     """One image of the gallery."""
 
-    id: int
-    file_name: str
+    image: CocoImage
     width: int
     height: int
     jpeg: str  # base64; empty without an image
@@ -53,8 +53,7 @@ def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence
         scale = CANVAS / max(image.width, image.height)
         results, badges = _draw_results(diagnosis, index, scale)
         tile = Tile(
-            id=image.id,
-            file_name=image.file_name,
+            image=image,
             width=round(image.width * scale),
             height=round(image.height * scale),
             jpeg=base64.b64encode(thumbnail.jpeg).decode(),
