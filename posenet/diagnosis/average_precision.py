@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from posenet.diagnosis.error_kinds import OKS_THRESHOLDS
 from posenet.diagnosis.keypoint_errors import MatchedResults
@@ -42,14 +43,14 @@ class Outcome:
         counted = [ranking[is_counted[ranking]] for is_counted in self.counted]
         return [(rows, np.flatnonzero(is_correct[rows])) for rows, is_correct in zip(counted, self.correct)]
 
-    def precision(self, num_people: np.ndarray | None = None, weights: np.ndarray | None = None) -> np.ndarray:
+    def precision(self, num_people: ArrayLike | None = None, weights: np.ndarray | None = None) -> np.ndarray:
         """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
 
         Args:
-            num_people: (T,) number of people to be found, instead of all; each as often as its image counts.
+            num_people: number, or (T,) numbers, of people to be found, each as often as its image counts; all if None.
             weights: (N,) how often each result counts, whole numbers; once if None.
         """
-        people_of_level = np.full(len(self.correct), self.num_people) if num_people is None else num_people
+        people_of_level = np.broadcast_to(self.num_people if num_people is None else num_people, len(self.correct))
         weights = np.ones(len(self.scores)) if weights is None else weights
         curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
         for curve, (rows, correct), people in zip(curves, self._levels, people_of_level):
@@ -78,7 +79,7 @@ class Outcome:
         return replace(self, counted=self.correct)
 
 
-def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np.ndarray | None = None) -> Outcome:
+def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np.ndarray | bool = False) -> Outcome:
     """The outcome at COCO's OKS thresholds.
 
     Args:
@@ -88,13 +89,10 @@ def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np
     results, truth = matched.results, matched.truth
     people = truth.people if people is None else people
     matches = match(matched.pairs, matched.oks, results, truth, people, OKS_THRESHOLDS)
-    is_matched = matches >= 0
     correct = select_rows(people, matches)
-    is_false = ~is_matched if free is None else ~is_matched & ~free
-    missed = np.repeat(people[None], len(matches), axis=0)
-    level, result = np.nonzero(is_matched)
-    missed[level, matches[level, result]] = False
-    return Outcome(results.scores, correct, correct | is_false, missed, int(people.sum()))
+    counted = correct | ~((matches >= 0) | free)
+    missed = np.array([people & ~np.isin(np.arange(len(people)), found) for found in matches])
+    return Outcome(results.scores, correct, counted, missed, int(people.sum()))
 
 
 def evaluate_area(matched: MatchedResults, low: float, high: float) -> Outcome:

@@ -120,17 +120,16 @@ class Diagnosis:
     @cached_property
     def result_oks(self) -> np.ndarray:
         """(N,) OKS of every result with its person at OKS 0.1; without one, the highest with anybody, or 0."""
-        _, oks = self.matched.nearest()
-        pairs = self.matched.own_pairs()
-        oks[self.matched.pairs.result[pairs]] = self.matched.oks[pairs]
-        return oks
+        _, highest = self.matched.nearest()
+        return np.where(self.matched.person >= 0, self.person_oks[self.matched.person], highest)
 
     @cached_property
     def person_oks(self) -> np.ndarray:
         """(G,) OKS of every annotated person with the result that matches it at OKS 0.1; 0 without one."""
+        pairs = self.matched.pairs
+        is_match = pairs.person == self.matched.person[pairs.result]
         oks = np.zeros(len(self.matched.truth))
-        pairs = self.matched.own_pairs()
-        oks[self.matched.pairs.person[pairs]] = self.matched.oks[pairs]
+        oks[pairs.person[is_match]] = self.matched.oks[is_match]
         return oks
 
     def image_oks(self) -> np.ndarray:

@@ -87,10 +87,6 @@ class MatchedResults:
                 taken[person] = True
         return scores
 
-    def own_pairs(self) -> np.ndarray:
-        """The pairs of the results with the people whom they match at OKS 0.1."""
-        return np.flatnonzero(self.pairs.person == self.person[self.pairs.result])
-
     def nearest(self) -> tuple[np.ndarray, np.ndarray]:
         """(N,) the labelled person with whom every result has the highest OKS, -1 in an image without people; and (N,)
         that OKS, 0 without people."""

@@ -23,9 +23,9 @@ _PAIRS_PER_BLOCK = 65536
 """Pairs whose OKS is computed at once, which limits the memory."""
 
 
-def sorted_image_ids(split: Split) -> np.ndarray:
-    """(images,) int64: the ids of a split's images, in the order in which ``pycocotools`` evaluates them."""
-    return np.array(sorted(image.id for image in split.images), np.int64)
+def index_images(split: Split) -> dict[int, int]:
+    """The index of each image of a split by its id, in the order in which ``pycocotools`` evaluates them."""
+    return {image_id: index for index, image_id in enumerate(sorted(image.id for image in split.images))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +41,13 @@ class Truth:
 
     @classmethod
     def from_split(cls, split: Split, skeleton: Skeleton) -> Truth:
-        """The annotations of the split's images; indices of images are those of ``sorted_image_ids``."""
-        image_ids = sorted_image_ids(split)
-        ids = np.array([person["image_id"] for person in split.people], np.int64)
-        image = np.searchsorted(image_ids, ids)
-        rows = np.flatnonzero(np.isin(ids, image_ids))
-        rows = rows[np.argsort(image[rows], kind="stable")]
-        chosen = [split.people[row] for row in rows.tolist()]
+        """The annotations of the split's images; indices of images are those of ``index_images``."""
+        index_of = index_images(split)
+        listed = [person for person in split.people if person["image_id"] in index_of]
+        chosen = sorted(listed, key=lambda person: index_of[person["image_id"]])
         num_keypoints = len(skeleton.file_keypoints)
         return cls(
-            image=image[rows],
+            image=np.array([index_of[person["image_id"]] for person in chosen], int),
             keypoints=np.array([person["keypoints"] for person in chosen], float).reshape(-1, num_keypoints, 3),
             boxes=np.array([person["bbox"] for person in chosen], float).reshape(-1, 4),
             areas=np.array([person["area"] for person in chosen], float),
