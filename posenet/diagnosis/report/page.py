@@ -61,12 +61,12 @@ def _costs(diagnosis: Diagnosis) -> list[Cost]:
     """The costs of all kinds in the order of correction."""
     aps = [average_precision(curves) for curves in diagnosis.precision.values()]
     alone = [average_precision(curves) - diagnosis.ap for curves in diagnosis.alone_precision.values()]
-    alone[-1] -= alone[-2]
+    alone[-1] -= alone[-2]  # inexact: all who are missed but those missed at OKS 0.50
+    people = diagnosis.matched.skeleton.noun(diagnosis.num_people)
     found = {kind: pluralize(count, "keypoint") for kind, count in diagnosis.counts.items()} | {
         "score": NOTHING,
         "background": f"{pluralize(diagnosis.background, 'result')} at OKS 0.50",
-        "missed": f"{diagnosis.missed:,} of {diagnosis.num_people:,} "
-        + diagnosis.matched.skeleton.noun(diagnosis.num_people),
+        "missed": f"{diagnosis.missed:,} of {diagnosis.num_people:,} {people}",
         "inexact": f"{int(diagnosis.missed_by_threshold[-1]) - diagnosis.missed:,} more at OKS 0.95",
     }
     gains = zip(STAGES[1:], aps, aps[1:], alone)
