@@ -83,13 +83,11 @@ def _add_borders(image: np.ndarray, top: int, bottom: int, left: int, right: int
     return cv2.copyMakeBorder(image, top, bottom, left, right, cv2.BORDER_CONSTANT, value=BACKGROUND)
 
 
-def draw_heatmap_sheet(
-    image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray | None = None
-) -> np.ndarray:
+def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray) -> np.ndarray:
     """Draw every map (C, h, w) over the dimmed image (H, W, 3) BGR, with its channel, its name and its maximum.
 
-    All maps have the same colours, from dark violet (0) to yellow (1). The first tile shows the image, or the
-    ``drawing`` of its people. The sheet is about 2000 pixels wide.
+    All maps have the same colours, from dark violet (0) to yellow (1). The first tile shows the ``drawing`` of the
+    image's people. The sheet is about 2000 pixels wide.
     """
     image = to_bgr(image)
     factor = MAP_SIZE / max(image.shape[:2])
@@ -98,7 +96,7 @@ def draw_heatmap_sheet(
     labels = [f"{channel} {name}" for channel, name in enumerate(channel_names(skeleton))]
     label_width = max(map(_text_width, labels)) + _text_width("0.00") + 3 * _MARGIN
     tile_size = (height, max(width, min(label_width, 2 * MAP_SIZE)))
-    tiles = [label_tile(image if drawing is None else drawing, "image", tile_size)]
+    tiles = [label_tile(drawing, "image", tile_size)]
     for label, heatmap in zip(labels, maps):
         overlay = overlay_heatmap(dimmed, heatmap)
         tiles.append(label_tile(overlay, label, tile_size, f"{heatmap.max():.2f}"))
