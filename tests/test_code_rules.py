@@ -15,7 +15,6 @@ OWN_READS = {
     "cli.predict: open(weights, 'rb')",  # after a check
     "data.store_writer: open(unfinished, 'r+b')",  # of this program
     "devices.launch: status_file.read_text(encoding='utf-8')",
-    "diagnosis.report.page: (folder / name).read_text(encoding='utf-8')",
     "files: open(path, 'rb')",
     "inference.outputs.journal: open(path, 'rb')",
     "inference.outputs.journal: open(self.path, 'rb')",

@@ -8,15 +8,11 @@ from itertools import chain
 from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
-from posenet.annotations.people import read_split
-from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_overwrite_option, input_files
-from posenet.diagnosis.diagnose import diagnose_results, require_people
-from posenet.diagnosis.results_file import read_results
+from posenet.diagnosis.diagnose import diagnose
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
-from posenet.skeleton import load_skeleton
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +45,6 @@ def run(args: argparse.Namespace) -> None:
         require_image_folder(args.images)
     images = list_image_files(args.annotations, args.images)
     check_outputs(diagnosis_paths(args.output), chain(input_files(args), images), overwrite=args.overwrite)
-    skeleton = skeleton_of(args.annotations) if args.skeleton is None else load_skeleton(args.skeleton)
-    split = read_split(args.annotations, None, skeleton)
-    require_people(split, args.annotations)
-    diagnosis = diagnose_results(read_results(args.results, split, skeleton), split, skeleton, args.results.name)
+    diagnosis = diagnose(args.annotations, args.results, skeleton=args.skeleton)
     provenance = {"Results": str(args.results), "Annotations": str(args.annotations)}
     write_diagnosis(diagnosis, args.images, args.output, sys.stdout, provenance=provenance)

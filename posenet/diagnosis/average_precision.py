@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from posenet.diagnosis.error_kinds import OKS_THRESHOLDS
 from posenet.diagnosis.keypoint_errors import MatchedResults
 from posenet.diagnosis.matching import match, select_rows
 
 _RECALLS = np.linspace(0.0, 1.0, 101)
-
-
-class _Level(NamedTuple):
-    """The results at one threshold, as ranks by score."""
-
-    correct: np.ndarray  # ranks of the correct results
-    uncounted: np.ndarray  # ranks of the results that do not count
-    uncounted_before: np.ndarray  # how many of those rank before each correct result
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,17 +24,6 @@ class Outcome:
     counted: np.ndarray  # (T, N) bool: results that count, as all do but those that match another annotation
     missed: np.ndarray  # (T, G) bool: people who are to be found and whom no result matches
     num_people: int  # number of people to be found
-
-    @classmethod
-    def of(cls, matches: np.ndarray, scores: np.ndarray, people: np.ndarray, free: np.ndarray | None = None) -> Outcome:
-        """From ``matches`` (T, N), the annotation of every result or -1; for the other arguments see ``evaluate``."""
-        is_matched = matches >= 0
-        correct = select_rows(people, matches)
-        is_false = ~is_matched if free is None else ~is_matched & ~free
-        missed = np.repeat(people[None], len(matches), axis=0)
-        level, result = np.nonzero(is_matched)
-        missed[level, matches[level, result]] = False
-        return cls(scores, correct, correct | is_false, missed, int(people.sum()))
 
     @property
     def background(self) -> np.ndarray:
@@ -56,39 +37,30 @@ class Outcome:
         return np.asarray(self.correct.sum(axis=1) / self.num_people)
 
     @cached_property
-    def _ranking(self) -> np.ndarray:
-        return np.argsort(-self.scores, kind="stable")
+    def _levels(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """At each threshold, the rows of the results that count, by score, and which of these are correct."""
+        ranking = np.argsort(-self.scores, kind="stable")
+        counted = [ranking[is_counted[ranking]] for is_counted in self.counted]
+        return [(rows, np.flatnonzero(is_correct[rows])) for rows, is_correct in zip(counted, self.correct)]
 
-    @cached_property
-    def _levels(self) -> list[_Level]:
-        levels = []
-        for is_correct, is_counted in zip(self.correct[:, self._ranking], self.counted[:, self._ranking]):
-            correct = np.flatnonzero(is_correct)
-            uncounted = np.flatnonzero(~is_counted)
-            levels.append(_Level(correct, uncounted, np.searchsorted(uncounted, correct)))
-        return levels
-
-    def precision(self, num_people: np.ndarray | None = None, weights: np.ndarray | None = None) -> np.ndarray:
+    def precision(self, num_people: ArrayLike | None = None, weights: np.ndarray | None = None) -> np.ndarray:
         """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
 
         Args:
-            num_people: (T,) number of people to be found, instead of all; each as often as its image counts.
+            num_people: number, or (T,) numbers, of people to be found, each as often as its image counts; all if None.
             weights: (N,) how often each result counts, whole numbers; once if None.
         """
-        people_of_level = np.full(len(self.correct), self.num_people) if num_people is None else num_people
-        ranked = np.ones(len(self.scores)) if weights is None else weights[self._ranking]
-        total = np.cumsum(ranked)
+        people_of_level = np.broadcast_to(self.num_people if num_people is None else num_people, len(self.correct))
+        weights = np.ones(len(self.scores)) if weights is None else weights
         curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
-        for curve, level, people in zip(curves, self._levels, people_of_level):
-            if people <= 0:
-                continue
-            # The recall grows at correct results only, and between them the precision falls.
-            num_correct = np.cumsum(ranked[level.correct])
-            num_uncounted = np.append(0.0, np.cumsum(ranked[level.uncounted]))[level.uncounted_before]
-            precision = num_correct / (total[level.correct] - num_uncounted + np.spacing(1))
-            precision = np.maximum.accumulate(precision[::-1])[::-1]
-            first = np.searchsorted(num_correct / people, _RECALLS, side="left")
-            curve[:] = np.append(precision, 0.0)[first]
+        for curve, (rows, correct), people in zip(curves, self._levels, people_of_level):
+            if people > 0:
+                # The recall grows at correct results only, and between them the precision falls.
+                num_correct = np.cumsum(weights[rows[correct]])
+                precision = num_correct / (np.cumsum(weights[rows])[correct] + np.spacing(1))
+                precision = np.maximum.accumulate(precision[::-1])[::-1]
+                first = np.searchsorted(num_correct / people, _RECALLS)
+                curve[:] = np.append(precision, 0.0)[first]
         return curves
 
     def precision_without(self, people: np.ndarray) -> np.ndarray:
@@ -107,7 +79,7 @@ class Outcome:
         return replace(self, counted=self.correct)
 
 
-def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np.ndarray | None = None) -> Outcome:
+def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np.ndarray | bool = False) -> Outcome:
     """The outcome at COCO's OKS thresholds.
 
     Args:
@@ -117,7 +89,10 @@ def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np
     results, truth = matched.results, matched.truth
     people = truth.people if people is None else people
     matches = match(matched.pairs, matched.oks, results, truth, people, OKS_THRESHOLDS)
-    return Outcome.of(matches, results.scores, people, free)
+    correct = select_rows(people, matches)
+    counted = correct | ~((matches >= 0) | free)
+    missed = np.array([people & ~np.isin(np.arange(len(people)), found) for found in matches])
+    return Outcome(results.scores, correct, counted, missed, int(people.sum()))
 
 
 def evaluate_area(matched: MatchedResults, low: float, high: float) -> Outcome:

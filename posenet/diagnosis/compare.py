@@ -102,7 +102,6 @@ def _resample(diagnoses: Sequence[Diagnosis], resamples: int, seed: int, progres
         # How often each image is drawn.
         weights = np.bincount(rng.integers(num_images, size=num_images), minlength=num_images).astype(float)
         for row, diagnosis in enumerate(diagnoses):
-            num_people = np.full(len(diagnosis.outcome.correct), weights @ people_per_image)
-            curves = diagnosis.outcome.precision(num_people, weights[diagnosis.matched.results.image])
+            curves = diagnosis.outcome.precision(weights @ people_per_image, weights[diagnosis.matched.results.image])
             aps[row, column] = average_precision(curves)
     return aps

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.people import Split, read_split
+from posenet.annotations.people import read_split
 from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
 from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
-from posenet.diagnosis.matching import Results, Truth
+from posenet.diagnosis.matching import Truth
 from posenet.diagnosis.results_file import parse_results, read_results
 from posenet.diagnosis.slices import Attributes, Slice, measure_slices
 from posenet.errors import DataError
@@ -120,17 +120,16 @@ class Diagnosis:
     @cached_property
     def result_oks(self) -> np.ndarray:
         """(N,) OKS of every result with its person at OKS 0.1; without one, the highest with anybody, or 0."""
-        _, oks = self.matched.nearest()
-        pairs = self.matched.own_pairs()
-        oks[self.matched.pairs.result[pairs]] = self.matched.oks[pairs]
-        return oks
+        _, highest = self.matched.nearest()
+        return np.where(self.matched.person >= 0, self.person_oks[self.matched.person], highest)
 
     @cached_property
     def person_oks(self) -> np.ndarray:
         """(G,) OKS of every annotated person with the result that matches it at OKS 0.1; 0 without one."""
+        pairs = self.matched.pairs
+        is_match = pairs.person == self.matched.person[pairs.result]
         oks = np.zeros(len(self.matched.truth))
-        pairs = self.matched.own_pairs()
-        oks[self.matched.pairs.person[pairs]] = self.matched.oks[pairs]
+        oks[pairs.person[is_match]] = self.matched.oks[is_match]
         return oks
 
     def image_oks(self) -> np.ndarray:
@@ -181,36 +180,23 @@ def diagnose(
     """
     skeleton = skeleton_of(annotations) if skeleton is None else load_skeleton(skeleton)
     split = read_split(annotations, image_ids, skeleton)
-    require_people(split, annotations)
+    truth = Truth.from_split(split, skeleton)
+    if not truth.people.any():
+        raise DataError(
+            f"{annotations} contains no people with labelled keypoints to compare the results with; "
+            "give the person_keypoints_*.json of a validation set"
+        )
     if isinstance(results, (str, Path)):
         checked = read_results(results, split, skeleton)
         name = name or Path(results).name
     else:
         name = name or "results"
         checked = parse_results(list(results), split, skeleton, name)
-    return diagnose_results(checked, split, skeleton, name, progress=progress)
-
-
-def require_people(split: Split, annotations: str | Path) -> None:
-    """Raise a ``DataError`` unless at least one person of the split's images has a labelled keypoint."""
-    listed = {image.id for image in split.images}
-    people = (person for person in split.people if person["image_id"] in listed and not person["iscrowd"])
-    if not any(person["num_keypoints"] for person in people):
-        raise DataError(
-            f"{annotations} contains no people with labelled keypoints to compare the results with; "
-            "give the person_keypoints_*.json of a validation set"
-        )
-
-
-def diagnose_results(
-    results: Results, split: Split, skeleton: Skeleton, name: str, *, progress: bool = True
-) -> Diagnosis:
-    """Diagnose checked results for a split with labelled people; see ``diagnose``."""
     images = sorted(split.images, key=lambda image: image.id)
-    matched = MatchedResults.of(results, Truth.from_split(split, skeleton), skeleton)
+    matched = MatchedResults.of(checked, truth, skeleton)
     outcome = evaluate(matched)
     precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
-    attributes = Attributes.of(matched.truth, np.array([(image.width, image.height) for image in images]))
+    attributes = Attributes.of(truth, np.array([(image.width, image.height) for image in images]))
     groups = attributes.groups(len(skeleton.file_keypoints))
     return Diagnosis(
         name=name,

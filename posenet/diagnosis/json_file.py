@@ -18,18 +18,11 @@ DIAGNOSIS_FILE = "diagnosis.json"
 def write_diagnosis_file(
     diagnosis: Diagnosis, output_dir: str | Path, provenance: Mapping[str, str] | None = None
 ) -> Path:
-    """Write ``diagnosis.json`` into a folder and return its path. ``provenance`` says where the results come from."""
-    content = to_json(diagnosis)
-    if provenance:
-        content["provenance"] = dict(provenance)
-    path = Path(output_dir, DIAGNOSIS_FILE)
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-    return path
+    """Write ``diagnosis.json`` into a folder and return its path. ``provenance`` says where the results come from.
 
-
-def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The numbers of a diagnosis, as types of JSON. Lists of ten numbers are in the order of ``oks_thresholds``."""
-    return {
+    Lists of ten numbers are in the order of ``oks_thresholds``.
+    """
+    content: dict[str, Any] = {
         "name": diagnosis.name,
         "images": len(diagnosis.images),
         "people": diagnosis.num_people,
@@ -60,3 +53,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
             for dimension, slices in diagnosis.sensitivity.items()
         },
     }
+    if provenance:
+        content["provenance"] = dict(provenance)
+    path = Path(output_dir, DIAGNOSIS_FILE)
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    return path

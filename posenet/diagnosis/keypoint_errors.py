@@ -46,37 +46,30 @@ class MatchedResults:
     def correct(self, corrections: Collection[str]) -> MatchedResults:
         """The results with other keypoints and scores, after correcting localisation errors and, if named, scores.
 
-        The matches and kinds remain those of the uncorrected results.
-        """
-        corrected = self
-        if moved := [kind for kind in LOCALISATION if kind in corrections]:
-            keypoints = self._correct_keypoints(moved)
-            oks = compute_oks(keypoints, self.truth, self.pairs, np.array(self.skeleton.sigmas))
-            corrected = replace(self, results=replace(self.results, keypoints=keypoints), oks=oks)
-        if "score" in corrections:
-            corrected = replace(corrected, results=replace(corrected.results, scores=corrected.true_oks()))
-        return corrected
-
-    def _correct_keypoints(self, corrections: Collection[str]) -> np.ndarray:
-        """(N, F, 3) the keypoints without the kinds of errors in ``corrections``.
-
         A corrected keypoint lies in the direction of the found one from the true one, at the distance of a similarity:
         0.85 for a jitter and 0.5 for a miss, the upper limits of these kinds; for an inversion or a swap, that to the
         keypoint with which it was confused. Ronchi and Perona use the same similarities, but their code computes the
         distance with sigma instead of 2 sigma, so that its corrected keypoints have the fourth root of the similarity.
+        The matches and kinds remain those of the uncorrected results.
         """
         target = np.minimum(self.similarity, 1.0)  # rounding may have made it a little more
         target[self.kinds == _JITTER] = GOOD_SIMILARITY
         target[self.kinds == _MISS] = MIN_SIMILARITY
-        row, k = np.nonzero(np.isin(self.kinds, [KEYPOINT_KINDS.index(kind) for kind in corrections]))
+        moved = [KEYPOINT_KINDS.index(kind) for kind in LOCALISATION if kind in corrections]
+        row, k = np.nonzero(np.isin(self.kinds, moved))
         owner = self.person[row]
         true_xy = self.truth.keypoints[owner, k, :2]
         gap = self.results.keypoints[row, k, :2] - true_xy
         direction = gap / np.hypot(gap[:, :1], gap[:, 1:])  # an error is not at the right place: no length is 0
-        distance = similar_distance(target[row, k], self.truth.areas[owner], np.array(self.skeleton.sigmas)[k])
+        sigmas = np.array(self.skeleton.sigmas)
+        distance = similar_distance(target[row, k], self.truth.areas[owner], sigmas[k])
         keypoints = self.results.keypoints.copy()
         keypoints[row, k, :2] = true_xy + direction * distance[:, None] * (1 - _MARGIN)
-        return keypoints
+        oks = compute_oks(keypoints, self.truth, self.pairs, sigmas)
+        corrected = replace(self, results=replace(self.results, keypoints=keypoints), oks=oks)
+        if "score" in corrections:
+            corrected = replace(corrected, results=replace(corrected.results, scores=corrected.true_oks()))
+        return corrected
 
     def true_oks(self) -> np.ndarray:
         """(N,) the scores of a perfect ranking: the OKS of every result with its person, and 0 without one.
@@ -93,10 +86,6 @@ class MatchedResults:
                 scores[result] = self.oks[row]
                 taken[person] = True
         return scores
-
-    def own_pairs(self) -> np.ndarray:
-        """The pairs of the results with the people whom they match at OKS 0.1."""
-        return np.flatnonzero(self.pairs.person == self.person[self.pairs.result])
 
     def nearest(self) -> tuple[np.ndarray, np.ndarray]:
         """(N,) the labelled person with whom every result has the highest OKS, -1 in an image without people; and (N,)
@@ -143,9 +132,7 @@ def _classify_keypoints(
     elsewhere = np.where(inverted == best, _INVERSION, _SWAP)
     kinds = np.where(right == best, at_right, elsewhere)
     kinds[best < MIN_SIMILARITY] = _MISS
-    kinds[person < 0] = UNLABELLED
-    matched = np.flatnonzero(person >= 0)
-    kinds[matched] = np.where(truth.labelled[person[matched]], kinds[matched], UNLABELLED)
+    kinds[~truth.labelled[person] | (person < 0)[:, None]] = UNLABELLED
     return kinds, best
 
 

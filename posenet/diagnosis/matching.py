@@ -23,9 +23,9 @@ _PAIRS_PER_BLOCK = 65536
 """Pairs whose OKS is computed at once, which limits the memory."""
 
 
-def sorted_image_ids(split: Split) -> np.ndarray:
-    """(images,) int64: the ids of a split's images, in the order in which ``pycocotools`` evaluates them."""
-    return np.array(sorted(image.id for image in split.images), np.int64)
+def index_images(split: Split) -> dict[int, int]:
+    """The index of each image of a split by its id, in the order in which ``pycocotools`` evaluates them."""
+    return {image_id: index for index, image_id in enumerate(sorted(image.id for image in split.images))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,16 +41,13 @@ class Truth:
 
     @classmethod
     def from_split(cls, split: Split, skeleton: Skeleton) -> Truth:
-        """The annotations of the split's images; indices of images are those of ``sorted_image_ids``."""
-        image_ids = sorted_image_ids(split)
-        ids = np.array([person["image_id"] for person in split.people], np.int64)
-        image = np.searchsorted(image_ids, ids)
-        rows = np.flatnonzero(np.isin(ids, image_ids))
-        rows = rows[np.argsort(image[rows], kind="stable")]
-        chosen = [split.people[row] for row in rows.tolist()]
+        """The annotations of the split's images; indices of images are those of ``index_images``."""
+        index_of = index_images(split)
+        listed = [person for person in split.people if person["image_id"] in index_of]
+        chosen = sorted(listed, key=lambda person: index_of[person["image_id"]])
         num_keypoints = len(skeleton.file_keypoints)
         return cls(
-            image=image[rows],
+            image=np.array([index_of[person["image_id"]] for person in chosen], int),
             keypoints=np.array([person["keypoints"] for person in chosen], float).reshape(-1, num_keypoints, 3),
             boxes=np.array([person["bbox"] for person in chosen], float).reshape(-1, 4),
             areas=np.array([person["area"] for person in chosen], float),
@@ -95,8 +92,7 @@ class Results:
     @property
     def areas(self) -> np.ndarray:
         """(N,) area of the box around all keypoints, as ``pycocotools`` computes it."""
-        xy = self.keypoints[..., :2]
-        return np.asarray(np.prod(xy.max(axis=1, initial=-np.inf) - xy.min(axis=1, initial=np.inf), axis=1))
+        return np.asarray(np.ptp(self.keypoints[..., :2], axis=1).prod(axis=1))
 
 
 class Pairs(NamedTuple):
@@ -152,11 +148,8 @@ def match(
     rank[order] = ranks_within(results.image[order])
     # The pairs of a result in the order in which it prefers them; of an equal OKS, the last annotation.
     preferred = np.lexsort((-pairs.person, -oks, ~counted[pairs.person], pairs.result, rank[pairs.result]))
-    rank_of_pair = rank[pairs.result[preferred]]
-    for number in range(MAX_RESULTS):
-        rows = preferred[np.searchsorted(rank_of_pair, number) : np.searchsorted(rank_of_pair, number, side="right")]
-        if not len(rows):
-            continue
+    # First the pairs of the best results of all images, then those of the second ...
+    for rows in split_groups(preferred, rank[pairs.result[preferred]]):
         person = pairs.person[rows]
         is_free = (oks[rows] >= limits) & (truth.crowd[person] | ~taken[:, person])  # (T, rows)
         starts = np.flatnonzero(np.diff(pairs.result[rows], prepend=-1))
@@ -171,6 +164,11 @@ def match(
 def ranks_within(groups: np.ndarray) -> np.ndarray:
     """(N,) position of every row among those of the same group; the groups are sorted."""
     return np.asarray(np.arange(len(groups)) - np.searchsorted(groups, groups))
+
+
+def split_groups(rows: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    """The rows of each group; the groups are sorted numbers from 0."""
+    return np.split(rows, np.flatnonzero(np.diff(groups, prepend=-1)))[1:]
 
 
 def select_rows(chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from posenet.annotations.coco import MAX_NUMBER
 from posenet.annotations.people import Split
-from posenet.diagnosis.matching import Results, sorted_image_ids
+from posenet.diagnosis.matching import Results, index_images
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.messages import pluralize, truncate_for_message
@@ -46,17 +46,17 @@ def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> 
     num_keypoints = len(skeleton.file_keypoints)
     for number, entry in enumerate(entries, 1):
         _check_entry(entry, f"{name}: result {number}", split, 3 * num_keypoints)
-    image_ids = sorted_image_ids(split)
-    ids = np.array([entry["image_id"] for entry in entries], np.int64)
-    unknown = ids[~np.isin(ids, image_ids)]
-    if len(unknown):
+    index_of = index_images(split)
+    ids = [int(entry["image_id"]) for entry in entries]
+    if unknown := [image_id for image_id in ids if image_id not in index_of]:
         raise DataError(
             f"{name}: {pluralize(len(unknown), 'result')} of images that the annotations do not list, for example "
             f"image {unknown[0]}; give the results and the annotations of the same images"
         )
     keypoints = _finite_array([entry["keypoints"] for entry in entries], f"{name}: a keypoint")
     scores = _finite_array([entry["score"] for entry in entries], f"{name}: a score")
-    return Results.select(np.searchsorted(image_ids, ids), keypoints.reshape(-1, num_keypoints, 3), scores)
+    images = np.array([index_of[image_id] for image_id in ids], int)
+    return Results.select(images, keypoints.reshape(-1, num_keypoints, 3), scores)
 
 
 def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) -> None:

@@ -6,11 +6,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from pycocotools import mask as coco_mask
 
 from posenet.diagnosis.average_precision import average_precision, evaluate, evaluate_area
 from posenet.diagnosis.error_kinds import MATCH_OKS, SIZES
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
-from posenet.diagnosis.matching import Truth, select_rows
+from posenet.diagnosis.matching import Truth, select_rows, split_groups
 
 CROWDING = ("0", "1-2", "3 or more")
 """Groups of people by the number of other people who crowd them."""
@@ -123,20 +124,9 @@ def measure_slices(
 def _count_overlaps(truth: Truth) -> np.ndarray:
     counts = np.zeros(len(truth), int)
     people = np.flatnonzero(~truth.crowd)
-    starts = np.flatnonzero(np.diff(truth.image[people], prepend=-1))
-    for rows in np.split(people, starts[1:]):
-        counts[rows] = (_box_iou(truth.boxes[rows]) > CROWDING_IOU).sum(axis=1) - 1  # a person overlaps with itself
+    for rows in split_groups(people, truth.image[people]):
+        boxes = truth.boxes[rows]
+        overlaps = coco_mask.iou(boxes, boxes, [0] * len(rows)) > CROWDING_IOU
+        np.fill_diagonal(overlaps, False)  # a person does not crowd itself
+        counts[rows] = overlaps.sum(axis=1)
     return counts
-
-
-def _box_iou(boxes: np.ndarray) -> np.ndarray:
-    """(P, P) intersection over union of boxes (P, 4) x, y, width, height; 1 of a box with itself."""
-    low = boxes[:, :2]
-    high = low + boxes[:, 2:]
-    overlap = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
-    intersection = np.prod(np.maximum(overlap, 0), axis=2)
-    area = np.prod(boxes[:, 2:], axis=1)
-    union = area[:, None] + area - intersection
-    iou = np.divide(intersection, union, out=np.zeros_like(union), where=union > 0)
-    np.fill_diagonal(iou, 1)
-    return np.asarray(iou)

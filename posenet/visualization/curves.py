@@ -66,8 +66,7 @@ class RunHistory:
         epochs = np.array([0, *(entry["epoch"] for entry in self.epochs)], np.float64)
         # Entries after the last epoch continue at its pace.
         pace = (epochs[-1] - epochs[-2]) / max(epoch_steps[-1] - epoch_steps[-2], 1)
-        positions: np.ndarray = np.interp(steps, epoch_steps, epochs) + pace * np.maximum(steps - epoch_steps[-1], 0)
-        return positions
+        return np.asarray(np.interp(steps, epoch_steps, epochs) + pace * np.maximum(steps - epoch_steps[-1], 0))
 
     def series(self, entries: Sequence[LogEntry], key: str) -> tuple[np.ndarray, np.ndarray]:
         """(N,) positions and (N,) values of the entries in which ``key`` has a value."""
@@ -243,12 +242,17 @@ def _plot_curve(
     axes.plot(positions, values, label=label, color=colour, linewidth=linewidth, marker=marker)
 
 
+def _finite_values(axes: Axes, start: float = -math.inf) -> np.ndarray:
+    """The finite values of all curves after the position ``start``."""
+    xy = np.concatenate([np.zeros((0, 2)), *(line.get_xydata() for line in axes.get_lines())])
+    return np.asarray(xy[(xy[:, 0] > start) & np.isfinite(xy[:, 1]), 1])
+
+
 def _scale(axes: Axes) -> None:
     """Make the y axis logarithmic if all values are positive and the largest is more than 5 times the smallest."""
     from matplotlib.ticker import LogFormatter
 
-    values = np.concatenate([np.zeros(0), *(np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines())])
-    values = values[np.isfinite(values)]
+    values = _finite_values(axes)
     if len(values) and values.min() > 0 and values.max() > 5 * values.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
@@ -262,10 +266,7 @@ def _leave_out_first_epoch(axes: Axes, history: RunHistory) -> None:
     """
     if len(history.epochs) < 2:
         return
-    start = float(history.positions(history.epochs)[0])
-    lines = [[np.asarray(data, np.float64) for data in line.get_data()] for line in axes.get_lines()]
-    values = np.concatenate([np.zeros(0), *(y[x > start] for x, y in lines)])
-    values = values[np.isfinite(values)]
+    values = _finite_values(axes, start=history.positions(history.epochs)[0])
     if len(values) and (low := values.min()) < (high := values.max()):
         margin = 0.05 * (high - low)
         axes.set_ylim(max(low - margin, 0.9 * low), high + margin)

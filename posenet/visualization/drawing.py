@@ -114,10 +114,19 @@ def draw_people(
             has_sides = bool(person.skeleton.left_right or person.skeleton.colours)
             scheme = colours or ("side" if style == "standard" and has_sides else "rainbow")
             keypoint_colours, limb_colours = _choose_colours(person, index, limbs, scheme)
+            is_visible = _visible_keypoints(person, keypoint_min_score)
             width = line_width if line_width > 0 else _choose_line_width(drawing, person, style)
-            number = person.id if colours == "person" else None
-            visible = _visible_keypoints(person, keypoint_min_score)
-            figures.append(_Figure(person, visible, limbs, keypoint_colours, limb_colours, width, radius, number))
+            figure = _Figure(
+                person,
+                keypoints=[(k, colour) for k, colour in enumerate(keypoint_colours) if is_visible[k]],
+                limbs=[
+                    (a, b, colour) for (a, b), colour in zip(limbs, limb_colours) if is_visible[a] and is_visible[b]
+                ],
+                line_width=width,
+                radius=radius or (0.9 if style == "standard" else 0.5) * width,
+                number=person.id if colours == "person" else None,
+            )
+            figures.append(figure)
     if style == "openpose":
         _draw_as_openpose(drawing, figures)
     else:
@@ -141,19 +150,11 @@ class _Figure(NamedTuple):
     """A person as it is drawn."""
 
     person: Person
-    visible: np.ndarray  # (K,) bool: the keypoints to draw
-    limbs: list[tuple[int, int]]
-    keypoint_colours: list[Colour]
-    limb_colours: list[Colour]
+    keypoints: list[tuple[int, Colour]]  # those to draw
+    limbs: list[tuple[int, int, Colour]]  # those to draw, with the indices of both ends
     line_width: int
-    radius: int  # 0: by the line width
+    radius: float
     number: int | None  # to write beside the person
-
-    @property
-    def visible_limbs(self) -> list[tuple[int, int, Colour]]:
-        """The limbs to draw: the indices of both ends, and the colour."""
-        rows = zip(self.limbs, self.limb_colours)
-        return [(a, b, colour) for (a, b), colour in rows if self.visible[a] and self.visible[b]]
 
 
 def _limbs_of(skeleton: Skeleton, style: Style) -> list[tuple[int, int]]:
@@ -195,16 +196,16 @@ def _draw_lines(drawing: np.ndarray, figure: _Figure) -> None:
     points = _fixed_point(figure.person.keypoints[:, :2])
     outline_width = max(1, figure.line_width // 3)
     # Draw all outlines first, so that no outline crosses a limb.
-    for a, b, _ in figure.visible_limbs:
+    for a, b, _ in figure.limbs:
         width = figure.line_width + 2 * outline_width
         cv2.line(drawing, points[a], points[b], OUTLINE, width, cv2.LINE_AA, _FRACTIONAL_BITS)
-    for a, b, colour in figure.visible_limbs:
+    for a, b, colour in figure.limbs:
         cv2.line(drawing, points[a], points[b], colour, figure.line_width, cv2.LINE_AA, _FRACTIONAL_BITS)
-    radius = round((figure.radius or 0.9 * figure.line_width) * 2**_FRACTIONAL_BITS)
+    radius = round(figure.radius * 2**_FRACTIONAL_BITS)
     outline_radius = radius + (outline_width << _FRACTIONAL_BITS)
-    for k in np.flatnonzero(figure.visible).tolist():
+    for k, colour in figure.keypoints:
         cv2.circle(drawing, points[k], outline_radius, OUTLINE, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
-        cv2.circle(drawing, points[k], radius, figure.keypoint_colours[k], -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+        cv2.circle(drawing, points[k], radius, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
     _draw_number(drawing, figure)
 
 
@@ -213,7 +214,7 @@ def _draw_as_openpose(drawing: np.ndarray, figures: Sequence[_Figure]) -> None:
     limbs = drawing.copy()
     for figure in figures:
         xy = figure.person.keypoints[:, :2].astype(float)
-        for a, b, colour in figure.visible_limbs:
+        for a, b, colour in figure.limbs:
             [centre] = _fixed_point((xy[a] + xy[b])[None] / 2)
             across, down = (xy[b] - xy[a]).tolist()
             [axes] = _fixed_point(np.array([[math.hypot(across, down), figure.line_width]]) / 2)
@@ -222,9 +223,9 @@ def _draw_as_openpose(drawing: np.ndarray, figures: Sequence[_Figure]) -> None:
     cv2.addWeighted(limbs, OPENPOSE_OPACITY, drawing, 1 - OPENPOSE_OPACITY, 0, dst=drawing)
     for figure in figures:
         points = _fixed_point(figure.person.keypoints[:, :2])
-        radius = round((figure.radius or figure.line_width / 2) * 2**_FRACTIONAL_BITS)
-        for k in np.flatnonzero(figure.visible).tolist():
-            cv2.circle(drawing, points[k], radius, figure.keypoint_colours[k], -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+        radius = round(figure.radius * 2**_FRACTIONAL_BITS)
+        for k, colour in figure.keypoints:
+            cv2.circle(drawing, points[k], radius, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
         _draw_number(drawing, figure)
 
 
@@ -253,8 +254,7 @@ def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
     if not found.any():
         return found
     scores = person.keypoints[:, 2]
-    visible: np.ndarray = found & (scores >= max(min_score, MIN_RELATIVE_SCORE * scores[found].mean()))
-    return visible
+    return np.asarray(found & (scores >= max(min_score, MIN_RELATIVE_SCORE * scores[found].mean())))
 
 
 def _choose_line_width(drawing: np.ndarray, person: Person, style: Style) -> int:

@@ -55,8 +55,7 @@ def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str =
     height, width = size
     tile = np.full((height + LABEL_HEIGHT, width, 3), BACKGROUND, np.uint8)
     factor = min(height / image.shape[0], width / image.shape[1])
-    image_height = max(1, round(image.shape[0] * factor))
-    image_width = max(1, round(image.shape[1] * factor))
+    image_height, image_width = (max(1, round(side * factor)) for side in image.shape[:2])
     top = LABEL_HEIGHT + (height - image_height) // 2
     left = (width - image_width) // 2
     tile[top : top + image_height, left : left + image_width] = cv2.resize(
@@ -71,28 +70,24 @@ def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str =
 
 def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") -> np.ndarray:
     """Arrange tiles of one size in rows of at most ``columns``, below a title if there is one; (H, W, 3) BGR uint8."""
-    height, width = tiles[0].shape[:2]
     columns = min(columns, len(tiles))
-    rows = math.ceil(len(tiles) / columns)
-    title_height = LABEL_HEIGHT if title else 0
-    sheet_size = title_height + GAP + rows * (height + GAP), GAP + columns * (width + GAP)
-    sheet = np.full((*sheet_size, 3), BACKGROUND, np.uint8)
-    for index, tile in enumerate(tiles):
-        row, column = divmod(index, columns)
-        top = title_height + GAP + row * (height + GAP)
-        left = GAP + column * (width + GAP)
-        sheet[top : top + height, left : left + width] = tile
+    blanks = [np.full_like(tiles[0], BACKGROUND)] * (-len(tiles) % columns)
+    spaced = [_add_borders(tile, GAP, 0, GAP, 0) for tile in [*tiles, *blanks]]
+    rows = [np.hstack(spaced[start : start + columns]) for start in range(0, len(spaced), columns)]
+    sheet = _add_borders(np.vstack(rows), LABEL_HEIGHT if title else 0, GAP, 0, GAP)
     _draw_text(sheet, _shorten(title, sheet.shape[1] - 2 * (GAP + _MARGIN)), (GAP + _MARGIN, GAP + _BASELINE))
     return sheet
 
 
-def draw_heatmap_sheet(
-    image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray | None = None
-) -> np.ndarray:
+def _add_borders(image: np.ndarray, top: int, bottom: int, left: int, right: int) -> np.ndarray:
+    return cv2.copyMakeBorder(image, top, bottom, left, right, cv2.BORDER_CONSTANT, value=BACKGROUND)
+
+
+def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray) -> np.ndarray:
     """Draw every map (C, h, w) over the dimmed image (H, W, 3) BGR, with its channel, its name and its maximum.
 
-    All maps have the same colours, from dark violet (0) to yellow (1). The first tile shows the image, or the
-    ``drawing`` of its people. The sheet is about 2000 pixels wide.
+    All maps have the same colours, from dark violet (0) to yellow (1). The first tile shows the ``drawing`` of the
+    image's people. The sheet is about 2000 pixels wide.
     """
     image = to_bgr(image)
     factor = MAP_SIZE / max(image.shape[:2])
@@ -101,7 +96,7 @@ def draw_heatmap_sheet(
     labels = [f"{channel} {name}" for channel, name in enumerate(channel_names(skeleton))]
     label_width = max(map(_text_width, labels)) + _text_width("0.00") + 3 * _MARGIN
     tile_size = (height, max(width, min(label_width, 2 * MAP_SIZE)))
-    tiles = [label_tile(image if drawing is None else drawing, "image", tile_size)]
+    tiles = [label_tile(drawing, "image", tile_size)]
     for label, heatmap in zip(labels, maps):
         overlay = overlay_heatmap(dimmed, heatmap)
         tiles.append(label_tile(overlay, label, tile_size, f"{heatmap.max():.2f}"))
@@ -141,15 +136,13 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path)
     """Draw the first training samples, at most one epoch; ``DataError`` if one cannot be read."""
     from posenet.data.sampler import TrainSampler
 
-    paths = preview_paths(folder)
-    written = []
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
+    paths = preview_paths(folder)[: len(sampler)]
     for path, [(epoch, index)] in zip(paths, sampler):
         record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
         write_image(path, draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title))
-        written.append(path)
-    return written
+    return paths
 
 
 def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
@@ -157,8 +150,6 @@ def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> 
     skeleton = renderer.skeleton
     image = batch.images[0].numpy()
     targets = renderer(batch.joints[:1], batch.person_mask[:1].float() / 255)[0].numpy()
-    part_maps = targets[skeleton.part_channels]
-    keypoint_maps = targets[skeleton.keypoint_channels]
     joints = _draw_joints(image, batch.joints[0].numpy(), skeleton)
     masks = _draw_masks(image, batch.person_mask[0].numpy(), batch.mask_miss[0].numpy())
     size = (image.shape[0], max(image.shape[1], MIN_SAMPLE_WIDTH))
@@ -166,7 +157,8 @@ def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> 
         label_tile(joints, "input and labelled keypoints", size, "dark dots: hidden keypoints"),
         label_tile(masks, "masks", size, "blue: person mask; red: not supervised"),
     ]
-    for kind, maps in (("keypoint", keypoint_maps), ("body-part", part_maps)):
+    for kind, channels in (("keypoint", skeleton.keypoint_channels), ("body-part", skeleton.part_channels)):
+        maps = targets[channels]
         overlay = overlay_heatmap(dim_image(image), maps.max(axis=0))
         tiles.append(label_tile(overlay, f"maximum of {len(maps)} {kind} maps", size))
     return contact_sheet(tiles, columns=2, title=title)

@@ -104,12 +104,12 @@ def test_sheets_of_images_are_files_and_those_of_videos_are_folders(tmp_path: Pa
 
 
 def test_a_sheet_shows_the_maps_of_any_image(predictor: Predictor) -> None:
-    expected = draw_heatmap_sheet(IMAGE, predictor.compute_maps(IMAGE), COCO)
+    expected = draw_heatmap_sheet(IMAGE, predictor.compute_maps(IMAGE), COCO, IMAGE)
     assert 1200 < expected.shape[1] < 2400 and expected.dtype == np.uint8
     for height, width in ((1, 1), (2, 3000), (3000, 2), (700, 500)):
         image = np.full((height, width, 3), 90, np.uint8)
         maps = np.zeros((50, -(-height // 4), -(-width // 4)), np.float32)
-        assert draw_heatmap_sheet(image, maps, COCO).size
+        assert draw_heatmap_sheet(image, maps, COCO, image).size
 
 
 @pytest.mark.parametrize("size", [(300, 400), (400, 300)])
@@ -117,7 +117,8 @@ def test_the_names_of_body_parts_are_not_cut(size: tuple[int, int], monkeypatch:
     texts: list[str] = []
     put_text = cv2.putText
     monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (texts.append(text), put_text(image, text, *rest)))
-    draw_heatmap_sheet(np.zeros((*size, 3), np.uint8), np.zeros((50, 8, 8), np.float32), COCO)
+    image = np.zeros((*size, 3), np.uint8)
+    draw_heatmap_sheet(image, np.zeros((50, 8, 8), np.float32), COCO, image)
     assert "10 right_shoulder-right_elbow" in texts
 
 

@@ -23,10 +23,6 @@ def format_gain(value: float) -> str:
     return text[1:] if float(text[1:]) == 0 else text
 
 
-def format_count(value: int) -> str:
-    return f"{value:,}"
-
-
 def format_share(value: float) -> str:
     return "<0.1 %" if 0 < value < 0.001 else f"{100 * value:.1f} %"
 
@@ -34,11 +30,6 @@ def format_share(value: float) -> str:
 def pluralize(count: int, noun: str, plural: str = "") -> str:
     """``1,234 images``, with a separator of thousands."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
-
-
-def readable(name: str) -> str:
-    """``left_shoulder`` as "left shoulder"."""
-    return name.replace("_", " ")
 
 
 def percent(value: float) -> str:
@@ -67,10 +58,9 @@ def area_path(values: np.ndarray) -> str:
 FILTERS = {
     "ap": format_ap,
     "gain": format_gain,
-    "count": format_count,
+    "count": "{:,}".format,
     "share": format_share,
     "pluralize": pluralize,
-    "readable": readable,
     "percent": percent,
     "stack": stack,
     "area": area_path,

@@ -5,12 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -20,11 +17,9 @@ from posenet.diagnosis.error_kinds import (
     CORRECTIONS,
     KEYPOINT_KINDS,
     LOCALISATION,
-    MISSED_AT_50,
     OKS_THRESHOLDS,
     SIZES,
     TEXTS,
-    UNCORRECTED,
     Kind,
 )
 from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
@@ -36,7 +31,9 @@ from posenet.files import write_atomically
 from posenet.settings import DataConfig, ExifFrame
 
 REPORT_FILE = "report.html"
-SHOWN_METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR")
+STAGES = ("ap", *CORRECTIONS, "inexact")
+"""The stages of ``Diagnosis.precision`` by the names of their ``TEXTS``: ``missed`` stands for ``MISSED_AT_50``."""
+SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
 LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
 """Layers of the images that the reader can switch."""
 MIN_GROUP_SHARE = 0.05
@@ -60,68 +57,38 @@ class Cost(NamedTuple):
     found: str  # how often it occurs, in words
 
 
-@dataclass(frozen=True)
-class Run:
-    """One results file as the templates show it."""
+def _costs(diagnosis: Diagnosis) -> list[Cost]:
+    """The costs of all kinds in the order of correction."""
+    aps = [average_precision(curves) for curves in diagnosis.precision.values()]
+    alone = [average_precision(curves) - diagnosis.ap for curves in diagnosis.alone_precision.values()]
+    alone[-1] -= alone[-2]  # inexact: all who are missed but those missed at OKS 0.50
+    people = diagnosis.matched.skeleton.noun(diagnosis.num_people)
+    found = {kind: pluralize(count, "keypoint") for kind, count in diagnosis.counts.items()} | {
+        "score": NOTHING,
+        "background": f"{pluralize(diagnosis.background, 'result')} at OKS 0.50",
+        "missed": f"{diagnosis.missed:,} of {diagnosis.num_people:,} {people}",
+        "inexact": f"{int(diagnosis.missed_by_threshold[-1]) - diagnosis.missed:,} more at OKS 0.95",
+    }
+    gains = zip(STAGES[1:], aps, aps[1:], alone)
+    return [Cost(kind, after - before, gain_alone, found[kind]) for kind, before, after, gain_alone in gains]
 
-    diagnosis: Diagnosis
 
-    @property
-    def stages(self) -> list[tuple[str, np.ndarray]]:
-        """(10, 101) precision as it is, "ap", and after correcting each of ``TEXTS`` in turn."""
-        precision = self.diagnosis.precision
-        kinds = (
-            {"ap": UNCORRECTED} | {kind: kind for kind in CORRECTIONS} | {"missed": MISSED_AT_50, "inexact": "missed"}
-        )
-        return [(kind, precision[name]) for kind, name in kinds.items()]
+def _worst_keypoints(diagnosis: Diagnosis) -> list[tuple[str, dict[str, int], int]]:
+    """Name, counts and number of labelled keypoints of each keypoint; most errors first."""
+    rows = [(name, counts, sum(counts.values())) for name, counts in diagnosis.keypoints.items()]
+    return sorted(rows, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0)
 
-    @property
-    def costs(self) -> list[Cost]:
-        """The costs of all kinds in the order of correction."""
-        diagnosis = self.diagnosis
-        alone = {kind: average_precision(curves) - diagnosis.ap for kind, curves in diagnosis.alone_precision.items()}
-        alone |= {"missed": alone[MISSED_AT_50], "inexact": alone["missed"] - alone[MISSED_AT_50]}
-        aps = [average_precision(curves) for _, curves in self.stages]
-        return [
-            Cost(kind, after - before, alone[kind], self._occurrences(kind))
-            for (kind, _), before, after in zip(self.stages[1:], aps, aps[1:])
-        ]
 
-    @property
-    def bar(self) -> list[tuple[str, float]]:
-        """The AP and its gains, which add up to 1."""
-        return [("ap", self.diagnosis.ap), *((cost.kind, cost.gain) for cost in self.costs)]
-
-    def _occurrences(self, kind: str) -> str:
-        diagnosis = self.diagnosis
-        if kind == "score":
-            return NOTHING
-        if kind == "background":
-            return f"{pluralize(diagnosis.background, 'result')} at OKS 0.50"
-        if kind == "missed":
-            skeleton = diagnosis.matched.skeleton
-            return f"{diagnosis.missed:,} of {diagnosis.num_people:,} {skeleton.noun(diagnosis.num_people)}"
-        if kind == "inexact":
-            return f"{int(diagnosis.missed_by_threshold[-1]) - diagnosis.missed:,} more at OKS 0.95"
-        return pluralize(diagnosis.counts[kind], "keypoint")
-
-    @property
-    def keypoints(self) -> list[tuple[str, dict[str, int], int]]:
-        """Name, counts and number of labelled keypoints of each keypoint; most errors first."""
-        rows = [(name, counts, sum(counts.values())) for name, counts in self.diagnosis.keypoints.items()]
-        return sorted(rows, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0)
-
-    @property
-    def hardest(self) -> tuple[str, Slice] | None:
-        """The dimension and the slice with the lowest AP, of those that are not tiny and not everybody."""
-        people = self.diagnosis.num_people
-        slices = [
-            (dimension, part)
-            for dimension, parts in self.diagnosis.sensitivity.items()
-            for part in parts
-            if MIN_GROUP_SHARE * people <= part.people < people
-        ]
-        return min(slices, key=lambda pair: pair[1].ap, default=None)
+def _hardest_slice(diagnosis: Diagnosis) -> tuple[str, Slice] | None:
+    """The dimension and the slice with the lowest AP, of those that are not tiny and not everybody."""
+    people = diagnosis.num_people
+    slices = [
+        (dimension, part)
+        for dimension, parts in diagnosis.sensitivity.items()
+        for part in parts
+        if MIN_GROUP_SHARE * people <= part.people < people
+    ]
+    return min(slices, key=lambda pair: pair[1].ap, default=None)
 
 
 def write_report(
@@ -146,25 +113,32 @@ def write_report(
     skeleton = diagnosis.matched.skeleton
     thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
     tiles = make_tiles(diagnosis, chosen, thumbnails)
+    loader = PackageLoader(__package__)
     environment = Environment(
-        loader=PackageLoader(__package__),
+        loader=loader,
         autoescape=True,  # names come from files
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    folder = resources.files(__package__) / "templates"
-    style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
+    style, script = (Markup(loader.get_source(environment, name)[0]) for name in ("style.css", "page.js"))
+    costs = _costs(diagnosis)
     page = environment.get_template("page.html").render(
-        run=Run(diagnosis),
+        diagnosis=diagnosis,
+        stages=list(zip(STAGES, diagnosis.precision.values())),
+        costs=costs,
+        ap_and_gains=[("ap", diagnosis.ap), *((cost.kind, cost.gain) for cost in costs)],
+        keypoints=_worst_keypoints(diagnosis),
+        hardest=_hardest_slice(diagnosis),
         tiles=tiles,
-        provenance=provenance or {},
+        provenance=provenance,
         style=style,
         script=script,
         # Nothing but this script and this style is allowed, and no connection of any kind.
         policy=f"default-src 'none'; img-src data:; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'",
+        skeleton=skeleton,
         person=skeleton.name_objects("Person"),
         people=skeleton.people,
         kinds={kind: Kind(*map(skeleton.name_objects, texts)) for kind, texts in TEXTS.items()},

@@ -25,16 +25,12 @@ def image_losses(diagnosis: Diagnosis) -> np.ndarray:
 
 def choose_images(diagnosis: Diagnosis) -> list[int]:
     """Return indices of ``Diagnosis.images``, at most ``MAX_IMAGES``, in ascending order."""
-    worst = _worst_first(image_losses(diagnosis))
-    rankings = [_worst_first(counts) for counts in _count_errors(diagnosis)]
-    everything = range(len(diagnosis.images))
-    chosen: set[int] = set()
-    for lists, limit in (([worst], WORST_IMAGES), (rankings, MAX_IMAGES), ([everything], MAX_IMAGES)):
-        # The first of each ranking, then the second of each ...
-        for index in chain.from_iterable(zip_longest(*lists)):
-            if index is not None and len(chosen) < limit:
-                chosen.add(index)
-    return sorted(chosen)
+    worst = _worst_first(image_losses(diagnosis))[:WORST_IMAGES]
+    rankings = map(_worst_first, _count_errors(diagnosis))
+    worst_of_kinds = chain.from_iterable(zip_longest(*rankings))  # the first of each, then the second of each ...
+    # A dictionary keeps the first place of each image. Shorter rankings end with None.
+    candidates = dict.fromkeys(chain(worst, worst_of_kinds, range(len(diagnosis.images))))
+    return sorted([index for index in candidates if index is not None][:MAX_IMAGES])
 
 
 def _count_errors(diagnosis: Diagnosis) -> Iterator[np.ndarray]:

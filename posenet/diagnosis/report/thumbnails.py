@@ -43,9 +43,8 @@ def _read_thumbnail(path: Path, image: CocoImage, side: int, exif_frame: ExifFra
     try:
         pixels, _ = read_annotated_image(path, image.height, image.width, exif_frame)
     except DataError:
-        return Thumbnail(
-            b"", f"{image.file_name} is missing or cannot be read, so the keypoints stand on a plain ground."
-        )
+        note = f"{image.file_name} is missing or cannot be read, so the keypoints stand on a plain ground."
+        return Thumbnail(b"", note)
     height, width = pixels.shape[:2]
     note = ""
     if (height, width) != (image.height, image.width):

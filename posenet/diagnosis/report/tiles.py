@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from markupsafe import Markup
 
+from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES
 from posenet.diagnosis.report.selection import image_losses
@@ -32,8 +33,7 @@ MARGIN = 40
 class Tile(NamedTuple):
     """One image of the gallery."""
 
-    id: int
-    file_name: str
+    image: CocoImage
     width: int
     height: int
     jpeg: str  # base64; empty without an image
@@ -53,8 +53,7 @@ def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence
         scale = CANVAS / max(image.width, image.height)
         results, badges = _draw_results(diagnosis, index, scale)
         tile = Tile(
-            id=image.id,
-            file_name=image.file_name,
+            image=image,
             width=round(image.width * scale),
             height=round(image.height * scale),
             jpeg=base64.b64encode(thumbnail.jpeg).decode(),
@@ -95,6 +94,7 @@ def _draw_results(diagnosis: Diagnosis, index: int, scale: float) -> tuple[Marku
     """The results in an image with frames around missed people, and how many errors of each kind they have."""
     matched, outcome = diagnosis.matched, diagnosis.outcome
     people = _people_names(diagnosis, index)
+    background = outcome.background[0]
     parts = []
     badges: Counter[str] = Counter()
     for number, row in enumerate(range(*np.searchsorted(matched.results.image, [index, index + 1]).tolist())):
@@ -102,11 +102,9 @@ def _draw_results(diagnosis: Diagnosis, index: int, scale: float) -> tuple[Marku
         present = keypoints[:, 2] > 0
         if not present.any():  # some files have a 0 in every third value
             present = ~present
-        wrong = {
-            k: KEYPOINT_KINDS[kind] for k, kind in enumerate(matched.kinds[row]) if kind > KEYPOINT_KINDS.index("good")
-        }
+        wrong = {k: KEYPOINT_KINDS[kind] for k, kind in enumerate(matched.kinds[row]) if kind > 0}  # 0 is good
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
-        errors += ["background"] * bool(outcome.background[0, row])
+        errors += ["background"] * bool(background[row])
         badges.update(error.partition(":")[0] for error in errors)
         facts = f"score {matched.results.scores[row]:.3f}, OKS {diagnosis.result_oks[row]:.3f}"
         if not outcome.counted[0, row]:
@@ -115,7 +113,7 @@ def _draw_results(diagnosis: Diagnosis, index: int, scale: float) -> tuple[Marku
         for k, kind in wrong.items():
             right = matched.truth.keypoints[person, k] * scale
             shapes.append(_draw_mark(kind, keypoints[k] * scale if present[k] else right, right))
-        if outcome.background[0, row]:
+        if background[row]:
             shapes.append(_frame("background", keypoints[present] * scale))
         partner = f"t{people[person]}" if person >= 0 else ""
         parts.append(_person(diagnosis, person, f"r{number}", partner, errors, facts, shapes))
