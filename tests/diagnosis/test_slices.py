@@ -57,6 +57,16 @@ def test_the_ap_by_size_is_cocos(diagnosis: Diagnosis) -> None:
     assert by_size["large"] == pytest.approx(diagnosis.metrics["APL"], abs=1e-9)
 
 
+@pytest.mark.parametrize("size, low, high", [("small", 0, 32**2), ("medium", 32**2, 96**2), ("large", 96**2, 1e9)])
+def test_people_of_other_sizes_count_nothing(
+    size: str, low: float, high: float, document: dict[str, Any], annotation_file: Path
+) -> None:
+    found = zip(perfect_results(document), people_of(document))
+    results = [result for result, person in found if low <= person["area"] < high]
+    by_size = {part.name: part.ap for part in diagnose(annotation_file, results, progress=False).sensitivity["size"]}
+    assert by_size == {name: pytest.approx(float(name == size), abs=1e-9) for name in by_size} and len(by_size) == 3
+
+
 def test_the_ap_of_a_slice_is_that_of_pycocotools_without_others(
     document: dict[str, Any], annotation_file: Path
 ) -> None:
