@@ -23,8 +23,7 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames, require_pyav
-from posenet.inference.media.reader import FrameSelection
-from posenet.inference.media.sources import Source, find_sources, parse_standard_input
+from posenet.inference.media.sources import FrameSelection, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.choose import (
     Outputs,
     PredictionOptions,
