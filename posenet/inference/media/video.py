@@ -18,7 +18,7 @@ from av.stream import Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
-from posenet.downloading import split_address, without_credentials
+from posenet.downloading import split_address
 from posenet.errors import DataError
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
 from posenet.messages import to_single_line
@@ -70,8 +70,8 @@ class PyAVReader:
             raise DataError(f"cannot read {name}: no such file")
         if path is not None and not path.stat().st_size:
             raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
-        # FFmpeg would try for seconds. It accepts more signs in a password than the rules for addresses.
-        if source.url is not None and not split_address(without_credentials(source.url)).scheme:
+        # FFmpeg would try for seconds. The name has no password: FFmpeg accepts more signs in it than the rules do.
+        if path is None and not split_address(name).scheme:
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         try:
             self._container = _open_input(source)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posenet.errors import ConfigError
-from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, resolve_link, shorten_name
+from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
 from posenet.inference.outputs.journal import find_outputs_of_others, side_files
@@ -123,7 +123,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _free_folder() -> str:
-    names = itertools.chain([DEFAULT_FOLDER], (f"{DEFAULT_FOLDER}-{number}" for number in itertools.count(2)))
+    names = (DEFAULT_FOLDER + number for number in name_numbers())
     return next(name for name in names if not os.path.lexists(name) or (os.path.isdir(name) and not os.listdir(name)))
 
 
@@ -138,7 +138,7 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[S
     for source in sources:
         suffix = suffix_of(source)
         length = MAX_NAME_BYTES - len(suffix)
-        for number in itertools.chain([""], (f"-{number}" for number in itertools.count(2))):
+        for number in name_numbers():
             name = shorten_name(source.stem, length - len(number)) + number
             paths[source] = folder / source.subfolder / (name + suffix)
             # Photo.jpg and photo.jpg are the same file on some file systems.

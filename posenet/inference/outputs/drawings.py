@@ -41,24 +41,23 @@ def write_drawings(paths: Mapping[Source, Path]) -> Iterator[Show]:
 
     A video is completed when frames of another source arrive, or at the end.
     """
-    video_source: Source | None = None
+    current: Source | None = None
     video: VideoWriter
     with contextlib.ExitStack() as stack:
 
         def write(frame: Frame, drawing: np.ndarray) -> None:
-            nonlocal video, video_source
-            if frame.source != video_source:
+            nonlocal current, video
+            path = paths[frame.source]
+            if frame.source != current:
                 stack.close()  # completes the video of the last source
-                video_source = None
-            if frame.number is None:
-                path = paths[frame.source]
-                with name_file_in_errors(path):
-                    write_image(path, drawing)
+                current = frame.source
+                if frame.number is not None:
+                    video = stack.enter_context(_open_video(path, frame, drawing))
+            if frame.number is not None:
+                video.write(drawing, frame.seconds)
                 return
-            if video_source is None:
-                video = stack.enter_context(_open_video(paths[frame.source], frame, drawing))
-                video_source = frame.source
-            video.write(drawing, frame.seconds)
+            with name_file_in_errors(path):
+                write_image(path, drawing)
 
         yield write
 
