@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from posenet.inference.media.sources import FrameSelection, Source, find_sources
 from posenet.inference.outputs.choose import (
     Outputs,
     PredictionOptions,
-    check_paths,
     choose_outputs,
     is_lines_file,
     sheet_path,
@@ -131,7 +130,7 @@ def check_inputs_and_outputs(
 ) -> None:
     """Raise what ``predict`` raises for inputs and outputs. Standard input, which can be read once, is not read."""
     sources = [] if "-" in inputs else _find_inputs(inputs, options, world_size)
-    check_paths(choose_outputs(sources, options), sources, options, other_inputs, world_size)
+    choose_outputs(sources, options, other_inputs, world_size)
 
 
 @dataclass(frozen=True)
@@ -175,45 +174,36 @@ def _prepare(
     FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
     names = _names_of(inputs)
 
-    def find() -> tuple[list[Source], Outputs, list[str]]:
+    def find() -> tuple[list[Source], Outputs]:
         sources = _find_inputs(names, options, ranks.world_size)
-        outputs = choose_outputs(sources, options)
-        new_folders = [folder for folder in outputs.folders if not os.path.exists(folder)]
-        check_paths(outputs, sources, options, other_inputs, ranks.world_size)
-        return sources, outputs, new_folders
+        return sources, choose_outputs(sources, options, other_inputs, ranks.world_size)
 
-    sources, outputs, new_folders = ranks.broadcast_object(ranks.run_on_main(find))
+    sources, outputs = ranks.broadcast_object(ranks.run_on_main(find))
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
-    with _without_empty_folders(new_folders):
-        loaded = copy.copy(ranks.run_on_all(lambda: _load(predictor)))  # the caller's predictor stays as it is
+    try:
+        loaded = ranks.run_on_all(lambda: _load(predictor))
+    except BaseException:
+        for folder in outputs.new_folders:
+            with contextlib.suppress(OSError):  # there is something in it
+                os.rmdir(folder)
+        raise
+    loaded = copy.copy(loaded)  # the caller's predictor stays as it is
     loaded.keep_maps |= bool(outputs.sheets)
-    blocks = split_into_blocks(sources, loaded.settings.batch_size)
-    sources = list(itertools.chain(*blocks))
     tracking = None
     if options.is_tracked:
         tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
+    blocks = split_into_blocks(sources, loaded.settings.batch_size)
+    # The sources with their blocks. ``outputs`` has them without; they are equal, because blocks are not compared.
+    sources = list(itertools.chain(*blocks))
+    share = list(itertools.chain(*ranks.share(blocks)))
     journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
     description = {} if journaled is None else _describe(options, sources, loaded, tracking)
     if journaled is not None and not options.resume:
         ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
-    # ``outputs`` has the sources before they had blocks. They are equal: blocks do not count in comparisons.
-    share = list(itertools.chain(*ranks.share(blocks)))
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
-
-
-@contextlib.contextmanager
-def _without_empty_folders(folders: Iterable[str]) -> Iterator[None]:
-    """After an error in this context, remove those of the folders that are empty."""
-    try:
-        yield
-    except BaseException:
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
-        raise
 
 
 def _load(predictor: AnyPredictor) -> Predictor:
@@ -265,7 +255,7 @@ def _choose_journaled_file(
     Raises:
         ConfigError: no option names a file of people that can have journals.
     """
-    file = outputs.journaled
+    file = outputs.first_file
     if options.resume or (world_size > 1 and outputs.files):
         if file is None:
             reason = "resume=True" if options.resume else "a prediction by several processes"
@@ -313,7 +303,8 @@ def _predict_share(
     closed = threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_file_in_errors(", ".join([*run.outputs.files, *run.outputs.folders])))
-        journal = next(iter(run.journals()[run.ranks.rank :]), None)
+        journals = run.journals()
+        journal = journals[run.ranks.rank] if journals else None
         if journal:
             stack.enter_context(journal.open(run.description, run.outputs.files, resume=run.options.resume))
         if run.options.resume and run.ranks.is_main:
@@ -322,25 +313,27 @@ def _predict_share(
         write_people = _open_people_files(run, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
-        finished = journal.replay() if journal else ()
+        recorded = journal.replay() if journal else ()
         found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
-        # How many frames a video has is not known.
+        # How many frames a video has is not known before it is read.
         total = len(run.share) if all(source.kind == "image" for source in run.share) else None
         is_shown = progress and run.ranks.is_main
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
         begin = time.perf_counter()
         writing = 0.0
-        for result in run.tracked(itertools.chain(finished, found)):
+        for result in run.tracked(itertools.chain(recorded, found)):
+            frame = result.frame
             summary.add(result)
             start = time.perf_counter()
             if result.error is None:
-                for write in [*write_people, *([] if result.frame.is_recorded else write_images)]:
+                # An earlier run has written the images of what is recorded.
+                for write in write_people if frame.is_recorded else [*write_people, *write_images]:
                     write(result)
             writing += time.perf_counter() - start
             if on_result is not None:
                 on_result(result)
-            if result.frame.expected and result.frame.source == run.sources[-1]:
-                bar.total = bar.n + result.frame.expected
+            if frame.expected and frame.source == run.sources[-1]:  # nothing follows this video
+                bar.total = bar.n + frame.expected
             bar.update()
             summary.is_interrupted = stop_requested()
             if summary.is_interrupted or closed.is_set():

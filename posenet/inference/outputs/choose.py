@@ -72,6 +72,8 @@ class Outputs:
     csv: str | None
     folders: list[str]
     """The folders that are named by the user, or chosen."""
+    new_folders: list[str]
+    """Those that did not exist."""
 
     @property
     def files(self) -> list[str]:
@@ -79,19 +81,33 @@ class Outputs:
         return [path for path in (self.json, self.coco, self.csv) if path]
 
     @property
-    def journaled(self) -> Path | None:
+    def first_file(self) -> Path | None:
         """The first file of people, which can have journals; None if all are devices or standard output."""
         files = [resolve_link(Path(path)) for path in self.files if not is_standard_output(path)]
         return next((path for path in files if path.is_file() or not path.exists()), None)
 
 
-def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Outputs:
-    """Choose the names of all files; ``ConfigError`` if the options contradict each other."""
+def choose_outputs(
+    sources: Sequence[Source],
+    options: PredictionOptions,
+    other_inputs: Iterable[str | Path | int],
+    world_size: int,
+) -> Outputs:
+    """Choose the names of all files that will be written, check them, and make their folders.
+
+    Args:
+        other_inputs: what is read beside the sources.
+        world_size: number of processes.
+
+    Raises:
+        ConfigError: the options contradict each other.
+        DataError: a file cannot be written, see ``check_outputs``, or continued, see ``find_outputs_of_others``.
+    """
     output, json, heatmaps = options.output, options.json, options.heatmaps
     if not (output or json or options.coco or options.csv or heatmaps or options.show):
         output = _free_folder()
     json_folder = json if json and _is_folder(json) else None
-    if json and json != "-" and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
+    if json and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
             f"{json} is no name of a JSON file; end it with .json, or .jsonl for one person per line, or name a "
             "folder for a file of each image"
@@ -104,7 +120,7 @@ def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Out
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
     if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
         raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
-    return Outputs(
+    outputs = Outputs(
         drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},
         sheets=output_paths(sources, Path(heatmaps), sheet_suffix) if heatmaps else {},
         people=output_paths(sources, Path(json_folder), lambda source: ".json") if json_folder else {},
@@ -112,7 +128,11 @@ def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Out
         coco=options.coco,
         csv=options.csv,
         folders=list(named.values()),
+        new_folders=[folder for folder in named.values() if not os.path.exists(folder)],
     )
+    inputs = itertools.chain(other_inputs, (source.path for source in sources if source.path is not None))
+    _check_outputs(outputs, inputs, options, world_size)
+    return outputs
 
 
 def _is_folder(path: str) -> bool:
@@ -173,33 +193,27 @@ def is_lines_file(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".jsonl"
 
 
-def check_paths(
-    outputs: Outputs,
-    sources: Sequence[Source],
-    options: PredictionOptions,
-    other_inputs: Iterable[str | Path | int],
-    world_size: int,
+def _check_outputs(
+    outputs: Outputs, inputs: Iterable[str | Path | int], options: PredictionOptions, world_size: int
 ) -> None:
-    """Check all files that will be written, and make their folders; see ``check_outputs``.
-
-    ``DataError``: one of them cannot be written.
-    """
-    journaled = outputs.journaled
-    beside: dict[Path, re.Pattern[bytes]] = {}
-    new = outputs.files
-    if journaled is not None:
-        if options.resume or world_size > 1 or is_lines_file(journaled):
-            beside = side_files(journaled, world_size)
-        if options.resume and not options.overwrite:
-            new = find_outputs_of_others(journaled, outputs.files, world_size)
-    is_continued = len(new) < len(outputs.files)
-    sheets = [path for source, path in outputs.sheets.items() if source.kind == "image"]
-    folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
+    """Check all files that will be written, and make their folders."""
+    file = outputs.first_file
+    journals: dict[Path, re.Pattern[bytes]] = {}
+    if file is not None and (options.resume or world_size > 1 or is_lines_file(file)):
+        journals = side_files(file, world_size)
+    others = outputs.files
+    if file is not None and options.resume and not options.overwrite:
+        others = find_outputs_of_others(file, outputs.files, world_size)
+    is_continued = len(others) < len(outputs.files)
+    sheet_files = [path for source, path in outputs.sheets.items() if source.kind == "image"]
+    sheet_folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
     check_outputs(
-        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheets],
-        itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
+        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheet_files],
+        inputs,
+        # A prediction that is continued replaces what it has written, drawings among them, ...
         overwrite=options.overwrite or is_continued,
-        folders=folders,
-        side_files=beside,
+        folders=sheet_folders,
+        side_files=journals,
     )
-    check_outputs(new, overwrite=options.overwrite)
+    if is_continued:
+        check_outputs(others)  # ... and no files of another prediction.
