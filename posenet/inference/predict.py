@@ -22,7 +22,7 @@ from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
-from posenet.inference.media.frames import read_frames, require_pyav
+from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import FrameSelection, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.choose import (
     Outputs,
@@ -33,15 +33,7 @@ from posenet.inference.outputs.choose import (
 )
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
 from posenet.inference.outputs.journal import Journal, journal_paths, remove_journals_of_others
-from posenet.inference.outputs.people_files import (
-    ImageIds,
-    Write,
-    write_coco,
-    write_csv,
-    write_json,
-    write_json_folder,
-    write_json_lines,
-)
+from posenet.inference.outputs.people_files import ImageIds, Write, open_people_files, write_json_folder
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, split_into_blocks, track_people
 from posenet.inference.predictor import Predictor
@@ -200,9 +192,11 @@ def _prepare(
     sources = list(itertools.chain(*blocks))
     share = list(itertools.chain(*ranks.share(blocks)))
     journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
-    description = {} if journaled is None else _describe(options, sources, loaded, tracking)
-    if journaled is not None and not options.resume:
-        ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
+    description = {}
+    if journaled is not None:
+        description = _describe(options, sources, loaded, tracking)
+        if not options.resume:
+            ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
 
 
@@ -214,8 +208,7 @@ def _load(predictor: AnyPredictor) -> Predictor:
 
 def _names_of(inputs: Any) -> list[str]:
     """The names of one or several inputs; ``DataError`` if one is something else, such as an image in memory."""
-    is_single = isinstance(inputs, (str, bytes, bytearray, memoryview)) or not isinstance(inputs, Iterable)
-    names = [inputs] if is_single else list(inputs)
+    names = [inputs] if is_single_input(inputs) else list(inputs)
     for name in names:
         if not isinstance(name, (str, os.PathLike, int)):
             raise DataError(
@@ -310,7 +303,7 @@ def _predict_share(
         if run.options.resume and run.ranks.is_main:
             for path in run.outputs.files:
                 remove_leftovers(resolve_link(Path(path)))
-        write_people = _open_people_files(run, stack) if is_alone else []
+        write_people = open_people_files(run.outputs, run.sources, run.predictor, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
         recorded = journal.replay() if journal else ()
@@ -327,7 +320,8 @@ def _predict_share(
             start = time.perf_counter()
             if result.error is None:
                 # An earlier run has written the images of what is recorded.
-                for write in write_people if frame.is_recorded else [*write_people, *write_images]:
+                writers = write_people if frame.is_recorded else [*write_people, *write_images]
+                for write in writers:
                     write(result)
             writing += time.perf_counter() - start
             if on_result is not None:
@@ -386,20 +380,6 @@ def _find_people(
                     journal.write(result)
 
 
-def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:
-    """Open the files of all people, which ``stack`` completes."""
-    outputs, sources, predictor = run.outputs, run.sources, run.predictor
-    files = []
-    if outputs.json:
-        write_people = write_json_lines if is_lines_file(outputs.json) else write_json
-        files.append(write_people(Path(outputs.json), ImageIds(sources)))
-    if outputs.coco:
-        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
-    if outputs.csv:
-        files.append(write_csv(Path(outputs.csv), predictor.skeleton))
-    return list(map(stack.enter_context, files))
-
-
 def _open_image_outputs(
     run: _Run, stack: contextlib.ExitStack, stop_requested: Callable[[], bool], on_close: Callable[[], None]
 ) -> list[Write]:
@@ -444,12 +424,13 @@ def _join_journals(run: _Run, summary: PredictionSummary) -> None:
             raise error
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join(run.outputs.files)))
-            writers = _open_people_files(run, stack)
+            writers = open_people_files(run.outputs, run.sources, run.predictor, stack)
             for journal in journals:
                 with journal.open(run.description, run.outputs.files, resume=True):
                     for result in run.tracked(journal.replay()):
-                        for write in writers if result.error is None else []:
-                            write(result)
+                        if result.error is None:
+                            for write in writers:
+                                write(result)
                     journal.finish()  # which replaying has cut off
     if not run.options.resume:
         for journal in journals:

@@ -86,7 +86,7 @@ def read_frames(
     """
     selection = FrameSelection(start, duration, stride)
     found: Iterable[Source | Frame]
-    if _is_single(inputs):
+    if is_single_input(inputs):
         found = _expand(cast(FrameInput, inputs), channels, recursive)
     else:
         found = _expand_all(cast(Iterable[FrameInput], inputs), channels, recursive)
@@ -102,8 +102,8 @@ def read_frames(
                 yield from _read_video(item, selection, stop_requested)
 
 
-def _is_single(inputs: object) -> bool:
-    """Whether this is one input instead of an iterable of several.
+def is_single_input(inputs: object) -> bool:
+    """Whether this is one input, possibly of a wrong type, instead of an iterable of several.
 
     An array of four dimensions has several images; one of a single dimension, or a column of a table, has names.
     """
@@ -117,7 +117,7 @@ def _expand(item: FrameInput, channels: ChannelOrder, recursive: bool) -> list[S
     if isinstance(item, Source):
         return [item]
     if isinstance(item, (str, os.PathLike, int)):
-        return find_sources([os.fspath(item) if isinstance(item, os.PathLike) else str(item)], recursive=recursive)
+        return find_sources([item], recursive=recursive)
     image = to_bgr(item, channels)
     return [Frame(IN_MEMORY, image.copy() if np.may_share_memory(image, cast(np.ndarray, item)) else image)]
 

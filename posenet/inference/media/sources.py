@@ -155,7 +155,7 @@ def plausible_rate(rate: float) -> float:
 
 
 def find_sources(
-    inputs: Iterable[str | Path], *, listed: Sequence[Source] | None = None, recursive: bool = False
+    inputs: Iterable[str | os.PathLike[str] | int], *, listed: Sequence[Source] | None = None, recursive: bool = False
 ) -> list[Source]:
     """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
@@ -168,10 +168,11 @@ def find_sources(
     """
     sources: dict[object, Source] = {}
     for item in inputs:
+        name = os.fspath(item) if isinstance(item, os.PathLike) else str(item)
         try:
-            found = listed if listed is not None and item == "-" else list(_expand_input(str(item), recursive))
+            found = listed if listed is not None and name == "-" else list(_expand_input(name, recursive))
         except OSError as error:  # the name is too long, or a folder may not be read
-            raise DataError(f"cannot read {item}: {error.strerror or error}; choose another input") from error
+            raise DataError(f"cannot read {name}: {error.strerror or error}; choose another input") from error
         for source in found:
             key = os.path.realpath(source.path) if source.path is not None else source
             sources.setdefault(key, source)

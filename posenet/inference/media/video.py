@@ -90,9 +90,7 @@ class PyAVReader:
         self._reformatter = VideoReformatter()
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
-        self._first_time = math.nan
-        if stream.start_time is not None and self._has_times:
-            self._first_time = _seconds(stream.start_time, stream)
+        self._first_time = _seconds(stream.start_time, stream) if self._has_times else math.nan
         self._packets = self._read_packets()
         self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
         self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
@@ -164,8 +162,7 @@ class PyAVReader:
                 yield None
                 continue
             for frame in frames:
-                is_timed = self._has_times and frame.pts is not None
-                seconds = _seconds(frame.pts or 0, self._stream) if is_timed else math.nan
+                seconds = _seconds(frame.pts, self._stream) if self._has_times else math.nan
                 if math.isnan(self._first_time):
                     self._first_time = seconds
                 if not seconds < self._from_time:
@@ -208,10 +205,13 @@ class PyAVReader:
         start = self._first_time + seconds
         times: list[float] = []
         for packet in self._packets:
-            time = math.inf if packet is None else _packet_time(packet)
-            if packet is not None and packet.is_keyframe and time <= start:
-                self._from_time = time
-                self._pending.clear()
+            time = math.nan
+            if packet is not None:
+                # When it is shown; some files state only when it is decoded.
+                time = _seconds(packet.dts if packet.pts is None else packet.pts, self._stream)
+                if packet.is_keyframe and time <= start:
+                    self._from_time = time
+                    self._pending.clear()
             self._pending.append(packet)
             times.append(time)
             # No later packet is shown before it is decoded.
@@ -325,11 +325,6 @@ def _open_input(source: Source) -> InputContainer:
     return cast(InputContainer, av.open(source.url, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, **_ANY_TAGS))
 
 
-def _seconds(ticks: int, stream: Stream) -> float:
-    return float(ticks * (stream.time_base or 0))
-
-
-def _packet_time(packet: Packet[Any]) -> float:
-    """When a packet is shown; some files state only when it is decoded."""
-    ticks = packet.dts if packet.pts is None else packet.pts
-    return math.inf if ticks is None else float(ticks * packet.time_base)
+def _seconds(ticks: int | None, stream: Stream) -> float:
+    """A time in seconds; NaN if it is not stated."""
+    return math.nan if ticks is None else float(ticks * (stream.time_base or 0))

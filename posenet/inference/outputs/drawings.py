@@ -103,23 +103,17 @@ def show_in_window(stop_requested: Callable[[], bool], on_close: Callable[[], No
 
 def require_display() -> None:
     """Raise ``ConfigError`` unless OpenCV can open a window here."""
-    reason = _why_no_window()
+    reason = ""
+    if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
+        reason = "this OpenCV is built without windows (opencv-python-headless)"
+    elif not has_display():
+        reason = "there is none (DISPLAY is not set)"
+    elif sys.platform.startswith("linux"):
+        # If the display cannot be reached, the window library ends the whole process. So another process tries it.
+        attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
+        try:
+            subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
+        except subprocess.SubprocessError:
+            reason = f"DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
     if reason:
         raise ConfigError(f"show=True needs a display: {reason}; leave it out, and use output=DIR")
-
-
-def _why_no_window() -> str:
-    """Why OpenCV cannot open a window here; empty if it can."""
-    if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
-        return "this OpenCV is built without windows (opencv-python-headless)"
-    if not has_display():
-        return "there is none (DISPLAY is not set)"
-    if not sys.platform.startswith("linux"):
-        return ""
-    # If the display cannot be reached, the window library ends the whole process. So another process tries it.
-    attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
-    try:
-        subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
-    except subprocess.SubprocessError:
-        return f"DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
-    return ""

@@ -22,6 +22,8 @@ from posenet.errors import DataError
 from posenet.files import is_standard_output, name_numbers, open_text_output, resolve_link
 from posenet.images import oriented_size, read_header, undo_orientation
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.outputs.choose import Outputs, is_lines_file
+from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -30,6 +32,21 @@ Write = Callable[[Result], None]
 """Writes a result of an image that could be read. Results come in order."""
 MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
+
+
+def open_people_files(
+    outputs: Outputs, sources: Sequence[Source], predictor: Predictor, stack: contextlib.ExitStack
+) -> list[Write]:
+    """Open the files of all people, which ``stack`` completes."""
+    files = []
+    if outputs.json:
+        write_people = write_json_lines if is_lines_file(outputs.json) else write_json
+        files.append(write_people(Path(outputs.json), ImageIds(sources)))
+    if outputs.coco:
+        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
+    if outputs.csv:
+        files.append(write_csv(Path(outputs.csv), predictor.skeleton))
+    return list(map(stack.enter_context, files))
 
 
 class ImageIds:
