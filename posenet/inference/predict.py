@@ -27,8 +27,8 @@ from posenet.inference.media.sources import FrameSelection, Source, find_sources
 from posenet.inference.outputs.choose import (
     Outputs,
     PredictionOptions,
+    choose_journaled_file,
     choose_outputs,
-    is_lines_file,
     sheet_path,
 )
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
@@ -191,7 +191,7 @@ def _prepare(
     # The sources with their blocks. ``outputs`` has them without; they are equal, because blocks are not compared.
     sources = list(itertools.chain(*blocks))
     share = list(itertools.chain(*ranks.share(blocks)))
-    journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
+    journaled = choose_journaled_file(outputs, sources, options, len(blocks), ranks.world_size)
     description = {}
     if journaled is not None:
         description = _describe(options, sources, loaded, tracking)
@@ -238,25 +238,6 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if "video" in kinds or (options.output and "camera" in kinds):
         require_pyav()
     return sources
-
-
-def _choose_journaled_file(
-    options: PredictionOptions, outputs: Outputs, sources: Sequence[Source], num_blocks: int, world_size: int
-) -> Path | None:
-    """The file of people that has journals, because it can be resumed or several processes write it; None without.
-
-    Raises:
-        ConfigError: no option names a file of people that can have journals.
-    """
-    file = outputs.first_file
-    if options.resume or (world_size > 1 and outputs.files):
-        if file is None:
-            reason = "resume=True" if options.resume else "a prediction by several processes"
-            raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
-        return file
-    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
-    is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
-    return file if can_continue and is_long else None
 
 
 def _describe(

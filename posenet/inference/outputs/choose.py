@@ -23,9 +23,6 @@ WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if there is something in it."""
 
-Paths = dict[Source, Path]
-"""What ``output_paths`` returns."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -58,13 +55,13 @@ class PredictionOptions:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a prediction writes."""
+    """The files that a prediction writes; see ``output_paths`` for those of each source."""
 
-    drawings: Paths
+    drawings: dict[Source, Path]
     """Empty without drawings."""
-    sheets: Paths
+    sheets: dict[Source, Path]
     """Of all maps; empty without them."""
-    people: Paths
+    people: dict[Source, Path]
     """A file of the people of each source; empty without them."""
     json: str | None
     """One file of all people."""
@@ -217,3 +214,22 @@ def _check_outputs(
     )
     if is_continued:
         check_outputs(others)  # ... and no files of another prediction.
+
+
+def choose_journaled_file(
+    outputs: Outputs, sources: Sequence[Source], options: PredictionOptions, num_blocks: int, world_size: int
+) -> Path | None:
+    """The file of people that has journals, because it can be resumed or several processes write it; None without.
+
+    Raises:
+        ConfigError: no option names a file of people that can have journals.
+    """
+    file = outputs.first_file
+    if options.resume or (world_size > 1 and outputs.files):
+        if file is None:
+            reason = "resume=True" if options.resume else "a prediction by several processes"
+            raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
+        return file
+    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
+    is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
+    return file if can_continue and is_long else None
