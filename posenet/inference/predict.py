@@ -392,7 +392,7 @@ def _open_image_outputs(
 
 
 def _join_journals(run: _Run, summary: PredictionSummary) -> None:
-    """Write the files of people of several processes. The journals stay if ``resume`` may need them."""
+    """Write the files of people of several processes, and remove the journals unless ``resume`` may need them."""
     if summary.is_interrupted:
         return
     if summary.is_closed and run.journaled:

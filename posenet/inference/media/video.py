@@ -105,16 +105,16 @@ class PyAVReader:
 
         A last error says so if the video was cut off or has no frame after the start of the selection.
         """
-        number = self._seek(selection.start)
+        name = self.source.name
+        end = selection.start + selection.duration
+        first = self._seek(selection.start)
+        number = first - 1
         unreadable = 0  # frames since the last intact one
         seconds = -math.inf
-        end = selection.start + selection.duration
         first_selected: int | None = None
-        name = self.source.name
-        for stated in self.decode():
+        for number, stated in enumerate(self.decode(), first):
             if stated is None:
                 unreadable += 1
-                number += 1
                 if unreadable == MAX_UNREADABLE_IN_A_ROW:
                     break
                 continue
@@ -127,20 +127,21 @@ class PyAVReader:
                 seconds = 0.0 if seconds == -math.inf else seconds + 1 / self.rate
             if seconds >= end:
                 return
-            if seconds >= selection.start:
-                if first_selected is None:
-                    first_selected = number
-                if (number - first_selected) % selection.stride == 0:
-                    try:
-                        image = self.image()
-                    except DataError as error:
-                        yield self._error(f"frame {number} of {name} cannot be used: {error}")
-                    else:
-                        rate = self.rate / selection.stride
-                        expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
-                        yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
-            number += 1
-        frames_read = number - unreadable
+            if seconds < selection.start:
+                continue
+            if first_selected is None:
+                first_selected = number
+            if (number - first_selected) % selection.stride:
+                continue
+            try:
+                image = self.image()
+            except DataError as error:
+                yield self._error(f"frame {number} of {name} cannot be used: {error}")
+                continue
+            rate = self.rate / selection.stride
+            expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
+            yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
+        frames_read = number + 1 - unreadable
         if frames_read == 0:
             # FFmpeg cannot read all files from servers that do not send parts of them.
             remedy = "; download it, and give the file" if self.source.url is not None else ""
