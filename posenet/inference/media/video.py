@@ -107,7 +107,7 @@ class PyAVReader:
         """
         name = self.source.name
         end = selection.start + selection.duration
-        first = self._seek(selection.start)
+        first = self.seek(selection.start)
         number = first - 1
         unreadable = 0  # frames since the last intact one
         seconds = -math.inf
@@ -146,7 +146,7 @@ class PyAVReader:
             # FFmpeg cannot read all files from servers that do not send parts of them.
             remedy = "; download it, and give the file" if self.source.url is not None else ""
             yield self._error(f"{name} is damaged: no frame can be decoded{remedy}")
-        elif reason := self._why_incomplete(frames_read):
+        elif reason := self.why_incomplete(frames_read):
             yield self._error(f"{name} ends early: {reason}")
         elif first_selected is None:
             yield self._error(f"{name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
@@ -199,7 +199,7 @@ class PyAVReader:
             return np.ascontiguousarray(image.transpose(1, 0, 2)[:: _sign(b), :: _sign(c)])
         return np.ascontiguousarray(image[:: _sign(d), :: _sign(a)])
 
-    def _seek(self, seconds: float) -> int:
+    def seek(self, seconds: float) -> int:
         """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
         if seconds <= 0 or math.isnan(self._first_time):
             return 0
@@ -220,7 +220,7 @@ class PyAVReader:
                 break
         return sum(time < self._from_time for time in times)
 
-    def _why_incomplete(self, frames_read: int) -> str:
+    def why_incomplete(self, frames_read: int) -> str:
         """Why the video counts as cut off after all its frames are read; empty if it is complete."""
         if not self._has_times:
             if _is_cut_off(frames_read, self._stream.frames, MIN_MISSING_FRAMES):

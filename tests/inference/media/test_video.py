@@ -252,10 +252,10 @@ class ListedTimes(video.PyAVReader):
     def image(self) -> np.ndarray:
         return np.zeros((2, 2, 3), np.uint8)
 
-    def _seek(self, seconds: float) -> int:
+    def seek(self, seconds: float) -> int:
         return 0
 
-    def _why_incomplete(self, frames_read: int) -> str:
+    def why_incomplete(self, frames_read: int) -> str:
         return ""
 
 
