@@ -23,7 +23,7 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
-from posenet.inference.media.sources import FrameSelection, Source, find_sources, parse_standard_input
+from posenet.inference.media.sources import Source, find_sources, parse_standard_input
 from posenet.inference.outputs.choose import (
     Outputs,
     PredictionOptions,
@@ -162,8 +162,7 @@ def _prepare(
     other_inputs: Sequence[str | Path | int],
     ranks: Ranks,
 ) -> _Run:
-    """Check the options, find the inputs and load the network."""
-    FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
+    """Find the inputs, choose the outputs and load the network."""
     names = _names_of(inputs)
 
     def find() -> tuple[list[Source], Outputs]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
 from posenet.inference.outputs.journal import find_outputs_of_others, side_files
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
@@ -27,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionOptions:
-    """The options of ``posenet.predict``, which explains them."""
+class PredictionOptions(FrameSelection):
+    """The options of ``posenet.predict``, which explains them; those of ``FrameSelection`` among them."""
 
     output: str | None = None
     json: str | None = None
@@ -39,9 +38,6 @@ class PredictionOptions:
     overwrite: bool = False
     resume: bool = False
     recursive: bool = False
-    start: float = 0.0
-    duration: float = math.inf
-    stride: int = 1
     track: bool = False
     smooth: bool = False
     style: Style = "standard"
