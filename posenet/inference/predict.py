@@ -286,15 +286,14 @@ def _predict_share(
         write_people = open_people_files(run.outputs, run.sources, run.predictor, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
-        recorded = journal.replay() if journal else ()
-        found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
+        results = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
         # How many frames a video has is not known before it is read.
         total = len(run.share) if all(source.kind == "image" for source in run.share) else None
         is_shown = progress and run.ranks.is_main
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
         begin = time.perf_counter()
         writing = 0.0
-        for result in run.tracked(itertools.chain(recorded, found)):
+        for result in run.tracked(results):
             frame = result.frame
             summary.add(result)
             start = time.perf_counter()
@@ -328,8 +327,10 @@ def _predict_share(
 def _find_people(
     run: _Run, journal: Journal | None, summary: PredictionSummary, stop_requested: Callable[[], bool]
 ) -> Generator[Result, None, None]:
-    """The results of this process that its journal does not have, and those of the video in which it ends."""
+    """All results of this process: first those that its journal has."""
     options = run.options
+    if journal:
+        yield from journal.replay()
     sources = [source for source in run.share if not journal or source.block >= journal.next_block]
     if len(sources) < len(run.share):
         _log.info("already done: %s", pluralize(len(run.share) - len(sources), "input"))
@@ -342,7 +343,7 @@ def _find_people(
         reduction_of=None if options.show or run.outputs.drawings or run.outputs.sheets else run.predictor.reduction_of,
     )
     with contextlib.closing(frames):
-        # The images are read again, for the drawings; the people in them are known.
+        # Of the video in which the journal ends, the images are read again, for the drawing; the people are known.
         for recorded in journal.begun if journal else []:
             frame = next(frames, None)
             if frame is None or (frame.source, frame.number) != (recorded.frame.source, recorded.frame.number):

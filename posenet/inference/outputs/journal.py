@@ -143,7 +143,7 @@ class Journal:
 
     def replay(self) -> Iterator[Result]:
         """Yield the results of the blocks that are complete; cut off what is neither in them nor in ``begun``."""
-        pending: list[tuple[Result, int]] = []  # and the position after each line
+        pending: list[tuple[Result, int]] = []  # those of the block that is read, and the position after each line
         with open(self.path, "rb") as file:
             cut = position = len(file.readline())
             for line in file:
