@@ -284,11 +284,15 @@ def remove_leftovers(path: Path) -> None:
             other.unlink(missing_ok=True)
 
 
+def name_numbers() -> Iterator[str]:
+    """What is appended to a name that may be taken, until it is free: nothing, -2, -3 and so on."""
+    return itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+
+
 def _temporary_path(path: Path, suffix: str) -> Path:
     """A name beside ``path`` that no file has: a killed process with the same id may have left one, or someone else."""
     stem = _temporary_stem(path)
-    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    candidates = (path.with_name(f".{stem}.{os.getpid()}{number}.tmp{suffix}") for number in numbers)
+    candidates = (path.with_name(f".{stem}.{os.getpid()}{number}.tmp{suffix}") for number in name_numbers())
     return next(candidate for candidate in candidates if not os.path.lexists(candidate))
 
 

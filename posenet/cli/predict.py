@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from typing import Any
 
 from posenet.checkpoints.named import find_weights
 from posenet.cli.logging_setup import print_message
@@ -130,26 +131,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict all frames that can be read, in one process or several; return the exit status."""
-    options = PredictionOptions(
-        **{field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)}
-    )
+    options = {field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)}
 
     def check() -> None:  # before --nproc starts processes, so that an error is one line; ``predict`` checks again
-        check_inputs_and_outputs(args.inputs, options, input_files(args), args.nproc)
+        check_inputs_and_outputs(args.inputs, PredictionOptions(**options), input_files(args), args.nproc)
         find_weights(args.checkpoint)
 
     # Without --nproc, the task runs here, as the only process.
     return run_on_ranks(args, lambda ranks: _predict(args, options, ranks), check)
 
 
-def _predict(args: argparse.Namespace, options: PredictionOptions, ranks: Ranks) -> int:
+def _predict(args: argparse.Namespace, options: dict[str, Any], ranks: Ranks) -> int:
     """Predict as one of the processes. Rank 0 writes the files of people and reports.
 
     Raises:
         DataError: at the end, if frames could not be read.
         KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
     """
-    messages = message_stream(options.json, options.coco, options.csv)
+    messages = message_stream(args.json, args.coco, args.csv)
     with catch_stop_signals() as stop_requested:
         summary = predict(
             args.inputs,
@@ -159,7 +158,7 @@ def _predict(args: argparse.Namespace, options: PredictionOptions, ranks: Ranks)
             stop_requested=stop_requested,
             on_result=(lambda result: print_message(result, file=messages)) if args.verbose else None,
             other_inputs=input_files(args),
-            **dataclasses.asdict(options),
+            **options,
         )
         if ranks.is_main and not args.quiet:
             if summary.has_frames:

@@ -100,8 +100,8 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
     batch_size = predictor.settings.batch_size
     waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
     bytes_read = 0
-    block = None
-    video_frames = 0  # since nothing waited
+    group: object = None  # the block of images, or the video, whose frames run together
+    frames_in_group = 0
     failures: list[Exception] = []
 
     def longest_waiting() -> Batch:
@@ -111,33 +111,34 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
         return [waiting.pop(key) for key in [*waiting][:number]]
 
     for place, frame in enumerate(keep_failure(frames, failures)):
-        size = frame.image.nbytes
         if frame.error is not None:
             yield Batch([place], [frame])
-        else:
-            last_block, block = block, (frame.source.block, None if frame.number is None else frame.source)
-            if block != last_block or frame.is_live:
-                yield from take(len(waiting))
-                video_frames = 0
-        if frame.is_live:
+        elif frame.is_live:
+            yield from take(len(waiting))
             yield Batch([place], [frame])
-        elif frame.error is None:
+            group = None
+        else:
+            last_group = group
+            group = (frame.source.block, None if frame.number is None else frame.source)
+            if group != last_group:
+                yield from take(len(waiting))
+                frames_in_group = 0
+            frames_in_group += 1
+            size = frame.image.nbytes
             while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
                 yield from take(1)
             key = predictor.input_sizes(frame.image.shape[:2])
             batch = waiting.setdefault(key, Batch([], [], bytes_read))
             batch.places.append(place)
             batch.frames.append(frame)
+            bytes_read += size
             if len(batch.frames) == batch_size:
                 yield waiting.pop(key)
-            video_frames += frame.number is not None
-        bytes_read += size
+            if frame.number is not None and frames_in_group % batch_size == 0:
+                # A video can be resumed after each multiple of the batch size, also if its frames have several sizes.
+                yield from take(len(waiting))
         if waiting and place - longest_waiting().places[0] + 1 >= WINDOW_BATCHES * batch_size:
             yield from take(1)
-        if video_frames == batch_size:
-            # Also if frames of other sizes wait: a video can be resumed after each multiple of the batch size.
-            yield from take(len(waiting))
-            video_frames = 0
     yield from take(len(waiting))
     for failure in failures:
         raise failure

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,28 +22,18 @@ from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
-from posenet.inference.media.frames import read_frames, require_pyav
-from posenet.inference.media.reader import FrameSelection
+from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
 from posenet.inference.outputs.choose import (
     Outputs,
     PredictionOptions,
-    check_paths,
+    choose_journaled_file,
     choose_outputs,
-    is_lines_file,
     sheet_path,
 )
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
 from posenet.inference.outputs.journal import Journal, journal_paths, remove_journals_of_others
-from posenet.inference.outputs.people_files import (
-    ImageIds,
-    Write,
-    write_coco,
-    write_csv,
-    write_json,
-    write_json_folder,
-    write_json_lines,
-)
+from posenet.inference.outputs.people_files import ImageIds, Write, open_people_files, write_json_folder
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, split_into_blocks, track_people
 from posenet.inference.predictor import Predictor
@@ -132,7 +122,7 @@ def check_inputs_and_outputs(
 ) -> None:
     """Raise what ``predict`` raises for inputs and outputs. Standard input, which can be read once, is not read."""
     sources = [] if "-" in inputs else _find_inputs(inputs, options, world_size)
-    check_paths(choose_outputs(sources, options), sources, options, other_inputs, world_size)
+    choose_outputs(sources, options, other_inputs, world_size)
 
 
 @dataclass(frozen=True)
@@ -172,49 +162,41 @@ def _prepare(
     other_inputs: Sequence[str | Path | int],
     ranks: Ranks,
 ) -> _Run:
-    """Check the options, find the inputs and load the network."""
-    FrameSelection(options.start, options.duration, options.stride)  # refuses what no video has
+    """Find the inputs, choose the outputs and load the network."""
     names = _names_of(inputs)
 
-    def find() -> tuple[list[Source], Outputs, list[str]]:
+    def find() -> tuple[list[Source], Outputs]:
         sources = _find_inputs(names, options, ranks.world_size)
-        outputs = choose_outputs(sources, options)
-        new_folders = [folder for folder in outputs.folders if not os.path.exists(folder)]
-        check_paths(outputs, sources, options, other_inputs, ranks.world_size)
-        return sources, outputs, new_folders
+        return sources, choose_outputs(sources, options, other_inputs, ranks.world_size)
 
-    sources, outputs, new_folders = ranks.broadcast_object(ranks.run_on_main(find))
+    sources, outputs = ranks.broadcast_object(ranks.run_on_main(find))
     if options.show:
         require_display()
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
-    with _without_empty_folders(new_folders):
-        loaded = copy.copy(ranks.run_on_all(lambda: _load(predictor)))  # the caller's predictor stays as it is
+    try:
+        loaded = ranks.run_on_all(lambda: _load(predictor))
+    except BaseException:
+        for folder in outputs.new_folders:
+            with contextlib.suppress(OSError):  # there is something in it
+                os.rmdir(folder)
+        raise
+    loaded = copy.copy(loaded)  # the caller's predictor stays as it is
     loaded.keep_maps |= bool(outputs.sheets)
-    blocks = split_into_blocks(sources, loaded.settings.batch_size)
-    sources = list(itertools.chain(*blocks))
     tracking = None
     if options.is_tracked:
         tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
-    journaled = _choose_journaled_file(options, outputs, sources, len(blocks), ranks.world_size)
-    description = {} if journaled is None else _describe(options, sources, loaded, tracking)
-    if journaled is not None and not options.resume:
-        ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
-    # ``outputs`` has the sources before they had blocks. They are equal: blocks do not count in comparisons.
+    blocks = split_into_blocks(sources, loaded.settings.batch_size)
+    # The sources with their blocks. ``outputs`` has them without; they are equal, because blocks are not compared.
+    sources = list(itertools.chain(*blocks))
     share = list(itertools.chain(*ranks.share(blocks)))
+    journaled = choose_journaled_file(outputs, sources, options, len(blocks), ranks.world_size)
+    description = {}
+    if journaled is not None:
+        description = _describe(options, sources, loaded, tracking)
+        if not options.resume:
+            ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
-
-
-@contextlib.contextmanager
-def _without_empty_folders(folders: Iterable[str]) -> Iterator[None]:
-    """After an error in this context, remove those of the folders that are empty."""
-    try:
-        yield
-    except BaseException:
-        for folder in folders:
-            with contextlib.suppress(OSError):
-                os.rmdir(folder)
-        raise
 
 
 def _load(predictor: AnyPredictor) -> Predictor:
@@ -225,8 +207,7 @@ def _load(predictor: AnyPredictor) -> Predictor:
 
 def _names_of(inputs: Any) -> list[str]:
     """The names of one or several inputs; ``DataError`` if one is something else, such as an image in memory."""
-    is_single = isinstance(inputs, (str, bytes, bytearray, memoryview)) or not isinstance(inputs, Iterable)
-    names = [inputs] if is_single else list(inputs)
+    names = [inputs] if is_single_input(inputs) else list(inputs)
     for name in names:
         if not isinstance(name, (str, os.PathLike, int)):
             raise DataError(
@@ -256,25 +237,6 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if "video" in kinds or (options.output and "camera" in kinds):
         require_pyav()
     return sources
-
-
-def _choose_journaled_file(
-    options: PredictionOptions, outputs: Outputs, sources: Sequence[Source], num_blocks: int, world_size: int
-) -> Path | None:
-    """The file of people that has journals, because it can be resumed or several processes write it; None without.
-
-    Raises:
-        ConfigError: no option names a file of people that can have journals.
-    """
-    file = outputs.journaled
-    if options.resume or (world_size > 1 and outputs.files):
-        if file is None:
-            reason = "resume=True" if options.resume else "a prediction by several processes"
-            raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
-        return file
-    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
-    is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
-    return file if can_continue and is_long else None
 
 
 def _describe(
@@ -314,34 +276,37 @@ def _predict_share(
     closed = threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_file_in_errors(", ".join([*run.outputs.files, *run.outputs.folders])))
-        journal = next(iter(run.journals()[run.ranks.rank :]), None)
+        journals = run.journals()
+        journal = journals[run.ranks.rank] if journals else None
         if journal:
             stack.enter_context(journal.open(run.description, run.outputs.files, resume=run.options.resume))
         if run.options.resume and run.ranks.is_main:
             for path in run.outputs.files:
                 remove_leftovers(resolve_link(Path(path)))
-        write_people = _open_people_files(run, stack) if is_alone else []
+        write_people = open_people_files(run.outputs, run.sources, run.predictor, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
-        finished = journal.replay() if journal else ()
-        found = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
-        # How many frames a video has is not known.
+        results = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
+        # How many frames a video has is not known before it is read.
         total = len(run.share) if all(source.kind == "image" for source in run.share) else None
         is_shown = progress and run.ranks.is_main
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
         begin = time.perf_counter()
         writing = 0.0
-        for result in run.tracked(itertools.chain(finished, found)):
+        for result in run.tracked(results):
+            frame = result.frame
             summary.add(result)
             start = time.perf_counter()
             if result.error is None:
-                for write in [*write_people, *([] if result.frame.is_recorded else write_images)]:
+                # An earlier run has written the images of what is recorded.
+                writers = write_people if frame.is_recorded else [*write_people, *write_images]
+                for write in writers:
                     write(result)
             writing += time.perf_counter() - start
             if on_result is not None:
                 on_result(result)
-            if result.frame.expected and result.frame.source == run.sources[-1]:
-                bar.total = bar.n + result.frame.expected
+            if frame.expected and frame.source == run.sources[-1]:  # nothing follows this video
+                bar.total = bar.n + frame.expected
             bar.update()
             summary.is_interrupted = stop_requested()
             if summary.is_interrupted or closed.is_set():
@@ -362,8 +327,10 @@ def _predict_share(
 def _find_people(
     run: _Run, journal: Journal | None, summary: PredictionSummary, stop_requested: Callable[[], bool]
 ) -> Generator[Result, None, None]:
-    """The results of this process that its journal does not have, and those of the video in which it ends."""
+    """All results of this process: first those that its journal has."""
     options = run.options
+    if journal:
+        yield from journal.replay()
     sources = [source for source in run.share if not journal or source.block >= journal.next_block]
     if len(sources) < len(run.share):
         _log.info("already done: %s", pluralize(len(run.share) - len(sources), "input"))
@@ -376,7 +343,7 @@ def _find_people(
         reduction_of=None if options.show or run.outputs.drawings or run.outputs.sheets else run.predictor.reduction_of,
     )
     with contextlib.closing(frames):
-        # The images are read again, for the drawings; the people in them are known.
+        # Of the video in which the journal ends, the images are read again, for the drawing; the people are known.
         for recorded in journal.begun if journal else []:
             frame = next(frames, None)
             if frame is None or (frame.source, frame.number) != (recorded.frame.source, recorded.frame.number):
@@ -392,20 +359,6 @@ def _find_people(
                 # Not before the outputs of earlier sources are complete: a later run would not write them again.
                 if journal:
                     journal.write(result)
-
-
-def _open_people_files(run: _Run, stack: contextlib.ExitStack) -> list[Write]:
-    """Open the files of all people, which ``stack`` completes."""
-    outputs, sources, predictor = run.outputs, run.sources, run.predictor
-    files = []
-    if outputs.json:
-        write_people = write_json_lines if is_lines_file(outputs.json) else write_json
-        files.append(write_people(Path(outputs.json), ImageIds(sources)))
-    if outputs.coco:
-        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
-    if outputs.csv:
-        files.append(write_csv(Path(outputs.csv), predictor.skeleton))
-    return list(map(stack.enter_context, files))
 
 
 def _open_image_outputs(
@@ -439,7 +392,7 @@ def _open_image_outputs(
 
 
 def _join_journals(run: _Run, summary: PredictionSummary) -> None:
-    """Write the files of people of several processes. The journals stay if ``resume`` may need them."""
+    """Write the files of people of several processes, and remove the journals unless ``resume`` may need them."""
     if summary.is_interrupted:
         return
     if summary.is_closed and run.journaled:
@@ -452,12 +405,13 @@ def _join_journals(run: _Run, summary: PredictionSummary) -> None:
             raise error
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join(run.outputs.files)))
-            writers = _open_people_files(run, stack)
+            writers = open_people_files(run.outputs, run.sources, run.predictor, stack)
             for journal in journals:
                 with journal.open(run.description, run.outputs.files, resume=True):
                     for result in run.tracked(journal.replay()):
-                        for write in writers if result.error is None else []:
-                            write(result)
+                        if result.error is None:
+                            for write in writers:
+                                write(result)
                     journal.finish()  # which replaying has cut off
     if not run.options.resume:
         for journal in journals:

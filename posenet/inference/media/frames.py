@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import itertools
 import logging
@@ -27,8 +28,7 @@ from posenet.images import (
     to_bgr,
 )
 from posenet.inference.media.live import Camera, read_live
-from posenet.inference.media.reader import FrameSelection
-from posenet.inference.media.sources import IN_MEMORY, Frame, Source, find_sources
+from posenet.inference.media.sources import IN_MEMORY, Frame, FrameSelection, Source, find_sources
 from posenet.threads import map_in_threads, read_ahead
 
 if TYPE_CHECKING:
@@ -86,13 +86,14 @@ def read_frames(
     """
     selection = FrameSelection(start, duration, stride)
     found: Iterable[Source | Frame]
-    if _is_single(inputs):
+    if is_single_input(inputs):
         found = _expand(cast(FrameInput, inputs), channels, recursive)
     else:
         found = _expand_all(cast(Iterable[FrameInput], inputs), channels, recursive)
     for is_image, group in itertools.groupby(found, lambda item: isinstance(item, Source) and item.kind == "image"):
         if is_image:
-            yield from _read_images(cast(Iterator[Source], group), reduction_of)
+            read = functools.partial(_read_image, reduction_of=reduction_of)
+            yield from read_in_threads(read, cast(Iterator[Source], group), _size)
             continue
         for item in group:
             if isinstance(item, Frame):
@@ -101,8 +102,8 @@ def read_frames(
                 yield from _read_video(item, selection, stop_requested)
 
 
-def _is_single(inputs: object) -> bool:
-    """Whether this is one input instead of an iterable of several.
+def is_single_input(inputs: object) -> bool:
+    """Whether this is one input, possibly of a wrong type, instead of an iterable of several.
 
     An array of four dimensions has several images; one of a single dimension, or a column of a table, has names.
     """
@@ -116,7 +117,7 @@ def _expand(item: FrameInput, channels: ChannelOrder, recursive: bool) -> list[S
     if isinstance(item, Source):
         return [item]
     if isinstance(item, (str, os.PathLike, int)):
-        return find_sources([os.fspath(item) if isinstance(item, os.PathLike) else str(item)], recursive=recursive)
+        return find_sources([item], recursive=recursive)
     image = to_bgr(item, channels)
     return [Frame(IN_MEMORY, image.copy() if np.may_share_memory(image, cast(np.ndarray, item)) else image)]
 
@@ -129,15 +130,6 @@ def _expand_all(items: Iterable[FrameInput], channels: ChannelOrder, recursive: 
         except DataError as error:
             is_name = isinstance(item, (str, os.PathLike))
             yield Frame(Source("image", Path(cast(str, item))) if is_name else IN_MEMORY, error=error)
-
-
-def _read_images(sources: Iterable[Source], reduction_of: Callable[[tuple[int, int]], int] | None) -> Iterator[Frame]:
-    """The frames of image files, which are read on several threads."""
-    images = read_in_threads(
-        lambda source: _read_image(source, reduction_of), sources, lambda frame: frame.image.nbytes
-    )
-    with contextlib.closing(images):
-        yield from images
 
 
 def read_in_threads(
@@ -183,23 +175,15 @@ def _warn_of_further_images(path: Path) -> None:
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """The frames of a video, a stream or a camera."""
     try:
-        reader: Camera | PyAVReader = Camera(source) if source.kind == "camera" else _open_video(source)
+        reader = Camera(source) if source.kind == "camera" else _open_video(source)
     except DataError as error:
         yield Frame(source, error=error)
         return
-    if isinstance(reader, Camera):
+    if isinstance(reader, Camera) or reader.is_live:
         yield from read_live(reader, selection, stop_requested)
         return
-    if reader.is_live:
-        yield from read_live(reader, selection, stop_requested, reopen=lambda: _open_video(source))
-        return
     with contextlib.closing(reader):
-        frames = reader.frames(selection)
-        ahead = read_ahead(
-            frames, ahead=READ_AHEAD, size_of=lambda frame: frame.image.nbytes, max_size=READ_AHEAD_BYTES
-        )
-        with contextlib.closing(ahead):
-            yield from ahead
+        yield from read_ahead(reader.frames(selection), ahead=READ_AHEAD, size_of=_size, max_size=READ_AHEAD_BYTES)
 
 
 def _open_video(source: Source) -> PyAVReader:
@@ -207,3 +191,8 @@ def _open_video(source: Source) -> PyAVReader:
     from posenet.inference.media.video import PyAVReader
 
     return PyAVReader(source)
+
+
+def _size(frame: Frame) -> int:
+    """Bytes of the image."""
+    return frame.image.nbytes

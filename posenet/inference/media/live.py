@@ -10,14 +10,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 import cv2
 import numpy as np
 
 from posenet.errors import DataError
 from posenet.images import to_bgr
-from posenet.inference.media.reader import MAX_UNREADABLE_IN_A_ROW, FrameSelection, VideoReader, plausible_rate
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
+
+if TYPE_CHECKING:
+    from posenet.inference.media.video import PyAVReader
 
 RECONNECT_SECONDS = 60.0
 """For how long a lost stream is opened again and again."""
@@ -26,11 +29,16 @@ STOP_CHECK_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 """Pause before every attempt."""
 
+Reader: TypeAlias = "Camera | PyAVReader"
+
 _log = logging.getLogger(__name__)
 
 
-class Camera(VideoReader):
+class Camera:
     """A camera, through OpenCV; ``DataError`` if there is none, or another program uses it."""
+
+    aspect = 1.0
+    """Width of a pixel divided by its height."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -40,10 +48,12 @@ class Camera(VideoReader):
         self.rate = plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
 
     def decode(self) -> Iterator[float | None]:
+        """Wait for frame after frame, whose times are unknown; like ``PyAVReader.decode``."""
         while self._capture.grab():
             yield math.nan
 
     def image(self) -> np.ndarray:
+        """The last image, (H, W, 3) BGR uint8; ``DataError`` if the camera has sent none."""
         try:
             image = self._capture.retrieve()[1]
         except cv2.error as error:
@@ -53,27 +63,23 @@ class Camera(VideoReader):
         return to_bgr(image)
 
     def close(self) -> None:
+        """Release the device."""
         self._capture.release()
 
 
-def read_live(
-    reader: VideoReader,
-    selection: FrameSelection,
-    stop_requested: Callable[[], bool],
-    reopen: Callable[[], VideoReader] | None = None,
-) -> Iterator[Frame]:
+def read_live(reader: Reader, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """Yield the newest image of a camera or a stream each time, until the selection ends, or it is lost; then an error.
 
-    Images that arrive before the last was taken are dropped: the stride of the selection does not apply.
+    Images that arrive before the last was taken are dropped: the stride of the selection does not apply. A stream that
+    is lost is opened again; a camera is not.
 
     Args:
         reader: the open camera or stream, which is closed at the end.
         stop_requested: checked while no image arrives; true ends the frames.
-        reopen: opens a stream that was lost; None for a camera, which is not opened again.
     """
     newest: queue.Queue[Frame] = queue.Queue(1)
     closing = threading.Event()
-    thread = threading.Thread(target=_keep_newest, args=(reader, reopen, newest, closing), daemon=True)
+    thread = threading.Thread(target=_keep_newest, args=(reader, newest, closing), daemon=True)
     thread.start()
     try:
         while not stop_requested():
@@ -94,12 +100,7 @@ def read_live(
         thread.join()
 
 
-def _keep_newest(
-    reader: VideoReader | None,
-    reopen: Callable[[], VideoReader] | None,
-    newest: queue.Queue[Frame],
-    closing: threading.Event,
-) -> None:
+def _keep_newest(reader: Reader | None, newest: queue.Queue[Frame], closing: threading.Event) -> None:
     """Keep the newest image in a queue until ``closing`` is set or the source is lost; then close the reader.
 
     Images that are damaged are dropped like those that come too fast. After many in a row the source counts as lost.
@@ -109,9 +110,11 @@ def _keep_newest(
     while reader is not None:
         with contextlib.closing(reader):
             unreadable = 0
-            for _ in filter(lambda seconds: seconds is not None, reader.decode()):
+            for seconds_of_stream in reader.decode():
                 if closing.is_set():
                     return
+                if seconds_of_stream is None:  # damaged
+                    continue
                 time_of_image = time.monotonic()
                 try:
                     image = reader.image()
@@ -128,15 +131,15 @@ def _keep_newest(
                 with contextlib.suppress(queue.Empty):
                     newest.get_nowait()
                 newest.put(frame)
-        reader = None if reopen is None else _reconnect(reader.source, reopen, closing)
+        reader = None if isinstance(reader, Camera) else _reconnect(reader, closing)
 
 
-def _reconnect(source: Source, reopen: Callable[[], VideoReader], closing: threading.Event) -> VideoReader | None:
+def _reconnect(lost: PyAVReader, closing: threading.Event) -> PyAVReader | None:
     """Open a lost stream again; None if that did not succeed."""
     if not closing.is_set():
-        _log.warning("%s is lost; connecting again", source.name)
+        _log.warning("%s is lost; connecting again", lost.source.name)
     deadline = time.monotonic() + RECONNECT_SECONDS
     while time.monotonic() < deadline and not closing.wait(RETRY_SECONDS):
         with contextlib.suppress(DataError):
-            return reopen()
+            return type(lost)(lost.source)
     return None

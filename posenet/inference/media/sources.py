@@ -1,8 +1,9 @@
-"""The inputs of prediction, and the frames that come from them: images, videos, streams and cameras."""
+"""The inputs of prediction, and the frames that are read from them: images, videos, streams and cameras."""
 
 from __future__ import annotations
 
 import codecs
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +14,20 @@ from typing import Literal
 import numpy as np
 
 from posenet.downloading import is_address, split_address, without_credentials
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
 
 VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
 )
 """Files with these suffixes are read as videos."""
+DEFAULT_FRAME_RATE = 25.0
+"""Frames per second, where a video or a camera states no plausible rate."""
+MIN_FRAME_RATE = 1.0
+MAX_FRAME_RATE = 480.0
+"""A higher rate is implausible; some files state the ticks of a clock instead."""
+MAX_UNREADABLE_IN_A_ROW = 100
+"""After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
 
 _WEIGHTS = "a file of weights, which are given as checkpoint=FILE"
 _ANNOTATIONS = "a file of annotations, which posenet train takes"
@@ -120,8 +128,34 @@ class Frame:
         return self.whole_size or (self.image.shape[0], self.image.shape[1])
 
 
+@dataclass(frozen=True)
+class FrameSelection:
+    """Which frames of a video are read."""
+
+    start: float = 0.0
+    """Seconds after the first frame; earlier frames are skipped."""
+    duration: float = math.inf
+    """Seconds after ``start``; later frames are not read."""
+    stride: int = 1
+    """Every how many frames one is read."""
+
+    def __post_init__(self) -> None:
+        """Raise ``ConfigError`` if a value selects no frame of any video."""
+        if not 0 <= self.start < math.inf:
+            raise ConfigError(f"start {self.start} is no number of seconds; give 0 or more")
+        if not self.duration >= 0:
+            raise ConfigError(f"duration {self.duration} is no number of seconds; give 0 or more")
+        if not (isinstance(self.stride, int) and self.stride >= 1):
+            raise ConfigError(f"stride {self.stride} is no number of frames; give 1 or more")
+
+
+def plausible_rate(rate: float) -> float:
+    """A stated frame rate, or the default where it is implausible or not a number."""
+    return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
+
+
 def find_sources(
-    inputs: Iterable[str | Path], *, listed: Sequence[Source] | None = None, recursive: bool = False
+    inputs: Iterable[str | os.PathLike[str] | int], *, listed: Sequence[Source] | None = None, recursive: bool = False
 ) -> list[Source]:
     """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
@@ -134,10 +168,11 @@ def find_sources(
     """
     sources: dict[object, Source] = {}
     for item in inputs:
+        name = os.fspath(item) if isinstance(item, os.PathLike) else str(item)
         try:
-            found = listed if listed is not None and item == "-" else list(_expand_input(str(item), recursive))
+            found = listed if listed is not None and name == "-" else list(_expand_input(name, recursive))
         except OSError as error:  # the name is too long, or a folder may not be read
-            raise DataError(f"cannot read {item}: {error.strerror or error}; choose another input") from error
+            raise DataError(f"cannot read {name}: {error.strerror or error}; choose another input") from error
         for source in found:
             key = os.path.realpath(source.path) if source.path is not None else source
             sources.setdefault(key, source)

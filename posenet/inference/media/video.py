@@ -18,10 +18,9 @@ from av.stream import Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
-from posenet.downloading import split_address, without_credentials
+from posenet.downloading import split_address
 from posenet.errors import DataError
-from posenet.inference.media.reader import VideoReader, plausible_rate
-from posenet.inference.media.sources import Source
+from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
 from posenet.messages import to_single_line
 
 MAX_MISSING_SHARE = 0.05
@@ -50,11 +49,14 @@ STREAM_OPTIONS = {
 }
 
 
-class PyAVReader(VideoReader):
-    """A video file or a stream, at a path or an address.
+class PyAVReader:
+    """A video file or a stream, at a path or an address, which is read once.
 
     Attributes:
         is_live: whether it has no end that is known, as a live stream has none.
+        length: in seconds, as the file states it; 0 if it states none.
+        rate: frames per second; an average where the rate varies.
+        aspect: width of a pixel divided by its height; that of the last image.
 
     Raises:
         DataError: there is no such file, FFmpeg cannot open it, or it has no images.
@@ -62,21 +64,19 @@ class PyAVReader(VideoReader):
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        location = source.url or Path(str(source.location))
-        name = source.name
-        if isinstance(location, Path) and not location.is_file():
+        self.aspect = 1.0
+        name, path = source.name, source.path
+        if path is not None and not path.is_file():
             raise DataError(f"cannot read {name}: no such file")
-        if isinstance(location, Path) and not location.stat().st_size:
+        if path is not None and not path.stat().st_size:
             raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
-        # FFmpeg would try for seconds. It accepts more signs in a password than the rules for addresses.
-        if source.url is not None and not split_address(without_credentials(source.url)).scheme:
+        # FFmpeg would try for seconds. The name has no password: FFmpeg accepts more signs in it than the rules do.
+        if path is None and not split_address(name).scheme:
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         try:
-            self._container = _open_input(location)
+            self._container = _open_input(source)
         except av.FFmpegError as error:
-            remedy = (
-                "it may be cut off or damaged" if isinstance(location, Path) else "check the address, or download it"
-            )
+            remedy = "check the address, or download it" if path is None else "it may be cut off or damaged"
             raise DataError(f"{name} cannot be opened as a video: {error.strerror}; {remedy}") from error
         stream = self._container.streams.best("video")
         if stream is None or stream.codec_context is None:
@@ -84,15 +84,13 @@ class PyAVReader(VideoReader):
             raise DataError(f"{name} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)")
         self._stream = cast(VideoStream, stream)
         # Threads that decode several frames at a time would delay a live stream by as many frames.
-        self._stream.thread_type = "AUTO" if isinstance(location, Path) else "SLICE"
+        self._stream.thread_type = "SLICE" if path is None else "AUTO"
         self._frame: av.VideoFrame
         # The one that PyAV keeps for each thread has threads that a forked process lacks, and would wait for forever.
         self._reformatter = VideoReformatter()
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
-        self._first_time = math.nan
-        if stream.start_time is not None and self._has_times:
-            self._first_time = _seconds(stream.start_time, stream)
+        self._first_time = _seconds(stream.start_time, stream) if self._has_times else math.nan
         self._packets = self._read_packets()
         self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
         self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
@@ -102,7 +100,62 @@ class PyAVReader(VideoReader):
         self.is_live = source.url is not None and is_endless and not self.length
         self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
 
+    def frames(self, selection: FrameSelection) -> Iterator[Frame]:
+        """Yield the selected frames, and one with an error for each damaged frame that intact frames follow.
+
+        A last error says so if the video was cut off or has no frame after the start of the selection.
+        """
+        name = self.source.name
+        end = selection.start + selection.duration
+        first = self.seek(selection.start)
+        number = first - 1
+        unreadable = 0  # frames since the last intact one
+        seconds = -math.inf
+        first_selected: int | None = None
+        for number, stated in enumerate(self.decode(), first):
+            if stated is None:
+                unreadable += 1
+                if unreadable == MAX_UNREADABLE_IN_A_ROW:
+                    break
+                continue
+            for damaged in range(number - unreadable, number):
+                yield self._error(f"frame {damaged} of {name} cannot be decoded")
+            unreadable = 0
+            if stated > seconds:
+                seconds = stated
+            else:  # unknown, or damaged: the frame follows the previous one
+                seconds = 0.0 if seconds == -math.inf else seconds + 1 / self.rate
+            if seconds >= end:
+                return
+            if seconds < selection.start:
+                continue
+            if first_selected is None:
+                first_selected = number
+            if (number - first_selected) % selection.stride:
+                continue
+            try:
+                image = self.image()
+            except DataError as error:
+                yield self._error(f"frame {number} of {name} cannot be used: {error}")
+                continue
+            rate = self.rate / selection.stride
+            expected = max(0, math.ceil((min(self.length, end) - seconds) * rate - 0.5))
+            yield Frame(self.source, image, number, seconds, rate, self.aspect, expected)
+        frames_read = number + 1 - unreadable
+        if frames_read == 0:
+            # FFmpeg cannot read all files from servers that do not send parts of them.
+            remedy = "; download it, and give the file" if self.source.url is not None else ""
+            yield self._error(f"{name} is damaged: no frame can be decoded{remedy}")
+        elif reason := self.why_incomplete(frames_read):
+            yield self._error(f"{name} ends early: {reason}")
+        elif first_selected is None:
+            yield self._error(f"{name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
+
+    def _error(self, message: str) -> Frame:
+        return Frame(self.source, error=DataError(message))
+
     def decode(self) -> Iterator[float | None]:
+        """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
         for packet in itertools.chain(self._pending, self._packets):
             try:
                 frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
@@ -110,8 +163,7 @@ class PyAVReader(VideoReader):
                 yield None
                 continue
             for frame in frames:
-                is_timed = self._has_times and frame.pts is not None
-                seconds = _seconds(frame.pts or 0, self._stream) if is_timed else math.nan
+                seconds = _seconds(frame.pts, self._stream) if self._has_times else math.nan
                 if math.isnan(self._first_time):
                     self._first_time = seconds
                 if not seconds < self._from_time:
@@ -131,6 +183,10 @@ class PyAVReader(VideoReader):
             yield None
 
     def image(self) -> np.ndarray:
+        """The image of the frame that was decoded last, (H, W, 3) BGR uint8, rotated as the metadata say.
+
+        ``DataError`` says why it cannot be converted to that.
+        """
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
         (a, b), (c, d) = _display_matrix(self._frame)
         is_turned = abs(b) > abs(a)
@@ -144,16 +200,19 @@ class PyAVReader(VideoReader):
         return np.ascontiguousarray(image[:: _sign(d), :: _sign(a)])
 
     def seek(self, seconds: float) -> int:
-        """Skip all before the last keyframe before ``seconds``; its frames are counted, not decoded."""
+        """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
         if seconds <= 0 or math.isnan(self._first_time):
             return 0
         start = self._first_time + seconds
         times: list[float] = []
         for packet in self._packets:
-            time = math.inf if packet is None else _packet_time(packet)
-            if packet is not None and packet.is_keyframe and time <= start:
-                self._from_time = time
-                self._pending.clear()
+            time = math.nan
+            if packet is not None:
+                # When it is shown; some files state only when it is decoded.
+                time = _seconds(packet.dts if packet.pts is None else packet.pts, self._stream)
+                if packet.is_keyframe and time <= start:
+                    self._from_time = time
+                    self._pending.clear()
             self._pending.append(packet)
             times.append(time)
             # No later packet is shown before it is decoded.
@@ -162,6 +221,7 @@ class PyAVReader(VideoReader):
         return sum(time < self._from_time for time in times)
 
     def why_incomplete(self, frames_read: int) -> str:
+        """Why the video counts as cut off after all its frames are read; empty if it is complete."""
         if not self._has_times:
             if _is_cut_off(frames_read, self._stream.frames, MIN_MISSING_FRAMES):
                 return f"it has {frames_read} of {self._stream.frames} frames"
@@ -170,6 +230,7 @@ class PyAVReader(VideoReader):
         return ""
 
     def close(self) -> None:
+        """Release the file or the connection."""
         self._container.close()
 
 
@@ -258,18 +319,13 @@ def _is_cut_off(length: float, stated: float, tolerance: float) -> bool:
     return stated - length > max(tolerance, MAX_MISSING_SHARE * stated)
 
 
-def _open_input(location: Path | str) -> InputContainer:
+def _open_input(source: Source) -> InputContainer:
     """Open a file or a stream, also one whose tags, such as a title, are not UTF-8."""
-    if isinstance(location, Path):
-        return cast(InputContainer, av.open(f"file:{location}", **_ANY_TAGS))
-    return cast(InputContainer, av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, **_ANY_TAGS))
+    if source.url is None:
+        return cast(InputContainer, av.open(f"file:{source.path}", **_ANY_TAGS))
+    return cast(InputContainer, av.open(source.url, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT, **_ANY_TAGS))
 
 
-def _seconds(ticks: int, stream: Stream) -> float:
-    return float(ticks * (stream.time_base or 0))
-
-
-def _packet_time(packet: Packet[Any]) -> float:
-    """When a packet is shown; some files state only when it is decoded."""
-    ticks = packet.dts if packet.pts is None else packet.pts
-    return math.inf if ticks is None else float(ticks * packet.time_base)
+def _seconds(ticks: int | None, stream: Stream) -> float:
+    """A time in seconds; NaN if it is not stated."""
+    return math.nan if ticks is None else float(ticks * (stream.time_base or 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -12,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from posenet.errors import ConfigError
-from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, resolve_link, shorten_name
+from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
-from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
 from posenet.inference.outputs.journal import find_outputs_of_others, side_files
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
@@ -23,15 +22,12 @@ WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if there is something in it."""
 
-Paths = dict[Source, Path]
-"""What ``output_paths`` returns."""
-
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictionOptions:
-    """The options of ``posenet.predict``, which explains them."""
+class PredictionOptions(FrameSelection):
+    """The options of ``posenet.predict``, which explains them; those of ``FrameSelection`` among them."""
 
     output: str | None = None
     json: str | None = None
@@ -42,9 +38,6 @@ class PredictionOptions:
     overwrite: bool = False
     resume: bool = False
     recursive: bool = False
-    start: float = 0.0
-    duration: float = math.inf
-    stride: int = 1
     track: bool = False
     smooth: bool = False
     style: Style = "standard"
@@ -58,13 +51,13 @@ class PredictionOptions:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a prediction writes."""
+    """The files that a prediction writes; see ``output_paths`` for those of each source."""
 
-    drawings: Paths
+    drawings: dict[Source, Path]
     """Empty without drawings."""
-    sheets: Paths
+    sheets: dict[Source, Path]
     """Of all maps; empty without them."""
-    people: Paths
+    people: dict[Source, Path]
     """A file of the people of each source; empty without them."""
     json: str | None
     """One file of all people."""
@@ -72,6 +65,8 @@ class Outputs:
     csv: str | None
     folders: list[str]
     """The folders that are named by the user, or chosen."""
+    new_folders: list[str]
+    """Those that did not exist."""
 
     @property
     def files(self) -> list[str]:
@@ -79,19 +74,33 @@ class Outputs:
         return [path for path in (self.json, self.coco, self.csv) if path]
 
     @property
-    def journaled(self) -> Path | None:
+    def first_file(self) -> Path | None:
         """The first file of people, which can have journals; None if all are devices or standard output."""
         files = [resolve_link(Path(path)) for path in self.files if not is_standard_output(path)]
         return next((path for path in files if path.is_file() or not path.exists()), None)
 
 
-def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Outputs:
-    """Choose the names of all files; ``ConfigError`` if the options contradict each other."""
+def choose_outputs(
+    sources: Sequence[Source],
+    options: PredictionOptions,
+    other_inputs: Iterable[str | Path | int],
+    world_size: int,
+) -> Outputs:
+    """Choose the names of all files that will be written, check them, and make their folders.
+
+    Args:
+        other_inputs: what is read beside the sources.
+        world_size: number of processes.
+
+    Raises:
+        ConfigError: the options contradict each other.
+        DataError: a file cannot be written, see ``check_outputs``, or continued, see ``find_outputs_of_others``.
+    """
     output, json, heatmaps = options.output, options.json, options.heatmaps
     if not (output or json or options.coco or options.csv or heatmaps or options.show):
         output = _free_folder()
     json_folder = json if json and _is_folder(json) else None
-    if json and json != "-" and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
+    if json and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
             f"{json} is no name of a JSON file; end it with .json, or .jsonl for one person per line, or name a "
             "folder for a file of each image"
@@ -104,7 +113,7 @@ def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Out
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
     if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
         raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
-    return Outputs(
+    outputs = Outputs(
         drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},
         sheets=output_paths(sources, Path(heatmaps), sheet_suffix) if heatmaps else {},
         people=output_paths(sources, Path(json_folder), lambda source: ".json") if json_folder else {},
@@ -112,7 +121,11 @@ def choose_outputs(sources: Sequence[Source], options: PredictionOptions) -> Out
         coco=options.coco,
         csv=options.csv,
         folders=list(named.values()),
+        new_folders=[folder for folder in named.values() if not os.path.exists(folder)],
     )
+    inputs = itertools.chain(other_inputs, (source.path for source in sources if source.path is not None))
+    _check_outputs(outputs, inputs, options, world_size)
+    return outputs
 
 
 def _is_folder(path: str) -> bool:
@@ -123,7 +136,7 @@ def _is_folder(path: str) -> bool:
 
 
 def _free_folder() -> str:
-    names = itertools.chain([DEFAULT_FOLDER], (f"{DEFAULT_FOLDER}-{number}" for number in itertools.count(2)))
+    names = (DEFAULT_FOLDER + number for number in name_numbers())
     return next(name for name in names if not os.path.lexists(name) or (os.path.isdir(name) and not os.listdir(name)))
 
 
@@ -138,7 +151,7 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[S
     for source in sources:
         suffix = suffix_of(source)
         length = MAX_NAME_BYTES - len(suffix)
-        for number in itertools.chain([""], (f"-{number}" for number in itertools.count(2))):
+        for number in name_numbers():
             name = shorten_name(source.stem, length - len(number)) + number
             paths[source] = folder / source.subfolder / (name + suffix)
             # Photo.jpg and photo.jpg are the same file on some file systems.
@@ -173,33 +186,46 @@ def is_lines_file(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".jsonl"
 
 
-def check_paths(
-    outputs: Outputs,
-    sources: Sequence[Source],
-    options: PredictionOptions,
-    other_inputs: Iterable[str | Path | int],
-    world_size: int,
+def _check_outputs(
+    outputs: Outputs, inputs: Iterable[str | Path | int], options: PredictionOptions, world_size: int
 ) -> None:
-    """Check all files that will be written, and make their folders; see ``check_outputs``.
-
-    ``DataError``: one of them cannot be written.
-    """
-    journaled = outputs.journaled
-    beside: dict[Path, re.Pattern[bytes]] = {}
-    new = outputs.files
-    if journaled is not None:
-        if options.resume or world_size > 1 or is_lines_file(journaled):
-            beside = side_files(journaled, world_size)
-        if options.resume and not options.overwrite:
-            new = find_outputs_of_others(journaled, outputs.files, world_size)
-    is_continued = len(new) < len(outputs.files)
-    sheets = [path for source, path in outputs.sheets.items() if source.kind == "image"]
-    folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
+    """Check all files that will be written, and make their folders."""
+    file = outputs.first_file
+    journals: dict[Path, re.Pattern[bytes]] = {}
+    if file is not None and (options.resume or world_size > 1 or is_lines_file(file)):
+        journals = side_files(file, world_size)
+    others = outputs.files
+    if file is not None and options.resume and not options.overwrite:
+        others = find_outputs_of_others(file, outputs.files, world_size)
+    is_continued = len(others) < len(outputs.files)
+    sheet_files = [path for source, path in outputs.sheets.items() if source.kind == "image"]
+    sheet_folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
     check_outputs(
-        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheets],
-        itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
+        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheet_files],
+        inputs,
+        # A prediction that is continued replaces what it has written, drawings among them, ...
         overwrite=options.overwrite or is_continued,
-        folders=folders,
-        side_files=beside,
+        folders=sheet_folders,
+        side_files=journals,
     )
-    check_outputs(new, overwrite=options.overwrite)
+    if is_continued:
+        check_outputs(others)  # ... and no files of another prediction.
+
+
+def choose_journaled_file(
+    outputs: Outputs, sources: Sequence[Source], options: PredictionOptions, num_blocks: int, world_size: int
+) -> Path | None:
+    """The file of people that has journals, because it can be resumed or several processes write it; None without.
+
+    Raises:
+        ConfigError: no option names a file of people that can have journals.
+    """
+    file = outputs.first_file
+    if options.resume or (world_size > 1 and outputs.files):
+        if file is None:
+            reason = "resume=True" if options.resume else "a prediction by several processes"
+            raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
+        return file
+    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
+    is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
+    return file if can_continue and is_long else None

@@ -41,24 +41,23 @@ def write_drawings(paths: Mapping[Source, Path]) -> Iterator[Show]:
 
     A video is completed when frames of another source arrive, or at the end.
     """
-    video_source: Source | None = None
+    current: Source | None = None
     video: VideoWriter
     with contextlib.ExitStack() as stack:
 
         def write(frame: Frame, drawing: np.ndarray) -> None:
-            nonlocal video, video_source
-            if frame.source != video_source:
+            nonlocal current, video
+            path = paths[frame.source]
+            if frame.source != current:
                 stack.close()  # completes the video of the last source
-                video_source = None
-            if frame.number is None:
-                path = paths[frame.source]
-                with name_file_in_errors(path):
-                    write_image(path, drawing)
+                current = frame.source
+                if frame.number is not None:
+                    video = stack.enter_context(_open_video(path, frame, drawing))
+            if frame.number is not None:
+                video.write(drawing, frame.seconds)
                 return
-            if video_source is None:
-                video = stack.enter_context(_open_video(paths[frame.source], frame, drawing))
-                video_source = frame.source
-            video.write(drawing, frame.seconds)
+            with name_file_in_errors(path):
+                write_image(path, drawing)
 
         yield write
 
@@ -104,23 +103,17 @@ def show_in_window(stop_requested: Callable[[], bool], on_close: Callable[[], No
 
 def require_display() -> None:
     """Raise ``ConfigError`` unless OpenCV can open a window here."""
-    reason = _why_no_window()
+    reason = ""
+    if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
+        reason = "this OpenCV is built without windows (opencv-python-headless)"
+    elif not has_display():
+        reason = "there is none (DISPLAY is not set)"
+    elif sys.platform.startswith("linux"):
+        # If the display cannot be reached, the window library ends the whole process. So another process tries it.
+        attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
+        try:
+            subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
+        except subprocess.SubprocessError:
+            reason = f"DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
     if reason:
         raise ConfigError(f"show=True needs a display: {reason}; leave it out, and use output=DIR")
-
-
-def _why_no_window() -> str:
-    """Why OpenCV cannot open a window here; empty if it can."""
-    if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
-        return "this OpenCV is built without windows (opencv-python-headless)"
-    if not has_display():
-        return "there is none (DISPLAY is not set)"
-    if not sys.platform.startswith("linux"):
-        return ""
-    # If the display cannot be reached, the window library ends the whole process. So another process tries it.
-    attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
-    try:
-        subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
-    except subprocess.SubprocessError:
-        return f"DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
-    return ""

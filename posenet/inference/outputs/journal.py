@@ -37,8 +37,6 @@ OWN_JOURNAL = re.compile(rb'\{"run": \{')
 """How every journal begins."""
 END = "end"
 """Key of the last line."""
-_DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading a damaged first line raises."""
 
 _log = logging.getLogger(__name__)
 
@@ -145,7 +143,7 @@ class Journal:
 
     def replay(self) -> Iterator[Result]:
         """Yield the results of the blocks that are complete; cut off what is neither in them nor in ``begun``."""
-        pending: list[tuple[Result, int]] = []  # and the position after each line
+        pending: list[tuple[Result, int]] = []  # those of the block that is read, and the position after each line
         with open(self.path, "rb") as file:
             cut = position = len(file.readline())
             for line in file:
@@ -222,7 +220,7 @@ def _read_header(path: Path) -> dict[str, Any]:
         try:
             header = dict(json.loads(file.readline()))
             return header | {"run": dict(header["run"])}
-        except _DAMAGE:
+        except (ValueError, LookupError, TypeError, RecursionError):
             raise DataError(f"{path} is damaged; delete it to start again") from None
 
 

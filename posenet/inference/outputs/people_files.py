@@ -19,9 +19,11 @@ import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
-from posenet.files import is_standard_output, open_text_output, resolve_link
+from posenet.files import is_standard_output, name_numbers, open_text_output, resolve_link
 from posenet.images import oriented_size, read_header, undo_orientation
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.outputs.choose import Outputs, is_lines_file
+from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -30,6 +32,21 @@ Write = Callable[[Result], None]
 """Writes a result of an image that could be read. Results come in order."""
 MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
+
+
+def open_people_files(
+    outputs: Outputs, sources: Sequence[Source], predictor: Predictor, stack: contextlib.ExitStack
+) -> list[Write]:
+    """Open the files of all people, which ``stack`` completes."""
+    files = []
+    if outputs.json:
+        write_people = write_json_lines if is_lines_file(outputs.json) else write_json
+        files.append(write_people(Path(outputs.json), ImageIds(sources)))
+    if outputs.coco:
+        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
+    if outputs.csv:
+        files.append(write_csv(Path(outputs.csv), predictor.skeleton))
+    return list(map(stack.enter_context, files))
 
 
 class ImageIds:
@@ -160,35 +177,27 @@ def image_folder(sources: Iterable[Source]) -> Path:
         raise DataError("the images of a COCO data set must lie on one drive; write one data set for each") from error
 
 
-class ListedNames:
-    """The names of images in a COCO data set, relative to ``image_folder``; all are different.
+def listed_names(sources: Iterable[Source]) -> dict[Source, str]:
+    """The names of sources in a COCO data set, relative to ``image_folder``; all are different.
 
-    Frame 3 of clip.mp4 is listed as clip/000003.jpg.
+    That of a video is the folder of its frames: frame 3 of clip.mp4 is listed as clip/000003.jpg.
     """
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        folder = image_folder(sources)
-        self._name_of: dict[Source, str] = {}
-        taken: set[str] = set()
-        # Image files keep their names: they come first.
-        for source in sorted(sources, key=lambda source: source.kind != "image" or source.path is None):
+    folder = image_folder(sources)
+    names: dict[Source, str] = {}
+    taken: set[str] = set()
+    # Image files keep their names: they come first.
+    for source in sorted(sources, key=lambda source: source.kind != "image" or source.path is None):
+        path = Path() if source.path is None else Path(os.path.relpath(source.path, folder))
+        if source.kind == "image" and source.path is not None:
+            name = path.as_posix()
+            taken.add(path.parent.as_posix())
+        else:
             suffix = source.suffix if source.kind == "image" else ""
-            path = Path() if source.path is None else Path(os.path.relpath(source.path, folder))
-            if source.kind == "image" and source.path is not None:
-                name = path.as_posix()
-                taken.add(path.parent.as_posix())
-            else:
-                numbered = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
-                names = itertools.chain([source.stem + suffix], numbered)
-                paths = ((path.parent / name).as_posix() for name in names)
-                name = next(path for path in paths if path not in taken)
-            taken.add(name)
-            self._name_of[source] = name
-
-    def name_of(self, frame: Frame) -> str:
-        """The name of an image or a frame."""
-        name = self._name_of[frame.source]
-        return name if frame.number is None else f"{name}/{frame.number:06d}.jpg"
+            candidates = ((path.parent / f"{source.stem}{number}{suffix}").as_posix() for number in name_numbers())
+            name = next(candidate for candidate in candidates if candidate not in taken)
+        taken.add(name)
+        names[source] = name
+    return names
 
 
 @contextlib.contextmanager
@@ -204,7 +213,7 @@ def write_coco(
         sources: all sources, on which the names and ids of images depend.
         exif_frame: frame of the sizes and coordinates; with "stored", an EXIF rotation is undone.
     """
-    names = ListedNames(sources)
+    names = listed_names(sources)
     ids = ImageIds(sources)
     annotation_ids = itertools.count(1)
     with open_text_output(path) as file, tempfile.TemporaryFile("w+", encoding="utf-8") as images:
@@ -218,11 +227,12 @@ def write_coco(
                 orientation = 1
                 if exif_frame == "stored" and frame.number is None and frame.source.path is not None:
                     orientation = read_header(frame.source.path).orientation
+                name = names[frame.source]
                 height, width = frame.size
                 stored_height, stored_width = oriented_size(height, width, orientation)
                 image: dict[str, Any] = {
                     "id": ids.next_number(frame),
-                    "file_name": names.name_of(frame),
+                    "file_name": name if frame.number is None else f"{name}/{frame.number:06d}.jpg",
                     "height": stored_height,
                     "width": stored_width,
                 }

@@ -9,7 +9,7 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.media.sources import find_sources, parse_standard_input
+from posenet.inference.media.sources import find_sources, parse_standard_input, plausible_rate
 from tests.helpers.image_bytes import encode
 from tests.helpers.videos import GREY
 
@@ -68,3 +68,8 @@ def test_an_image_on_standard_input_is_an_input_and_other_bytes_are_refused() ->
     assert source.kind == "image" and source.name == "stdin"
     with pytest.raises(DataError, match="neither a list of files nor an image"):
         parse_standard_input(b"\x01\x02" * 100)
+
+
+def test_implausible_rates_are_replaced_by_the_default() -> None:
+    rates = [0, -1, float("nan"), 90000, 29.97]
+    assert [plausible_rate(rate) for rate in rates] == [25, 25, 25, 25, 29.97]
