@@ -20,10 +20,11 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.cli.main import run_tool
+from posenet.cli.main import make_parser, run_tool
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.outputs.choose import PredictionOptions
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -77,6 +78,11 @@ def write_clip(path: Path, count: int = 7) -> Path:
 @pytest.fixture
 def clip() -> Path:
     return write_clip(Path("clip.mp4"))
+
+
+def test_flags_and_arguments_have_the_same_defaults() -> None:
+    flags = vars(make_parser("predict", "posenet").parse_words(["photo.jpg"]))
+    assert {name: flags[name] for name in vars(PredictionOptions())} == vars(PredictionOptions())
 
 
 def test_images_are_drawn_and_people_written(

@@ -83,8 +83,10 @@ def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size(
         """Answers 1 in the cell of the only bright pixel."""
 
         def heatmaps(self, images: Tensor) -> Tensor:
+            sizes.append(tuple(images.shape[2:]))
             return nn.functional.max_pool2d(images, 4).mean(1, keepdim=True).expand(-1, 50, -1, -1)
 
+    sizes: list[tuple[int, ...]] = []
     images = torch.zeros(1, 3, SIZE, SIZE)
     images[0, :, 4 * 5 + 1, 4 * 9 + 2] = 1
     for size in (None, (2 * SIZE, 2 * SIZE), (2 * SIZE, SIZE)):
@@ -92,6 +94,7 @@ def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size(
         maps = teacher.maps(images, (MAP, MAP))
         assert maps.shape == (1, 50, MAP, MAP)
         assert maps[0, 7].argmax() == 5 * MAP + 9
+        assert sizes.pop() == (size or (SIZE, SIZE))
 
 
 def test_foreground_of_the_labels_remains_and_small_responses_of_the_teacher_are_zero() -> None:

@@ -181,7 +181,7 @@ def test_a_notebook_shows_a_drawing_as_a_png():
     drawing = draw_people(np.full((20, 30, 3), 90, np.uint8), [])
     png = np.frombuffer(drawing._repr_png_(), np.uint8)
     assert np.array_equal(cv2.imdecode(png, cv2.IMREAD_COLOR), drawing)
-    assert drawing[0]._repr_png_() is None and (drawing / 2)._repr_png_() is None
+    assert drawing[:0]._repr_png_() is None and drawing[0]._repr_png_() is None and (drawing / 2)._repr_png_() is None
 
 
 def test_rgb_arrays_and_files_are_drawn_as_bgr(tmp_path):
