@@ -58,9 +58,9 @@ def is_address(text: str) -> bool:
 
 
 def split_address(url: str) -> SplitResult:
-    """The parts of an address; empty parts of a malformed one."""
+    """The parts of an address without a user name and a password; empty parts of a malformed one."""
     try:
-        return urlsplit(url)
+        return urlsplit(without_credentials(url))
     except ValueError:
         return SplitResult("", "", "", "", "")
 

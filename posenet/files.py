@@ -43,7 +43,7 @@ OWN_LOCK = re.compile(rb"\d+\n|\Z")
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """The file system has no locks."""
 _HEAD_BYTES = 4096
 """How much of a side file is read to recognise it."""
@@ -252,20 +252,24 @@ def output_lock(path: Path, output: Path | None = None) -> Iterator[bool]:
 
     Raises:
         DataError: another process writes it, or the lock cannot be used.
+        OSError: the lock cannot be created.
     """
     output = output or path
     file = lock_path(path)
-    lock = FileLock(file, fallback_to_soft=False)
+    lock = FileLock(file)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DataError(
-            f"{output} is being written by another process; wait until it has ended, or choose another file"
+            f"{output} is being written by another process; wait until it has ended, or choose another file (if there "
+            f"is none, delete {file})"
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:
+            if not os.path.lexists(file):  # the fault is that of the folder or of the disk
+                raise
             raise DataError(
-                f"cannot lock {file} ({error.strerror}); if no other process writes {output.name}, delete it"
+                f"cannot lock {output} ({error.strerror}); if no other process writes it, delete {file}"
             ) from error
         _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error.strerror, output.name)
     try:

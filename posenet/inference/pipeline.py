@@ -32,7 +32,7 @@ RUNNING_BYTES = 48 * 2**20
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
 NUM_BLOCKS = 16
-"""The number of blocks is a multiple of this, so that this many processes and fewer get equal shares."""
+"""The number of blocks is a multiple of this, so that 2, 4, 8 and 16 processes get equal shares."""
 MAX_BLOCK_BATCHES = 64
 """Batches in a block at most. A process that is interrupted predicts those of its last block again."""
 

@@ -169,9 +169,9 @@ def _prepare(
         sources = _find_inputs(names, options, ranks.world_size)
         return sources, choose_outputs(sources, options, other_inputs, ranks.world_size)
 
-    sources, outputs = ranks.broadcast_object(ranks.run_on_main(find))
     if options.show:
         require_display()
+    sources, outputs = ranks.broadcast_object(ranks.run_on_main(find))
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
     try:
@@ -279,10 +279,11 @@ def _predict_share(
         journals = run.journals()
         journal = journals[run.ranks.rank] if journals else None
         if journal:
-            stack.enter_context(journal.open(run.description, run.outputs.files, resume=run.options.resume))
-        if run.options.resume and run.ranks.is_main:
-            for path in run.outputs.files:
-                remove_leftovers(resolve_link(Path(path)))
+            opened = journal.open(run.description, run.outputs.files, resume=run.options.resume)
+            is_locked = stack.enter_context(opened)
+            if is_locked and run.options.resume and run.ranks.is_main:
+                for path in run.outputs.files:
+                    remove_leftovers(resolve_link(Path(path)))
         write_people = open_people_files(run.outputs, run.sources, run.predictor, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)

@@ -261,7 +261,9 @@ def test_a_file_system_without_locks_is_a_warning(
     words = [inputs / "001.png", inputs / "002.png", "--batch-size", "1", "--json"]
     assert predict(*words, tmp_path / "p.jsonl") == 0
     assert "has no locks" in capfd.readouterr().err
+    (tmp_path / ".q.jsonl.123.tmp").touch()
     assert predict(*words, tmp_path / "q.jsonl", "--resume") == 0
+    assert (tmp_path / ".q.jsonl.123.tmp").exists(), "another process may write it"
     assert (tmp_path / "p.jsonl").read_bytes() == (tmp_path / "q.jsonl").read_bytes() != b""
 
 

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from posenet.data.store import Record, Store
 from posenet.data.store_writer import open_store_writer
@@ -97,7 +98,7 @@ def test_what_stops_a_build_is_named_and_leaves_nothing(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_gets_a_store_that_opens(
     number: int,
     tmp_path: Path,
@@ -139,7 +140,20 @@ def test_a_file_of_another_program_is_not_taken_for_the_lock(tmp_path: Path, rec
 
 def test_a_lock_that_cannot_be_used_is_named(tmp_path: Path, records: list[Record]) -> None:
     (tmp_path / ".a.h5.lock").mkdir()
-    with pytest.raises(DataError, match=r"cannot lock .*/\.a\.h5\.lock \(.*\); if no other process .* delete it"):
+    with pytest.raises(
+        DataError, match=r"cannot lock .*/a\.h5 \(.*\); if no other process .* delete .*/\.a\.h5\.lock$"
+    ):
+        write_store(tmp_path / "a.h5", records)
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_no_fault_of_the_lock(
+    tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def acquire(*_: object, **__: object) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(FileLock, "acquire", acquire)
+    with pytest.raises(DataError, match=r"cannot write .*/a\.h5: Permission denied; .*choose another folder"):
         write_store(tmp_path / "a.h5", records)
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 READ_AHEAD = 32
 """Number of image files or frames of a video that are read before they are requested."""
-READ_AHEAD_BYTES = 32 * 2**20
+READ_AHEAD_BYTES = 64 * 2**20
 """Fewer, if they take more memory than this."""
 READ_THREADS = 4
 """Number of threads that read image files."""
@@ -84,7 +84,7 @@ def read_frames(
             no image.
         ConfigError: a video needs PyAV, which is not installed.
     """
-    selection = FrameSelection(start, duration, stride)
+    selection = FrameSelection(start=start, duration=duration, stride=stride)
     found: Iterable[Source | Frame]
     if is_single_input(inputs):
         found = _expand(cast(FrameInput, inputs), channels, recursive)

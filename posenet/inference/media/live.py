@@ -136,10 +136,12 @@ def _keep_newest(reader: Reader | None, newest: queue.Queue[Frame], closing: thr
 
 def _reconnect(lost: PyAVReader, closing: threading.Event) -> PyAVReader | None:
     """Open a lost stream again; None if that did not succeed."""
+    from posenet.inference.media.video import PyAVReader
+
     if not closing.is_set():
         _log.warning("%s is lost; connecting again", lost.source.name)
     deadline = time.monotonic() + RECONNECT_SECONDS
     while time.monotonic() < deadline and not closing.wait(RETRY_SECONDS):
         with contextlib.suppress(DataError):
-            return type(lost)(lost.source)
+            return PyAVReader(lost.source)
     return None

@@ -128,7 +128,7 @@ class Frame:
         return self.whole_size or (self.image.shape[0], self.image.shape[1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FrameSelection:
     """Which frames of a video are read."""
 

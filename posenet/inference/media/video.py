@@ -70,8 +70,7 @@ class PyAVReader:
             raise DataError(f"cannot read {name}: no such file")
         if path is not None and not path.stat().st_size:
             raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
-        # FFmpeg would try for seconds. The name has no password: FFmpeg accepts more signs in it than the rules do.
-        if path is None and not split_address(name).scheme:
+        if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         try:
             self._container = _open_input(source)

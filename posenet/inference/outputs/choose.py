@@ -123,6 +123,10 @@ def choose_outputs(
         folders=list(named.values()),
         new_folders=[folder for folder in named.values() if not os.path.exists(folder)],
     )
+    is_journaled = options.resume or (world_size > 1 and outputs.files)
+    if is_journaled and outputs.first_file is None:
+        reason = "resume=True" if options.resume else "a prediction by several processes"
+        raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
     inputs = itertools.chain(other_inputs, (source.path for source in sources if source.path is not None))
     _check_outputs(outputs, inputs, options, world_size)
     return outputs
@@ -215,16 +219,9 @@ def _check_outputs(
 def choose_journaled_file(
     outputs: Outputs, sources: Sequence[Source], options: PredictionOptions, num_blocks: int, world_size: int
 ) -> Path | None:
-    """The file of people that has journals, because it can be resumed or several processes write it; None without.
-
-    Raises:
-        ConfigError: no option names a file of people that can have journals.
-    """
+    """The file of people that has journals, because it can be resumed or several processes write it; None without."""
     file = outputs.first_file
     if options.resume or (world_size > 1 and outputs.files):
-        if file is None:
-            reason = "resume=True" if options.resume else "a prediction by several processes"
-            raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
         return file
     can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
     is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)

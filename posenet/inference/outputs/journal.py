@@ -120,8 +120,10 @@ class Journal:
         self._batch_size = batch_size
 
     @contextlib.contextmanager
-    def open(self, run: Mapping[str, Any], outputs: Sequence[str], *, resume: bool) -> Iterator[None]:
+    def open(self, run: Mapping[str, Any], outputs: Sequence[str], *, resume: bool) -> Iterator[bool]:
         """Start the journal, or ``resume`` an earlier one, if there is one. Others cannot write it in this context.
+
+        Yields False where the file system has no locks, so that others could.
 
         Args:
             run: everything that the people depend on.
@@ -139,7 +141,7 @@ class Journal:
                 header = {"run": dict(run), "outputs": _relative(outputs, self.path)}
                 write_atomically(self.path, json.dumps(header).encode() + b"\n")
             with open(self.path, "ab", buffering=0) as self._file:
-                yield
+                yield is_locked
 
     def replay(self) -> Iterator[Result]:
         """Yield the results of the blocks that are complete; cut off what is neither in them nor in ``begun``."""

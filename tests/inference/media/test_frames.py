@@ -96,6 +96,7 @@ def test_a_password_may_have_any_signs(tmp_path: Path) -> None:
     with media_server(tmp_path) as address:
         frames = list(read_frames(address.replace("://", "://user:p[w@") + "/clip.mp4"))
     assert [frame.number for frame in frames] == list(range(5))
+    assert (frames[0].source.stem, frames[0].source.suffix) == ("clip", ".mp4")
 
 
 def test_videos_are_read_from_a_server_that_sends_no_parts(tmp_path: Path) -> None:
