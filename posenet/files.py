@@ -261,8 +261,8 @@ def output_lock(path: Path, output: Path | None = None) -> Iterator[bool]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DataError(
-            f"{output} is being written by another process; wait until it has ended, or choose another file (if there "
-            f"is none, delete {file})"
+            f"{output} is being written by another process; wait until it has ended, or choose another file (if no "
+            f"such process runs, delete {file})"
         ) from error
     except OSError as error:
         if error.errno not in _NO_LOCKS:

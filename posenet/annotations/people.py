@@ -72,7 +72,7 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
     """
     file = AnnotationFile.read(path, skeleton)
     refuse_errors(file)
-    rows = np.flatnonzero(file.is_used)  # whose category has the skeleton's keypoints
+    rows = np.flatnonzero(file.is_used)  # annotations whose category has the skeleton's keypoints
     image_rows = file.image_rows[rows]
     rows = rows[np.argsort(image_rows, kind="stable")]
     people = People(

@@ -196,7 +196,7 @@ def _load_checkpoint(
         # The fused network has that precision in itself.
         return TorchNetwork(FusedNetwork(network, select_amp(torch_device, amp)), torch_device, "off"), config
     if device.lower() in ("auto", "cpu") and select_amp(cpu, amp) == "off":
-        amp = "off"  # "auto" means bf16 to OpenVINO on some processors where PyTorch's is float32; that is as accurate
+        amp = "off"  # "auto" could mean bf16 to the runtime where PyTorch computes in float32: less accurate
     model = build_onnx(network, config).SerializeToString()
     compute_maps, _ = load_onnx(model, backend, str(path), device=device, amp=amp, threads=torch.get_num_threads())
     return compute_maps, config

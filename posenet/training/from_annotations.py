@@ -96,7 +96,16 @@ def prepare(
 
     files = folder / "data"
     skeleton = Path(pairs.get("model.skeleton") or files / SKELETON_FILE)
-    plan = StorePlan(source, train_file, val_file, images, val_images, files, skeleton, settings.data.exif_frame)
+    plan = StorePlan(
+        source=source,
+        train_file=train_file,
+        val_file=val_file,
+        images=images,
+        val_images=val_images,
+        folder=files,
+        skeleton=skeleton,
+        exif_frame=settings.data.exif_frame,
+    )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
         write_atomically(files / SOURCE_FILE, os.fsencode(train_file.resolve()))

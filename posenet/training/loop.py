@@ -120,7 +120,7 @@ class TrainingLoop:
                 self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
-        # If a save is due, it happens here, before the validation. The answer is not needed: the validation stops too.
+        # If a save is due, it happens here, before the validation. The answer is not needed: a validation asks again.
         self._vote()
         return True
 

@@ -230,7 +230,7 @@ def test_a_complete_file_is_written_again_and_other_inputs_are_refused(
     journal = path.with_name("p.jsonl.progress")
     content = journal.read_bytes()
     capsys.readouterr()
-    for damaged in (b'{"run": {\n', b'{"run": {}, "run": 5}\n'):
+    for damaged in (b'{"run": {\n', b'{"run": {}, "run": 5}\n', b'{"run": {}, "outputs": 5}\n'):
         journal.write_bytes(damaged + content.partition(b"\n")[2])
         assert predict(inputs, *words) == 2
         assert "p.jsonl.progress is damaged; delete it" in capsys.readouterr().err

@@ -123,8 +123,7 @@ def choose_outputs(
         folders=list(named.values()),
         new_folders=[folder for folder in named.values() if not os.path.exists(folder)],
     )
-    is_journaled = options.resume or (world_size > 1 and outputs.files)
-    if is_journaled and outputs.first_file is None:
+    if _needs_journals(outputs, options, world_size) and outputs.first_file is None:
         reason = "resume=True" if options.resume else "a prediction by several processes"
         raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
     inputs = itertools.chain(other_inputs, (source.path for source in sources if source.path is not None))
@@ -190,13 +189,17 @@ def is_lines_file(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".jsonl"
 
 
+def _needs_journals(outputs: Outputs, options: PredictionOptions, world_size: int) -> bool:
+    return options.resume or (world_size > 1 and bool(outputs.files))
+
+
 def _check_outputs(
     outputs: Outputs, inputs: Iterable[str | Path | int], options: PredictionOptions, world_size: int
 ) -> None:
     """Check all files that will be written, and make their folders."""
     file = outputs.first_file
     journals: dict[Path, re.Pattern[bytes]] = {}
-    if file is not None and (options.resume or world_size > 1 or is_lines_file(file)):
+    if file is not None and (_needs_journals(outputs, options, world_size) or is_lines_file(file)):
         journals = side_files(file, world_size)
     others = outputs.files
     if file is not None and options.resume and not options.overwrite:
@@ -221,7 +224,7 @@ def choose_journaled_file(
 ) -> Path | None:
     """The file of people that has journals, because it can be resumed or several processes write it; None without."""
     file = outputs.first_file
-    if options.resume or (world_size > 1 and outputs.files):
+    if _needs_journals(outputs, options, world_size):
         return file
     can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
     is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)

@@ -221,7 +221,10 @@ def _read_header(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
         try:
             header = dict(json.loads(file.readline()))
-            return header | {"run": dict(header["run"])}
+            header["run"] = dict(header["run"])
+            if "outputs" in header:
+                header["outputs"] = list(map(str, header["outputs"]))
+            return header
         except (ValueError, LookupError, TypeError, RecursionError):
             raise DataError(f"{path} is damaged; delete it to start again") from None
 
