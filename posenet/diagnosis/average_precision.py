@@ -37,11 +37,15 @@ class Outcome:
         return np.asarray(self.correct.sum(axis=1) / self.num_people)
 
     @cached_property
+    def _ranking(self) -> np.ndarray:
+        return np.argsort(-self.scores, kind="stable")
+
+    @cached_property
     def _levels(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """At each threshold, the rows of the results that count, by score, and which of these are correct."""
-        ranking = np.argsort(-self.scores, kind="stable")
-        counted = [ranking[is_counted[ranking]] for is_counted in self.counted]
-        return [(rows, np.flatnonzero(is_correct[rows])) for rows, is_correct in zip(counted, self.correct)]
+        """At each threshold, the ranks of the results that count, and which of these are correct."""
+        counted = [np.flatnonzero(is_counted) for is_counted in self.counted[:, self._ranking]]
+        correct = self.correct[:, self._ranking]
+        return [(ranks, np.flatnonzero(is_correct[ranks])) for ranks, is_correct in zip(counted, correct)]
 
     def precision(self, num_people: ArrayLike | None = None, weights: np.ndarray | None = None) -> np.ndarray:
         """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
@@ -51,13 +55,14 @@ class Outcome:
             weights: (N,) how often each result counts, whole numbers; once if None.
         """
         people_of_level = np.broadcast_to(self.num_people if num_people is None else num_people, len(self.correct))
-        weights = np.ones(len(self.scores)) if weights is None else weights
+        ranked = np.ones(len(self.scores)) if weights is None else weights[self._ranking]
         curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
-        for curve, (rows, correct), people in zip(curves, self._levels, people_of_level):
+        for curve, (ranks, correct), people in zip(curves, self._levels, people_of_level):
             if people > 0:
                 # The recall grows at correct results only, and between them the precision falls.
-                num_correct = np.cumsum(weights[rows[correct]])
-                precision = num_correct / (np.cumsum(weights[rows])[correct] + np.spacing(1))
+                counted = ranked[ranks]
+                num_correct = np.cumsum(counted[correct])
+                precision = num_correct / (np.cumsum(counted)[correct] + np.spacing(1))
                 precision = np.maximum.accumulate(precision[::-1])[::-1]
                 first = np.searchsorted(num_correct / people, _RECALLS)
                 curve[:] = np.append(precision, 0.0)[first]
