@@ -148,7 +148,6 @@ def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
             use_cookies=False,
             progress=download.check,
             timeout=SERVER_TIMEOUT,
-            cancel=download.is_abandoned,
         )
     except DownloadError:
         raise
