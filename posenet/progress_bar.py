@@ -15,50 +15,32 @@ from tqdm import tqdm
 from posenet.messages import to_single_line
 
 LINE_SECONDS = 60.0
-"""Time between two plain lines of a process, and before its first one."""
-UPDATE_SECONDS = 1.0
-"""How often a bar without a terminal looks whether a line is due."""
+"""Time between two plain lines of a bar, and before its first one."""
 
 _is_hidden = False
 _bars: weakref.WeakSet[tqdm[Any]] = weakref.WeakSet()
 """The bars of this process that are shown."""
-_last_line_at = time.monotonic()
-"""All bars of a process share it, so that many short ones write little."""
 
 
 class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
-    """A bar that writes a plain line every ``LINE_SECONDS``."""
+    """A bar that writes a plain line every ``LINE_SECONDS``, and none before."""
+
+    last_print_t: float
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        # With gui, tqdm leaves all output to ``display`` and ``clear`` of a subclass.
-        super().__init__(*args, gui=True, mininterval=UPDATE_SECONDS, maxinterval=UPDATE_SECONDS, **options)
+        # With gui, tqdm leaves all output to ``display`` and ``clear`` of a subclass; without columns it draws no bar.
+        times = {"delay": LINE_SECONDS, "mininterval": LINE_SECONDS, "maxinterval": LINE_SECONDS}
+        super().__init__(*args, gui=True, ncols=0, **times, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
-        global _last_line_at
-        if time.monotonic() - _last_line_at >= LINE_SECONDS:
-            _last_line_at = time.monotonic()
-            self.fp.write(self._line() + "\n")
+        # Messages beside the bar and a new postfix ask for a line, too.
+        if time.time() - self.last_print_t >= LINE_SECONDS:
+            self.last_print_t = time.time()
+            self.fp.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self}\n")
             self.fp.flush()
 
     def clear(self, nolock: bool = False) -> None:
         """Clear nothing: a line stays."""
-
-    def _line(self) -> str:
-        """Time, title, count, rate, time left, and the text of ``set_postfix_str``."""
-        values = self.format_dict
-        elapsed = values["elapsed"]
-        count = f"{self.unit.strip()} {self.n}"
-        if self.total:
-            count += f"/{self.total} ({self.n / self.total:.0%})"
-        parts = [count]
-        rate = (self.n - self.initial) / elapsed if elapsed else 0
-        if rate:
-            parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each")
-            if self.total:
-                parts.append(f"{self.format_interval(max(self.total - self.n, 0) / rate)} left")
-        if self.postfix:
-            parts.append(self.postfix)
-        return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self.desc.removesuffix(': ')}: {', '.join(parts)}"
 
 
 def progress_bar(

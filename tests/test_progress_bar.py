@@ -13,7 +13,7 @@ import pytest
 
 from posenet import progress_bar as progress_module
 from posenet.progress_bar import hide_progress, progress_bar
-from tests.helpers.source_files import MODULES, ROOT, imports
+from tests.helpers.source_files import ROOT
 
 needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
 
@@ -24,7 +24,6 @@ from posenet.cli.logging_setup import log_to_stderr, report_error
 from posenet.progress_bar import progress_bar
 
 progress_module.LINE_SECONDS = 0.2
-progress_module.UPDATE_SECONDS = 0.01
 with log_to_stderr(quiet={quiet}):
     items = progress_bar(range(100), "work", unit="image")
     for item in items:
@@ -70,9 +69,9 @@ def test_in_a_pipe_there_are_a_few_plain_lines_and_no_bar() -> None:
     errors = run_script()
     assert "\r" not in errors and "\x1b" not in errors
     lines = errors.splitlines()
-    plain = [line for line in lines if "work: image" in line]
+    plain = [line for line in lines if "work: " in line]
     assert 1 <= len(plain) < 50
-    pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  work: image \d+/100 \(\d+%\), \d+\.\d/s, 0\d:\d\d left"
+    pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  work: +\d+% \d+/100 \[\d\d:\d\d<\d\d:\d\d, +\d+\.\d+image/s\]"
     assert re.fullmatch(pattern, plain[0])
     assert "a message" in lines and "WARNING: a problem" in lines and lines[-1] == "tool: error: it broke"
 
@@ -93,34 +92,6 @@ def test_quiet_shows_only_warnings_and_errors(terminal: bool) -> None:
     errors = run_script(quiet=True, terminal=terminal)
     assert "work" not in errors and "a message" not in errors
     assert "a problem" in errors and "it broke" in errors
-
-
-def test_all_bars_together_write_one_line_a_minute(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Many short ones, which look at the clock some times each."""
-    seconds = iter(range(10**6))
-    monkeypatch.setattr(progress_module, "_last_line_at", 0)
-    monkeypatch.setattr(progress_module, "UPDATE_SECONDS", 0.0)
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: next(seconds))
-    for _ in range(100):
-        for _ in progress_bar(range(20), "epoch"):
-            pass
-    minutes = next(seconds) / 60
-    assert 0.5 * minutes < len(capsys.readouterr().err.splitlines()) <= minutes
-
-
-def test_a_line_shows_count_rate_and_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.0)
-    bar = progress_bar(title="epoch 1/3", total=10, unit="step", done=4)
-    bar.start_t -= 30
-    bar.n = 7
-    bar.set_postfix_str("loss 1.50")
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("epoch 1/3: step 7/10 (70%), 10.0 s each, 00:30 left, loss 1.50")
-    bar.close()
 
 
 def test_bars_and_messages_share_one_lock() -> None:
@@ -145,15 +116,6 @@ def test_hidden_progress_returns_when_the_context_ends(monkeypatch: pytest.Monke
     bar.close()
     assert progress_bar(range(3), disable=True).disable
     assert list(progress_bar("abc", disable=True)) == list("abc")
-
-
-def test_every_bar_comes_from_this_module() -> None:
-    violations = []
-    for module in MODULES.keys() - {"progress_bar"}:
-        imported = [name for name in imports(MODULES[module]) if name.startswith("tqdm.") and name != "tqdm.tqdm"]
-        if imported or re.search(r"\btqdm\(", MODULES[module].read_text(encoding="utf-8")):
-            violations.append(module)
-    assert violations == []
 
 
 def test_messages_of_logging_appear_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,32 +47,29 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
         rank: number of this process. Processes other than rank 0 show only what concerns them alone: errors, and
             warnings about their part of the data.
     """
-    root = logging.getLogger()
     handler = AboveBarHandler(sys.stderr)
     handler.setLevel(logging.WARNING if quiet or rank else logging.INFO)
-    levels = {root: root.level}
     handler.setFormatter(MessageFormatter((f"rank {rank}: " if rank else "") + "%(mark)s%(message)s"))
     if rank:
-        for name, level in {"posenet": logging.ERROR, "posenet.training.batches": logging.WARNING}.items():
-            logger = logging.getLogger(name)
-            levels[logger] = logger.level
-            logger.setLevel(level)
-    # A program that calls a tool may show log messages itself.
-    is_needed = not any(_writes_to_console(other) for other in root.handlers)
-    if is_needed:
-        root.addHandler(handler)
-        root.setLevel(logging.INFO)
-    show_warning = warnings.showwarning
+        handler.addFilter(_concerns_this_rank_alone)
+    root = logging.getLogger()
+    level, show_warning = root.level, warnings.showwarning
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
     warnings.showwarning = _show_warning
     try:
         with hide_progress() if quiet or rank else contextlib.nullcontext():
             yield
     finally:
         warnings.showwarning = show_warning
-        if is_needed:
-            root.removeHandler(handler)
-        for logger, level in levels.items():
-            logger.setLevel(level)
+        root.removeHandler(handler)
+        root.setLevel(level)
+
+
+def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:
+    """Whether other ranks than 0 show a message."""
+    is_ours = record.name.startswith("posenet.")
+    return record.levelno >= logging.ERROR or not is_ours or record.name == "posenet.training.batches"
 
 
 def _show_warning(
@@ -87,10 +84,6 @@ def _show_warning(
     with above_bars():
         text = warnings.formatwarning(message, category, filename, lineno, line)
         print_message(text, file=file or sys.stderr, end="")
-
-
-def _writes_to_console(handler: logging.Handler) -> bool:
-    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
 
 
 def print_message(*values: object, file: TextIO | None = None, end: str = "\n") -> None:

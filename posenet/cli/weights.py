@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from posenet.checkpoints.named import NAMED_WEIGHTS, cached_path, fetch_weights, find_weights
 from posenet.cli.logging_setup import print_message
@@ -15,7 +14,7 @@ from posenet.cli.options import (
     input_files,
 )
 from posenet.errors import ConfigError
-from posenet.files import check_outputs, write_atomically
+from posenet.files import check_outputs
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 
@@ -25,13 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     lister = actions.add_parser("list", help="show all names, with licence, source and file")
     add_quiet_option(lister, default=argparse.SUPPRESS)
-    for action, text in (
-        ("fetch", "download weights, for later use without a network"),
-        ("path", "print where weights are, and download them if they are not on this machine"),
-    ):
-        names = actions.add_parser(action, help=text)
-        names.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
-        add_quiet_option(names, default=argparse.SUPPRESS)
+    fetcher = actions.add_parser(
+        "fetch", help="download weights, for later use without a network; print where they are"
+    )
+    fetcher.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
+    add_quiet_option(fetcher, default=argparse.SUPPRESS)
     text = "convert a published weights file to a checkpoint of this program, which contains its configuration"
     importer = actions.add_parser("import", help=text, description=text)
     importer.add_argument(
@@ -50,11 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """List, download, locate or convert weights."""
+    """List, download or convert weights."""
     if args.action == "list":
         _print_list()
-    elif args.action in ("fetch", "path"):
-        _fetch(args.names, path_only=args.action == "path")
+    elif args.action == "fetch":
+        _fetch(args.names)
     else:
         _convert(args)
 
@@ -72,16 +69,12 @@ def _print_list() -> None:
             print_message(f"    {title:<9}{to_single_line(text)}")
 
 
-def _fetch(names: list[str], path_only: bool) -> None:
+def _fetch(names: list[str]) -> None:
     for name in names:
         if name not in NAMED_WEIGHTS:
             raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(NAMED_WEIGHTS)}")
     for name in names:
-        path = fetch_weights(name, NAMED_WEIGHTS[name])
-        if path_only:  # for a script
-            write_atomically("-", os.fsencode(path) + b"\n")
-        else:
-            print_message(f"{name} is in {path}")
+        print_message(f"{name} is in {fetch_weights(name, NAMED_WEIGHTS[name])}")
 
 
 def _convert(args: argparse.Namespace) -> None:

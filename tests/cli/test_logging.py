@@ -13,8 +13,6 @@ from posenet.progress_bar import progress_bar
 def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: int = 0) -> list[str]:
     """What standard error shows of five messages."""
     handlers, level = logging.root.handlers[:], logging.root.level
-    library = logging.getLogger("posenet")
-    levels = {logger: logger.level for logger in (library, logging.getLogger("posenet.training.batches"))}
     logging.root.handlers[:] = []
     try:
         with log_to_stderr(quiet, rank):
@@ -27,8 +25,6 @@ def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: i
         assert logging.root.handlers == []
     finally:
         logging.root.handlers[:], logging.root.level = handlers, level
-        for logger, previous in levels.items():
-            logger.setLevel(previous)
     return capsys.readouterr().err.splitlines()
 
 

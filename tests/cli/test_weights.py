@@ -42,13 +42,6 @@ def test_the_list_shows_licence_source_and_file_of_all_names(
     assert capsys.readouterr().out.count("(not downloaded)") == 1
 
 
-def test_the_path_is_the_only_output(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["path", "mine"], ["path", "mine", "--quiet"], ["--quiet", "path", "mine"]):
-        assert run_tool("weights", words) == 0
-        assert Path(capsys.readouterr().out.removesuffix("\n")).read_bytes() == host.data
-    assert host.requests == ["/mine.pth"]
-
-
 def test_fetching_says_what_it_downloads_and_where_it_is(
     host: WeightsHost, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

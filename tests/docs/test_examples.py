@@ -66,7 +66,7 @@ NOT_RUN = {
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
     r"posenet export-onnx .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
-    r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
+    r"posenet (weights fetch|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"posenet predict (?!.*--checkpoint)": "downloads the weights; docs/predicting.md has commands with a checkpoint",
     r"posenet train .*--(teacher|weights) simplepose": "downloads them; tests/training has a teacher and weights",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
