@@ -1,7 +1,4 @@
-"""Download files from web addresses, within limits of size and time.
-
-``POSENET_DOWNLOAD_MAX_MIB`` and ``POSENET_DOWNLOAD_MAX_SECONDS`` replace the limits of all downloads.
-"""
+"""Download files from web addresses, within limits of size and time."""
 
 from __future__ import annotations
 
@@ -9,8 +6,6 @@ import base64
 import contextlib
 import http.client
 import io
-import math
-import os
 import re
 import string
 import time
@@ -20,21 +15,20 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from posenet.errors import ConfigError, DataError
-from posenet.messages import to_single_line, truncate_for_message
+from posenet.errors import DataError
+from posenet.messages import to_single_line
 from posenet.progress_bar import progress_bar
 
-SIZE_VARIABLE = "POSENET_DOWNLOAD_MAX_MIB"
-TIME_VARIABLE = "POSENET_DOWNLOAD_MAX_SECONDS"
-IMAGE_LIMITS = (256, 60)
+IMAGE_LIMITS = (256, 300)
 """MiB and seconds for an image, which is kept in memory."""
-FILE_LIMITS = (4096, 3600)
+FILE_LIMITS = (4096, 4 * 3600)
 """MiB and seconds for weights, which are written to a file."""
 SERVER_TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
 MAX_REASON = 200
 """Characters of the reason why a download has failed; what a server sends can be long."""
 
+_OTHER_WAY = "download it with another program, and give the file"
 _MEBIBYTE = 2**20
 _CHUNK_BYTES = 2**16
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -68,44 +62,28 @@ class Download:
     """A download into an open file, within limits.
 
     Args:
-        limits: MiB and seconds; the environment can replace them. ``ConfigError`` if its values are not positive.
+        limits: MiB and seconds.
         title: of a progress bar; without it there is none.
     """
 
     def __init__(self, file: BinaryIO, limits: tuple[float, float], title: str = "") -> None:
         self.file = file
-        self._max_mebibytes = _read_number(SIZE_VARIABLE, limits[0])
-        self._max_seconds = _read_number(TIME_VARIABLE, limits[1])
+        self._max_mebibytes, self._max_seconds = limits
         self._end = time.monotonic() + self._max_seconds
         self._bar = progress_bar(title=title, unit="MiB", disable=not title)
 
     def check(self, size: int, length: int | None) -> None:
         """Raise ``DownloadError`` if no more may be written, when ``size`` of ``length`` bytes have arrived."""
         if max(size, length or 0) > self._max_mebibytes * _MEBIBYTE:
-            limit = f"{self._max_mebibytes:g} MiB"
-            raise DownloadError(f"it has more than {limit}; set {SIZE_VARIABLE} to download larger files")
+            raise DownloadError(f"it has more than {self._max_mebibytes:g} MiB; {_OTHER_WAY}")
         if time.monotonic() > self._end:
-            limit = f"{self._max_seconds:g} s"
-            raise DownloadError(f"it takes more than {limit}; set {TIME_VARIABLE} to wait longer")
+            raise DownloadError(f"it takes more than {self._max_seconds:g} s; {_OTHER_WAY}")
         self._bar.total = length and length // _MEBIBYTE
         self._bar.update(size // _MEBIBYTE - self._bar.n)
 
     def close(self) -> None:
         """End the progress bar."""
         self._bar.close()
-
-
-def _read_number(variable: str, default: float) -> float:
-    text = os.environ.get(variable)
-    if not text:
-        return default
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise ConfigError(f"{variable} is {truncate_for_message(text)}; it must be a positive number")
-    return number
 
 
 def download_bytes(url: str) -> bytes:
