@@ -5,11 +5,13 @@ All text that the command line shows, and every line of ``log.txt``, goes throug
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import reprlib
 import shlex
 import unicodedata
+from collections.abc import Iterable
 
 _short_repr = reprlib.Repr()
 _short_repr.maxlevel = 2
@@ -33,7 +35,7 @@ class MessageFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.mark = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
-        return to_printable(super().format(record))
+        return to_printable(super().format(record).rstrip())  # a warning of Python ends its line
 
 
 def pluralize(number: int, noun: str, plural: str = "") -> str:
@@ -46,6 +48,12 @@ def pluralize(number: int, noun: str, plural: str = "") -> str:
 def command_line(*words: object) -> str:
     """A command of posenet, as it is typed."""
     return shlex.join(["posenet", *map(str, words)])
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``did you mean NAME? ``, before another remedy, if one of the known names is similar; else empty."""
+    similar = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {similar[0]}? " if similar else ""
 
 
 def to_printable(text: str) -> str:

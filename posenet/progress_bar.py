@@ -89,15 +89,8 @@ class AboveBarHandler(logging.StreamHandler[TextIO]):
     """Writes log messages above the bars of this process, never into the line of one."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with above_bars():
+        with tqdm.external_write_mode(file=sys.stderr):
             super().emit(record)
-
-
-@contextlib.contextmanager
-def above_bars() -> Iterator[None]:
-    """Within this context, standard error has no bars; they come back below what was written there."""
-    with tqdm.external_write_mode(file=sys.stderr):
-        yield
 
 
 def close_bars() -> None:

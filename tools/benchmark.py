@@ -47,7 +47,7 @@ def make_parser() -> ToolParser:
 
 def main() -> int:
     """Run one benchmark, print its tables and write its numbers; return the exit status."""
-    args = make_parser().parse_words(normalize_option_names(sys.argv[1:]))
+    args = make_parser().parse_args(normalize_option_names(sys.argv[1:]))
     return run_and_report(lambda: _run(args), "benchmark.py")
 
 

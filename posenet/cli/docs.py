@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import difflib
+import contextlib
 from importlib import metadata
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import posenet
 from posenet.cli.logging_setup import print_message
 from posenet.errors import ConfigError
 from posenet.files import read_input, write_atomically
+from posenet.messages import suggest
 
 INSTALLED_PAGE = "share/doc/simplepose/docs/start.md"
 """Where setup.cfg installs the first page."""
@@ -34,22 +35,16 @@ def run(args: argparse.Namespace) -> None:
         return
     name = args.page.removeprefix("docs/").removesuffix(".md")
     if name not in pages:
-        similar = difflib.get_close_matches(name, pages, n=1)
-        suggestion = f"did you mean {similar[0]}? " if similar else ""
-        raise ConfigError(f"there is no page {args.page}; {suggestion}posenet docs lists all")
+        raise ConfigError(f"there is no page {args.page}; {suggest(name, pages)}posenet docs lists all")
     write_atomically("-", read_input(pages[name]))
 
 
 def _find_pages() -> Path:
     """The folder of the pages: that of the checkout, or that of the installation."""
-    root = Path(posenet.__file__).parent.parent
-    # pip install --target puts all files into one folder, but lists the pages in another.
-    pages = [root / "docs" / "start.md", root / INSTALLED_PAGE]
-    try:
-        files = metadata.files("simplepose") or []
-    except metadata.PackageNotFoundError:  # a folder on the path of Python
-        files = []
-    pages += [Path(str(file.locate())) for file in files if file.match(INSTALLED_PAGE)]
+    pages = [Path(posenet.__file__).parent.parent / "docs" / "start.md"]
+    with contextlib.suppress(metadata.PackageNotFoundError):  # a folder on the path of Python
+        installed = metadata.files("simplepose") or []
+        pages += [Path(str(file.locate())) for file in installed if file.match(INSTALLED_PAGE)]
     for page in pages:
         if page.is_file():
             return page.resolve().parent

@@ -6,13 +6,12 @@ import contextlib
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
 from posenet.messages import MessageFormatter, to_printable
-from posenet.progress_bar import AboveBarHandler, above_bars, close_bars, hide_progress
+from posenet.progress_bar import AboveBarHandler, close_bars, hide_progress
 
 
 def replace_closed_streams() -> None:
@@ -53,15 +52,15 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     if rank:
         handler.addFilter(_concerns_this_rank_alone)
     root = logging.getLogger()
-    level, show_warning = root.level, warnings.showwarning
+    level = root.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    warnings.showwarning = _show_warning
+    logging.captureWarnings(True)
     try:
         with hide_progress() if quiet or rank else contextlib.nullcontext():
             yield
     finally:
-        warnings.showwarning = show_warning
+        logging.captureWarnings(False)
         root.removeHandler(handler)
         root.setLevel(level)
 
@@ -70,20 +69,6 @@ def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:
     """Whether other ranks than 0 show a message."""
     is_ours = record.name.startswith("posenet.")
     return record.levelno >= logging.ERROR or not is_ours or record.name == "posenet.training.batches"
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """Show a warning of Python above progress bars; the parameters are those of ``warnings.showwarning``."""
-    with above_bars():
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-        print_message(text, file=file or sys.stderr, end="")
 
 
 def print_message(*values: object, file: TextIO | None = None, end: str = "\n") -> None:

@@ -12,27 +12,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import errno
-import glob
 import importlib
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
-from posenet.cli.unknown_flags import INPUTS, describe_pair, describe_unknown_flag
+from posenet.cli.unknown_flags import INPUTS, describe_unknown_flag
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
-from posenet.messages import is_out_of_memory, to_single_line, without_worker_traceback
+from posenet.messages import is_out_of_memory, suggest, to_single_line, without_worker_traceback
 
 TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
@@ -83,15 +82,10 @@ MAX_REASON = 200
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _ARGUMENT = re.compile(r"(?<![\w./])((?:[a-z]+\.)?[a-z][a-z_]*)=(True|NAMES?|PATH|DIR|FILE(?:\.\w+)?)(?![\w/=-])")
 """An argument of Python, or a setting, as messages name it: overwrite=True, images=DIR or data.train=FILE.h5."""
-_HIDDEN_FLAGS = ("--local-rank",)
-"""Flags that the help does not show, besides the negative forms of switches."""
 
 _REMEDIES = {
     errno.ENOSPC: "free disk space, or choose another folder",
     errno.EDQUOT: "free disk space, or choose another folder",
-    errno.EFBIG: "the system limits the size of files (ulimit -f); choose another folder",
-    errno.EROFS: "choose another folder",
-    errno.EMFILE: "allow more open files (ulimit -n)",
 }
 """Remedies for errors of the system, by their number."""
 
@@ -99,72 +93,40 @@ _REMEDIES = {
 class ToolParser(argparse.ArgumentParser):
     """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line."""
 
-    takes_inputs = False
-    """Whether there are arguments without a flag."""
+    has_actions = False
+    """Whether the flags are those of actions, which check them."""
 
     def __init__(self, **options: Any) -> None:
         # Abbreviations would take flags of other programs for others of this one, such as --conf for --config.
         defaults: dict[str, Any] = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
         super().__init__(**defaults | options)
-        self._actions_of_tool: Mapping[str, ToolParser] = {}
-        self._words: Sequence[str] = ()
 
-    def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
-        action = super().add_argument(*names, **options)
-        self.takes_inputs |= not action.option_strings
-        return action
+    @property
+    def takes_inputs(self) -> bool:
+        """Whether there are arguments without a flag."""
+        return "positional arguments:" in self.format_help()
 
     def add_subparsers(self, **options: Any) -> Any:
-        self.takes_inputs = True
-        actions = super().add_subparsers(**options)
-        self._actions_of_tool = cast("Mapping[str, ToolParser]", actions.choices)
-        return actions
+        self.has_actions = True
+        return super().add_subparsers(**options)
 
-    def parse_words(self, words: Sequence[str]) -> argparse.Namespace:
-        """Like ``parse_args``, but an unknown flag is reported before all else, with what to use instead."""
-        self._words = words
-        self._refuse_unknown_flag(words)
-        args = self.parse_args(words)
-        for word in (*getattr(args, "inputs", ()), *filter(None, [getattr(args, "data", None)])):
-            remedy = "" if _may_be_input(word) else describe_pair(word, [*_flags_in_help(self), INPUTS])
-            if remedy:
-                self.error(f"no such file or folder: {word}; {remedy}")
-        return args
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As in the base class, but an unknown flag is reported before all else, with what to use instead."""
+        words = sys.argv[1:] if args is None else args
+        if not self.has_actions and not {"-h", "--help"} & set(words):
+            self._refuse_unknown_flag(words)
+        return super().parse_known_args(words, namespace)
 
     def _refuse_unknown_flag(self, words: Sequence[str]) -> None:
         """End with an error for the first unknown flag that begins with two dashes."""
-        if "-h" in words or "--help" in words:
-            return
-        parser = next((self._actions_of_tool[word] for word in words if word in self._actions_of_tool), self)
-        known = {*_flags_in_help(self), *_flags_in_help(parser), *_HIDDEN_FLAGS}
-        if parser.takes_inputs:
-            known.add(INPUTS)
-        for word in words:
+        known = {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])}
+        for word in itertools.takewhile(lambda word: word != "--", words):
             flag = word.partition("=")[0]
-            if word == "--":
-                return
             if _FLAG.fullmatch(flag) and flag not in known and flag.replace("--no-", "--", 1) not in known:
-                parser.error(describe_unknown_flag(flag, known))
+                self.error(describe_unknown_flag(flag, known))
 
     def error(self, message: str) -> NoReturn:
-        _, _, rest = message.partition("unrecognized arguments: ")
-        remedy = describe_pair(rest.split()[0], [*_flags_in_help(self), INPUTS]) if rest else ""
-        if remedy := remedy or _remedy_for_missing_flags(message, self._words):
-            message += f"; {remedy}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
-
-
-def _remedy_for_missing_flags(message: str, words: Sequence[str]) -> str:
-    """What to write where the message of a parser lists flags that must be given; empty if that is not known."""
-    _, _, missing = message.partition("arguments are required: ")
-    first = next(iter(words), "")
-    if missing.startswith("--checkpoint") and first.endswith((".pth", ".pt", ".onnx")):
-        return f"--checkpoint goes before {first}"
-    return "of a data.yaml, posenet annotations import makes these" if "--annotations" in missing else ""
-
-
-def _flags_in_help(parser: argparse.ArgumentParser) -> list[str]:
-    return _FLAG.findall(parser.format_help())
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -192,28 +154,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words:
         parser.print_help(sys.stderr)
         return 2
-    tool = parser.parse_words(words[:1]).tool
+    tool = parser.parse_args(words[:1]).tool
     if tool not in (*TOOLS, *OLD_NAMES):
-        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool, words[1:])}")
+        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool)}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
 
-def _may_be_input(word: str) -> bool:
-    """Whether a word that may also be ``name=value`` names something here: a file, a pattern, or one of a folder."""
-    return os.path.lexists(word) or os.path.isdir(os.path.dirname(word)) or bool(glob.glob(word))
-
-
-def _remedy_for_tool(name: str, words: Sequence[str]) -> str:
-    """What to use instead of a tool that does not exist; ``words`` follow it."""
-    if name == "pose" and words and words[0] in (*TOOLS, *OTHER_NAMES):  # of Ultralytics
-        name = words[0]
-        return f"here it is posenet {OTHER_NAMES.get(name, name)}"
+def _remedy_for_tool(name: str) -> str:
+    """What to use instead of a tool that does not exist."""
     if name in OTHER_NAMES:
         return f"here it is posenet {OTHER_NAMES[name]}"
     if os.path.exists(name):
         return f"to find people in it: posenet predict {name}"
-    similar = difflib.get_close_matches(name, [*TOOLS, *OLD_NAMES], n=1)
-    return f"did you mean {similar[0]}?" if similar else f"known: {', '.join(TOOLS)}"
+    return f"{suggest(name, [*TOOLS, *OLD_NAMES])}known: {', '.join(TOOLS)}"
 
 
 def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
@@ -232,7 +185,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
             # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
             parser = make_parser(name, program)
-            args = parser.parse_words(give_back_inputs(arguments) if parser.takes_inputs else arguments)
+            args = parser.parse_args(give_back_inputs(arguments) if parser.takes_inputs else arguments)
             args.command = [name, *arguments]
             args.prog = program
             # Logging must stay active until an error has been reported.

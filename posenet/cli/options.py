@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -112,24 +113,27 @@ def input_files(args: argparse.Namespace) -> Iterator[Path | int]:
 
 
 def give_back_inputs(words: Sequence[str]) -> list[str]:
-    """Move inputs that follow the values of a flag before the flag: ``--scales 0.5 1 photo.jpg``.
+    """Move inputs that follow the values of a flag before all flags: ``--scales 0.5 1 photo.jpg``.
 
     argparse would take all of them for values. What follows a lone ``--`` stays.
     """
-    moved = list(words)
-    end = moved.index("--") if "--" in moved else len(moved)
-    for flag in reversed(range(end)):
-        is_value = _VALUES.get(moved[flag])
-        if is_value is None:
-            continue
-        first = flag + 1
-        while first < end and is_value(moved[first]):
-            first += 1
-        last = first
-        while last < end and (moved[last] == "-" or not moved[last].startswith("-")):
-            last += 1
-        moved[flag:last] = moved[first:last] + moved[flag:first]
-    return moved
+    end = words.index("--") if "--" in words else len(words)
+    inputs, others = [], []
+    is_value: Callable[[str], bool] = _is_no_value
+    for word in words[:end]:
+        if word.startswith("-") and word != "-":
+            is_value = _VALUES.get(word, lambda word: True)
+            others.append(word)
+        elif is_value(word):
+            others.append(word)
+        else:
+            inputs.append(word)
+            is_value = _is_no_value  # what follows an input is one, too
+    return [*inputs, *others, *words[end:]]
+
+
+def _is_no_value(word: str) -> bool:
+    return False
 
 
 def _is_number(word: str) -> bool:
@@ -148,52 +152,31 @@ _VALUES: dict[str, Callable[[str], bool]] = {
 """Flags with several values of tools that also take inputs, and what their values are."""
 
 
-def positive_int(text: str) -> int:
-    """Argument type: an integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
+def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:
+    """Argument type: a number from ``low`` to ``high``."""
+
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not low <= value <= high:
+            limits = f"at least {low:g}" if high == math.inf else f"between {low:g} and {high:g}"
+            raise argparse.ArgumentTypeError(f"{text} is not {limits}")
+        return value
+
+    parse.__name__ = kind.__name__  # for "invalid int value"
+    return parse
 
 
-def non_negative_int(text: str) -> int:
-    """Argument type: an integer of at least 0."""
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
-
-
-def fraction(text: str) -> float:
-    """Argument type: a number from 0 to 1."""
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
-
-
-def minutes(text: str) -> float:
-    """Argument type: a time-out in minutes, positive and finite."""
-    value = float(text)
-    if not 0 < value <= MAX_MINUTES:
-        raise argparse.ArgumentTypeError(f"{text} is not more than 0 and at most {MAX_MINUTES:g} minutes")
-    return value
-
-
-def seconds(text: str) -> float:
-    """Argument type: a time in seconds, not negative."""
-    value = float(text)
-    if not value >= 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 on")
-    return value
+positive_int = _number(int, 1)
+non_negative_int = _number(int, 0)
+fraction = _number(float, 0, 1)
+seconds = _number(float, 0)
+minutes = _number(float, 1e-9, MAX_MINUTES)
 
 
 def read_image_ids(words: list[str]) -> set[int]:
     """Parse image ids: ``words`` are the ids, or one text file with ids separated by spaces, commas or line ends."""
-    prefix = ""
     if len(words) == 1 and not words[0].lstrip("-").isdecimal():
         [path] = words
-        prefix = f"{path}: "
         try:
             words = read_input(path).decode("utf-8-sig").replace(",", " ").split()
         except (OSError, UnicodeDecodeError) as error:
@@ -201,4 +184,4 @@ def read_image_ids(words: list[str]) -> set[int]:
     try:
         return {int(word) for word in words}
     except ValueError as error:
-        raise DataError(f"{prefix}{error}; image ids are whole numbers") from error
+        raise DataError(f"{error}; image ids are whole numbers") from error

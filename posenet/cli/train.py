@@ -23,13 +23,11 @@ from posenet.cli.options import (
 from posenet.devices.launch import is_restarted, launched_processes
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
+from posenet.settings import Config
 from posenet.training.run_settings import check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.runtime import Runtime
-
-APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
-"""Apex's optimization levels and the precision that replaces them."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +71,6 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the "
         "run's folder, or start a new run if it contains none (default: start a new run)",
     )
-    group.add_argument("--no-resume", dest="resume", action="store_const", const=None, help=argparse.SUPPRESS)
     group.add_argument(
         "-p",
         "--checkpoint-path",
@@ -81,7 +78,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment)",
     )
-    _add_setting(group, "--epochs", "train.epochs", "passes over the data", type=int, metavar="N")
+    _add_setting(group, "--epochs", "train.epochs", "passes over the data")
     group.add_argument(
         "--max-steps",
         type=non_negative_int,
@@ -97,15 +94,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="after a few steps, profile N steps: print which operations take their time, and write the timeline to "
         "profile.json in the run's folder; 0 profiles none",
     )
-    _add_setting(
-        group,
-        "--patience",
-        "train.patience",
-        "stop after N scores (AP or validation loss) without a better one; 0 does not stop",
-        type=non_negative_int,
-        metavar="N",
-    )
-    _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines", type=int, metavar="N")
+    text = "stop after N scores (AP or validation loss) without a better one; 0 does not stop"
+    _add_setting(group, "--patience", "train.patience", text)
+    _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines")
 
     group = parser.add_argument_group("network")
     _add_setting(group, "--weights", "train.weights", f"fine-tune from weights: {CHECKPOINT_HELP}", metavar="FILE")
@@ -120,29 +111,14 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="PATTERN",
     )
-    group.add_argument("--no-freeze", dest="train.freeze", action="store_const", const=[], help=argparse.SUPPRESS)
 
     group = parser.add_argument_group("optimization")
-    _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch", type=int, metavar="N")
-    _add_setting(group, "--lr", "optim.lr", "learning rate", type=float, metavar="X")
-    _add_setting_switch(group, "--scale-lr", "optim.scale_lr", "multiply the learning rate by the number of processes")
-    add_switch(
-        group,
-        "--warmup",
-        default=None,
-        help=setting_help(
-            "raise the learning rate over the first epochs; over the default number if the configuration has 0",
-            "optim.warmup_epochs",
-        ),
-    )
-    _add_setting(
-        group,
-        "--max-grad-norm",
-        "optim.max_grad_norm",
-        "clip the norm of the gradient to this; 0 does not clip",
-        type=float,
-        metavar="X",
-    )
+    _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch")
+    _add_setting(group, "--lr", "optim.lr", "learning rate")
+    _add_setting(group, "--scale-lr", "optim.scale_lr", "multiply the learning rate by the number of processes")
+    text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
+    add_switch(group, "--warmup", default=None, help=setting_help(text, "optim.warmup_epochs"))
+    _add_setting(group, "--max-grad-norm", "optim.max_grad_norm", "clip the norm of the gradient to this; 0 is off")
 
     group = parser.add_argument_group("device and precision")
     _add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
@@ -153,33 +129,24 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "precision of the network; off is float32, auto depends on the device",
         choices=["auto", "off", "bf16", "fp16"],
     )
-    group.add_argument(
-        "--opt-level", choices=APEX_OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16"
-    )
-    _add_setting(
-        group,
-        "--loss-scale",
-        "train.loss_scale",
-        "fixed loss scale for fp16; 0 and dynamic adapt it",
-        type=_loss_scale,
-        metavar="X",
-    )
-    _add_setting_switch(
-        group,
-        "--channels-last",
-        "train.channels_last",
-        "channels-last weights, faster in half precision; auto uses it there",
-    )
-    _add_setting_switch(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
-    _add_setting_switch(group, "--compile", "parallel.compile", "compile targets, network and loss with torch.compile")
+    _add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
+    text = "channels-last weights, faster in half precision; auto uses it there"
+    help_text = setting_help(text, "train.channels_last")
+    add_switch(group, "--channels-last", dest="train.channels_last", default=None, help=help_text)
+    _add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
+    _add_setting(group, "--compile", "parallel.compile", "compile targets, network and loss with torch.compile")
 
 
 def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, **options: Any) -> None:
+    """Declare a flag of the type that its setting has; one that is on or off where it is a switch."""
+    section, _, name = key.partition(".")
+    default = getattr(getattr(Config(), section), name)
+    if isinstance(default, bool):
+        add_switch(container, flag, dest=key, default=None, help=setting_help(text, key))
+        return
+    if isinstance(default, (int, float)):
+        options = {"type": type(default), "metavar": "N" if isinstance(default, int) else "X"}
     container.add_argument(flag, dest=key, help=setting_help(text, key), **options)
-
-
-def _add_setting_switch(container: ArgumentContainer, flag: str, key: str, text: str) -> None:
-    add_switch(container, flag, dest=key, default=None, help=setting_help(text, key))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -209,10 +176,6 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     from posenet.training.train import train
 
-    if args.opt_level:
-        _log.info(
-            "--opt-level %s is an option of Apex; using --amp %s", args.opt_level, APEX_OPT_LEVELS[args.opt_level]
-        )
     restarted = is_restarted(os.environ)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
@@ -251,18 +214,8 @@ def _resume(args: argparse.Namespace) -> bool | str:
 def _overrides(args: argparse.Namespace) -> list[str]:
     """The overrides of settings, and after them the flags as such."""
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
-    if args.opt_level:
-        values["train.amp"] = APEX_OPT_LEVELS[args.opt_level]
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
     flags = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return [*args.overrides, *flags]
-
-
-def _loss_scale(text: str) -> float:
-    """Argument type: a fixed loss scale; 0 for "dynamic"."""
-    try:
-        return 0.0 if text == "dynamic" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor dynamic") from None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from typing import NamedTuple
+
+from posenet.messages import suggest
 
 INPUTS = "INPUT"
 """Stands among the flags of a tool that takes inputs without a flag."""
@@ -84,7 +85,9 @@ _REMEDIES = [
     _same("--seed", _SEED),
     _setting("train.seed=N", _SEED),
     _setting("checkpoint.every_steps=N", "--save-period --save-freq --save-interval"),
-    _Remedy("--amp", "here it is --amp fp16 or --amp bf16", "--half --fp16 --bf16 --mixed-precision --precision"),
+    _Remedy(
+        "--amp", "here it is --amp fp16 or --amp bf16", "--half --fp16 --bf16 --mixed-precision --precision --opt-level"
+    ),
     _Remedy("--device", "here it is --device cuda, or cuda:1 for the second", "--gpu --gpus --gpu-id --gpu-ids --cuda"),
     _same("--nproc", _PROCESSES),
     _Remedy("--json", "split -n l/1/100 FILES | posenet predict - takes the first of 100 parts of a list", "--shard"),
@@ -99,28 +102,12 @@ _REMEDIES = [
 ]
 
 
-def _find_remedy(flag: str, known: Collection[str]) -> str:
-    """What to use instead of a flag of another program; empty if no program is known to have it."""
-    matches = (remedy.text for remedy in _REMEDIES if remedy.own_flag in known and flag in remedy.foreign_flags.split())
-    return next(matches, "")
-
-
-def describe_pair(word: str, known: Collection[str]) -> str:
-    """What to write instead of ``name=value``, which other programs read as a flag; empty if it is something else."""
-    name, equals, value = word.partition("=")
-    flag = "--" + name.replace("_", "-")
-    if not equals:
-        return ""
-    return f"write {flag} {value}" if flag in known else _find_remedy(flag, known)
-
-
 def describe_unknown_flag(flag: str, known: Collection[str]) -> str:
     """One line for a flag that is not among those that a tool has; ``INPUTS`` may be among them."""
-    remedy = _find_remedy(flag, known)
-    if remedy:
-        return f"unknown flag {flag}; {remedy}"
+    for remedy in _REMEDIES:
+        if remedy.own_flag in known and flag in remedy.foreign_flags.split():
+            return f"unknown flag {flag}; {remedy.text}"
     flags = sorted(name for name in known if name.startswith("--"))
-    similar = [name for name in flags if name.startswith(flag)] or difflib.get_close_matches(
-        flag, flags, n=1, cutoff=0.7
-    )
-    return f"unknown flag {flag}" + (f"; did you mean {' or '.join(similar)}?" if similar else "")
+    similar = [name for name in flags if name.startswith(flag)]
+    question = f"did you mean {' or '.join(similar)}?" if similar else suggest(flag, flags)
+    return f"unknown flag {flag}; {question}".rstrip("; ")

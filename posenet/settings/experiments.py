@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
 from posenet.errors import ConfigError
 from posenet.files import read_input
+from posenet.messages import suggest
 
 EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
 """Their files. In a checkout, the folder config/ is a link to it."""
@@ -42,9 +42,7 @@ def find_experiment(name: str) -> Path:
     """The file of an experiment; ``ConfigError`` if there is no experiment of this name."""
     names = experiment_names()
     if name not in names:
-        similar = difflib.get_close_matches(name, names, n=1)
-        suggestion = f"did you mean {similar[0]}? " if similar else ""
-        raise ConfigError(f"there is no experiment {name}; {suggestion}{experiment_remedy()}")
+        raise ConfigError(f"there is no experiment {name}; {suggest(name, names)}{experiment_remedy()}")
     return EXPERIMENTS_FOLDER / f"{name}.toml"
 
 

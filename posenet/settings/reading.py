@@ -83,7 +83,7 @@ def _read_experiment(path: str | Path, pairs: Sequence[str]) -> dict[str, Any]:
             )
         return read_toml(path, "configuration", experiment_remedy())
     tables = read_toml(find_experiment(name), "configuration", "install posenet again")
-    if any(isinstance(pair, str) and pair.partition("=")[0].strip() == "data.train" for pair in pairs):
+    if any(pair.partition("=")[0].strip() == "data.train" for pair in pairs):
         for key in DATA_KEYS:
             tables["data"].pop(key, None)
     return tables
@@ -145,8 +145,6 @@ def _describe_value(value: Any) -> str:
 
 def _apply_override(tables: dict[str, Any], pair: str) -> None:
     """Set the key that a ``section.key=value`` pair names."""
-    if not isinstance(pair, str):
-        raise ConfigError(f"an override is a text such as 'train.epochs=3', not {truncate_for_message(pair)}")
     key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals_sign or not dot:
@@ -180,8 +178,8 @@ def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
     for key, value in table.items():
         if key not in expected_types:
             name = truncate_for_message(key)[1:-1]  # without the quotes
-            similar = difflib.get_close_matches(name, expected_types, n=1)
             elsewhere = [f"{part}.{name}" for part, table in dataclasses.asdict(Config()).items() if name in table]
+            similar = difflib.get_close_matches(name, expected_types, n=1)
             meant = [f"{prefix}{similar[0]}"] if similar else elsewhere
             suggestion = f"did you mean {' or '.join(meant)}? " if meant else ""
             raise ValueError(f"unknown key {prefix}{name} ({suggestion}known: {', '.join(sorted(expected_types))})")

@@ -21,21 +21,13 @@ import posenet
 from posenet import __version__
 from posenet.cli import main as cli
 from posenet.cli.logging_setup import print_message
-from posenet.errors import (
-    CheckpointError,
-    ConfigError,
-    ConnectError,
-    DataError,
-    OtherRankError,
-    PosenetError,
-    TrainingError,
-)
+from posenet.errors import CheckpointError, ConnectError, DataError, OtherRankError, PosenetError
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from tests.helpers.source_files import ROOT
 
 WITHOUT_DEFAULT = {
-    *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
+    *("--config", "--set"),  # replace the defaults of other flags
     *("--output", "--json", "--csv", "--coco", "--heatmaps", "--preview", "--fix"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera"),  # read nothing
     *("--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
@@ -103,9 +95,8 @@ def raising(error: BaseException) -> Run:
 @pytest.mark.parametrize(
     "words, expected",
     [
-        (["--checkpoint-path", "a_b", "--no-sync-bn", "my_file"], ("a_b", False, ["my_file"])),
         (["--checkpoint_path", "a_b", "--no_sync_bn", "my_file"], ("a_b", False, ["my_file"])),
-        (["--checkpoint_path=a_b", "--no_sync-bn", "my_file"], ("a_b", False, ["my_file"])),
+        (["--checkpoint_path=a_b", "my_file"], ("a_b", False, ["my_file"])),
         (["--sync_bn", "--", "--my_file"], ("runs", True, ["--my_file"])),  # no options after two dashes
     ],
 )
@@ -130,7 +121,7 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
     [
         *(
             (kind("photo.jpg is damaged;\n  delete it"), 2, "error: photo.jpg is damaged; delete it")
-            for kind in (PosenetError, ConfigError, DataError, CheckpointError, TrainingError)
+            for kind in (PosenetError, CheckpointError)
         ),
         (FileNotFoundError(2, "No such file or directory", "a.h5"), 2, "error: No such file or directory: a.h5"),
         (
@@ -140,20 +131,10 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
         ),
         (MemoryError(), 2, f"error: too little memory; {cli.NO_MEMORY_REMEDY}"),
         (
-            RuntimeError("could not create a primitive"),
-            2,
-            f"error: too little memory (could not create a primitive); {cli.NO_MEMORY_REMEDY}",
-        ),
-        (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat 0x7f"),
             2,
             "error: too little memory (DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes); "
             + cli.NO_MEMORY_REMEDY,
-        ),
-        (
-            RuntimeError("can't start new thread"),
-            2,
-            f"error: too little memory (can't start new thread); {cli.NO_MEMORY_REMEDY}",
         ),
         (OSError("unable to open file"), 2, "error: unable to open file"),
         (
@@ -221,8 +202,7 @@ def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: Path, closed: str) -> None:
+def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: Path) -> None:
     """Without a replacement, the first file that the program opens gets the number of standard error."""
     code = (
         "import os, sys\n"
@@ -232,7 +212,7 @@ def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: 
         "os.write(2, b'text of a library')\n"
         "sys.exit(status if file.fileno() > 2 else 1)"
     )
-    command = f'"{sys.executable}" -c "{code}" "{tmp_path / "file"}" {closed}'
+    command = f'"{sys.executable}" -c "{code}" "{tmp_path / "file"}" <&- >&- 2>&-'
     assert subprocess.run(["bash", "-c", command]).returncode == 2
     assert (tmp_path / "file").read_bytes() == b""
 
@@ -267,19 +247,13 @@ def test_libraries_write_no_lines_about_images_of_their_own(tmp_path: Path) -> N
     ],
     ids=" ".join,
 )
-@pytest.mark.parametrize("kind", ["a FIFO", "a device"])
 def test_an_input_that_may_never_end_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if kind == "a FIFO":
-        os.mkfifo("INPUT")
-    else:
-        os.symlink("/dev/zero", "INPUT")
-    if words[0] == "predict" and kind == "a device":  # it is opened as a camera
-        return
+    os.mkfifo("INPUT")
     assert cli.main(words) == 2
-    assert f"INPUT: it is {kind}, not a regular file" in capsys.readouterr().err.splitlines()[-1]
+    assert "INPUT: it is a FIFO, not a regular file" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_of_several_processes_the_one_that_fails_reports_it_with_its_rank(
@@ -305,19 +279,14 @@ def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None], er
     "words, message",
     [
         (["nonsense"], "there is no tool nonsense; known: make-synthetic, build-hdf5, "),
-        (["trian"], "there is no tool trian; did you mean train?; see posenet --help"),
+        (["trian"], "there is no tool trian; did you mean train? known: make-synthetic, build-hdf5, "),
         (["track", "clip.mp4"], "there is no tool track; here it is posenet predict --track; see posenet --help"),
-        (["pose", "train", "data=a.yaml"], "there is no tool pose; here it is posenet train; see"),
-        (["pose", "val"], "there is no tool pose; here it is posenet evaluate; see"),
-        (["val"], "there is no tool val; here it is posenet evaluate; see"),
         ([__file__], f"to find people in it: posenet predict {__file__}; see"),
-        (
-            ["evaluate", "data.yaml", "--checkpoint", "best.pth"],
-            "are required: --images, --annotations; of a data.yaml, posenet annotations import makes these; see",
-        ),
         (["--nonsense"], "unknown flag --nonsense; see posenet --help"),
-        (["export-onnx", "best.pth"], "--checkpoint/--weights, --output; --checkpoint goes before best.pth; see"),
+        (["export-onnx", "best.pth"], "are required: --checkpoint/--weights, --output; see posenet export-onnx --help"),
         (["train", "--batch-sice", "3"], "unknown flag --batch-sice; did you mean --batch-size?; see posenet train --"),
+        (["train", "--max", "3"], "unknown flag --max; did you mean --max-grad-norm or --max-steps?; see"),
+        (["annotations", "lint", "a.json", "--imag", "x"], "unknown flag --imag; did you mean --images?; see"),
     ],
 )
 def test_arguments_that_do_not_parse_are_one_line_with_status_2(
@@ -336,31 +305,16 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
         ("predict a.jpg --conf 0.5", "unknown flag --conf; here it is --min-score; see"),
         ("predict --source a.jpg", "unknown flag --source; give the input without a flag; see"),
         ("predict a.jpg --model=x.pth", "unknown flag --model; here it is --checkpoint; see"),
-        ("predict a.jpg --imgsz 640", "unknown flag --imgsz; here it is --height; see"),
         ("predict a.jpg --save_txt", "unknown flag --save-txt; here it is --json; see"),
-        ("predict source=a.jpg conf=0.5", "no such file or folder: source=a.jpg; give the input without a flag; see"),
-        ("predict model=x.pth source=a.jpg", "no such file or folder: model=x.pth; here it is --checkpoint; see"),
-        ("train data=a.yaml", "no such file or folder: data=a.yaml; give the annotations without a flag:"),
-        ("train a.yaml epochs=3 imgsz=640", "unrecognized arguments: epochs=3 imgsz=640; write --epochs 3; see"),
-        ("predict output=drawn a.jpg", "no such file or folder: output=drawn; write --output drawn; see"),
-        ("predict a.jpg --kpt-thr 0.3", "unknown flag --kpt-thr; here it is --keypoint-score; see"),
-        ("predict a.jpg --pred-out-dir people", "unknown flag --pred-out-dir; here it is --json; see"),
-        ("predict a.jpg --project runs", "unknown flag --project; here it is --output; see"),
         ("predict a --shard 0/9", "unknown flag --shard; split -n l/1/100 FILES | posenet predict - takes"),
-        (
-            "evaluate --data data.yaml",
-            "unknown flag --data; here it is --images and --annotations; posenet",
-        ),
+        ("evaluate --data data.yaml", "unknown flag --data; here it is --images and --annotations; posenet"),
         ("evaluate --conf 0.5", "unknown flag --conf; evaluation keeps all people, because AP needs them; see"),
         ("train --data coco.yaml", "unknown flag --data; give the annotations without a flag: posenet train data.yaml"),
         ("train-distributed --data a", "unknown flag --data; here it is --set data.train=FILE.h5, a store that"),
         ("train --imgsz 640", "unknown flag --imgsz; here it is --set train.input_size=N; see"),
-        ("train --workers 4", "unknown flag --workers; here it is --set data.workers=N; see"),
         ("train --project runs", "unknown flag --project; here it is --checkpoint-path; see"),
-        ("train --model tiny", "unknown flag --model; here it is --weights FILE, or --config NAME for the size of the"),
         ("train --nproc 2", "unknown flag --nproc; posenet train-distributed has --nproc; see"),
         ("build-hdf5 --num-workers 4", "unknown flag --num-workers; here it is --workers; see"),
-        ("export-onnx --model x.pth", "unknown flag --model; here it is --checkpoint; see"),
         ("annotations lint a.json --image-dir x", "unknown flag --image-dir; here it is --images; see posenet annot"),
     ],
 )
@@ -373,20 +327,6 @@ def test_a_flag_of_another_program_is_answered_with_what_it_is_here(
     assert message in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("predict a.jpg --check x.pth", "unknown flag --check; did you mean --checkpoint?; see"),
-        ("train --max 3", "unknown flag --max; did you mean --max-grad-norm or --max-steps?; see"),
-        ("annotations lint a.json --imag x", "unknown flag --imag; did you mean --images?; see"),
-    ],
-)
-def test_flags_are_not_abbreviated(capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(words.split())
-    assert message in capsys.readouterr().err
-
-
 def test_flags_that_the_help_does_not_show_and_words_after_two_dashes_are_not_unknown(
     tool: Callable[[Run], None],
 ) -> None:
@@ -394,12 +334,6 @@ def test_flags_that_the_help_does_not_show_and_words_after_two_dashes_are_not_un
     tool(seen.append)
     assert cli.main(["fake", "--no-sync-bn", "--", "--conf"]) == 0
     assert seen[0].files == ["--conf"]
-
-
-def test_a_tool_does_not_import_the_others(tool: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    tool(lambda args: None)
-    monkeypatch.setattr(cli, "TOOLS", {"absent": "", "fake": ""})
-    assert cli.main(["fake"]) == 0
 
 
 def test_the_overview_lists_all_tools_and_is_shown_without_arguments(capsys: pytest.CaptureFixture[str]) -> None:

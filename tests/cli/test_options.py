@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from posenet.cli.main import TOOLS, run_tool
-from posenet.cli.options import give_back_inputs, input_files
+from posenet.cli.options import fraction, give_back_inputs, input_files, minutes, positive_int, seconds
 
 
 @pytest.mark.parametrize(
@@ -16,8 +18,8 @@ from posenet.cli.options import give_back_inputs, input_files
     [
         ("--scales 0.5 1 photo.jpg", "photo.jpg --scales 0.5 1"),
         ("--set a.b=c d.e=f photo.jpg - --flip", "photo.jpg - --set a.b=c d.e=f --flip"),
-        ("--set a.b=c --scales 2 x y --set d.e=f z", "x y z --set a.b=c --scales 2 --set d.e=f"),
-        ("--json p.json --scales 1 x", "--json p.json x --scales 1"),
+        ("a --set a.b=c --scales 2 x y --set d.e=f z", "a x y z --set a.b=c --scales 2 --set d.e=f"),
+        ("--json p.json --scales 1 x", "x --json p.json --scales 1"),
         ("import d.yaml --keypoints nose tail --output o.json", "import d.yaml --keypoints nose tail --output o.json"),
         ("import --keypoints nose tail data.yaml --output o", "import data.yaml --keypoints nose tail --output o"),
         ("x --scales 0.5 1 --set a.b=c", "x --scales 0.5 1 --set a.b=c"),
@@ -63,3 +65,19 @@ def test_every_tool_that_writes_has_the_same_flag_to_replace_files(capsys: pytes
                 run_tool(tool, [*words, "--help"])
             shown = " ".join(capsys.readouterr().out.split())
             assert "--overwrite replace existing outputs; an input is never replaced" in shown, (tool, words)
+
+
+@pytest.mark.parametrize(
+    "kind, good, wrong",
+    [
+        (positive_int, "1", ["0", "1.5", "x"]),
+        (fraction, "0.5", ["-0.1", "1.1", "nan"]),
+        (seconds, "0", ["-1", "nan"]),
+        (minutes, "0.5", ["0", "-1", "nan", "1e300", "soon"]),
+    ],
+)
+def test_numbers_out_of_range_are_refused(kind: Callable[[str], float], good: str, wrong: list[str]) -> None:
+    assert kind(good) == float(good)
+    for text in wrong:
+        with pytest.raises((argparse.ArgumentTypeError, ValueError), match=re.escape(text)):
+            kind(text)

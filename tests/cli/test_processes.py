@@ -29,6 +29,8 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("evaluate --checkpoint a.pth --images missing --annotations a.json", "folder missing does not exist"),
         ("evaluate --checkpoint a.pth --images images --annotations missing.json", "annotations missing.json"),
         ("evaluate --checkpoint a.pth --images images --annotations a.json --output existing.json", "existing.json ex"),
+        ("predict images --json existing.json", "no images in folder images"),
+        ("predict a.pth --json existing.json", "a.pth is a file of weights"),
         ("train-distributed --config missing.toml", "configuration missing.toml"),
         ("train-distributed --set data.train=missing.h5", "missing.h5 does not exist"),
         ("train-distributed --set data.train=a.h5 --weights missing.pth", "missing.pth is not a file"),

@@ -56,22 +56,11 @@ def test_flags_change_their_settings(train: Train) -> None:
     assert (config.log.every_steps, config.train.patience, config.parallel.sync_bn) == (7, 4, True)
 
 
-def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        assert train("-p", "run", "--opt-level", "O0", "--loss-scale", "dynamic", "--warmup", "--max-steps=1")[0] == 0
-    config = config_of("run/last.pth")
-    assert (config.train.amp, config.train.loss_scale) == ("off", 0)
-    assert "--opt-level O0" in caplog.text
-    with pytest.raises(SystemExit, match="2"):
-        train("-p", "other", "--loss-scale", "large")
-
-
 def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(train: Train) -> None:
     Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
-    for words in ((), ("--resume", "--no-resume")):
-        status, error = train("--config", "mine.toml", *words)
-        assert status == 2 and "--resume" in error and error.count("\n") == 1
+    status, error = train("--config", "mine.toml")
+    assert status == 2 and "--resume" in error and error.count("\n") == 1
     assert run_tool("train", ["--config", "mine.toml", "--resume", "--max-steps", "2"]) == 0
     config = config_of("checkpoints/mine/last.pth")
     assert (config.train.seed, config.model.width) == (3, 16)
@@ -119,17 +108,11 @@ def test_a_rate_that_is_much_too_high_ends_with_advice_and_a_complete_log(train:
 @pytest.mark.parametrize(
     "flags, named",
     [
-        (["--set", "data.train=missing.h5"], "missing.h5"),
         (["--set", "data.train="], "build-hdf5"),
         (["--set", "model.stack=2"], "model.stack"),
-        (["--set", "train.batch_size=0"], "train.batch_size"),
-        (["--config", "missing.toml"], "missing.toml"),
         (["--config", "yolo/data.yaml"], "annotations are another argument: posenet train yolo/data.yaml"),
-        (["--weights", "missing.pth"], "missing.pth"),
-        (["--resume", "missing.pth"], "missing.pth"),
         (["--device", "toaster"], "toaster"),
         (["--freeze", "stem.*", "nothing*"], "nothing*"),
-        (["--set", "train.batch_size=1"], "train.batch_size"),
         (["--set", "data.val_images=nowhere", "data.val_annotations=nowhere.json"], "nowhere.json"),
     ],
 )
@@ -144,29 +127,15 @@ def test_bad_input_is_reported_in_one_line_and_no_checkpoint_is_written(
     assert not list(tmp_path.glob("run/*.pth"))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_store_with_damaged_images_is_named_in_one_short_line(
-    train: Train, stores: Stores, tmp_path: Path, workers: int
-) -> None:
+def test_a_store_with_damaged_images_is_named_in_one_short_line(train: Train, stores: Stores, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.h5"
     shutil.copy(stores["train"], damaged)
     with h5py.File(damaged, "r+") as file:
         file["images"][:] = 0
-    status, error = train("-p", "run", "--set", f"data.train={damaged}", f"data.workers={workers}")
+    status, error = train("-p", "run", "--set", f"data.train={damaged}", "data.workers=1")
     last_line = error.splitlines()[-1]
     assert status == 2
     assert "damaged.h5" in last_line and "Traceback" not in last_line and len(last_line) < 300
-
-
-def test_a_folder_that_another_process_uses_is_refused(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
-    with locked_by_another_process(tmp_path / "run"):
-        status, error = train("-p", "run", "--max-steps", "1")
-    assert status == 2 and "run is in use by another process" in error.splitlines()[-1]
-    assert not list(tmp_path.glob("run/*.pth"))
-    assert train("-p", "run", "--max-steps", "1")[0] == 0
 
 
 def test_a_second_start_learns_first_of_all_that_the_folder_is_in_use(
@@ -178,6 +147,7 @@ def test_a_second_start_learns_first_of_all_that_the_folder_is_in_use(
     first, second = error.splitlines()
     assert status == 2 and first == "run is in use by another process; waiting 0.1 s for it to end"
     assert "error: run is in use by another process; wait until that has ended" in second
+    assert not list(tmp_path.glob("run/*.pth"))
 
 
 def test_a_checkpoint_of_another_folder_is_named_where_there_is_a_run_already(train: Train) -> None:
@@ -187,7 +157,7 @@ def test_a_checkpoint_of_another_folder_is_named_where_there_is_a_run_already(tr
     assert "second contains another run than first/last.pth, which this one continues; choose another fo" in error
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
 def test_scripts_can_tell_a_run_that_a_signal_stopped_from_a_finished_one(
     train: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
