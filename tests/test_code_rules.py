@@ -23,9 +23,6 @@ OWN_READS = {
 }
 """Where files are read without ``open_input``: files that this package itself has written, and checked ones."""
 
-LIBRARY = [name for name in MODULES if name.startswith(("model.", "data.", "inference.", "training.loss"))]
-"""Modules that also work without an experiment file and without other processes."""
-
 DOCUMENTED_NAMES = {"_asdict", "_dynamo", "_exit", "_fields", "_make", "_replace"}
 """Public names of named tuples, ``os`` and PyTorch that begin with an underscore. PyTorch's documentation of
 ``torch.compile`` names functions and options of ``torch._dynamo`` for which there is no other module."""
@@ -87,17 +84,6 @@ def test_inputs_are_opened_where_a_fifo_or_a_device_is_refused() -> None:
         or (ast.unparse(call.func) == "open" and not re.search(r", '[wax]", ast.unparse(call)))
     }
     assert found - OWN_READS == set()
-
-
-def test_the_library_uses_neither_process_groups_nor_experiment_files() -> None:
-    violations = []
-    for module in LIBRARY:
-        violations += [f"{module}: {name}" for name in imports(MODULES[module]) if name.startswith("torch.distributed")]
-        for node in ast.walk(syntax_tree(MODULES[module])):
-            name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
-            if name in ("distributed", "load_config"):
-                violations.append(f"{module}:{node.lineno}: {name}")
-    assert violations == []
 
 
 def test_an_init_has_a_docstring_and_only_re_exports() -> None:
@@ -190,14 +176,6 @@ def test_messages_name_extras_of_our_distribution() -> None:
     assert {
         extra for extra in installed if extra[1] != name or extra[2] not in metadata["options.extras_require"]
     } == set()
-
-
-def test_private_names_of_libraries_are_found() -> None:
-    source = (
-        "import torch._C\nfrom torch import _weights\nloader._iterator\nself._own\ngetattr(torch, '_foreach_add_')\n"
-    )
-    found = list(private_names_of_libraries(ast.parse(source + "other._own\nx.__dict__\n"), {"_own"}))
-    assert found == ["1: _C", "2: _weights", "3: _iterator", "5: _foreach_add_"]
 
 
 def test_the_rules_see_the_whole_package() -> None:

@@ -18,7 +18,6 @@ from posenet.model.fused import FusedNetwork
 from tests.helpers.networks import write_checkpoint
 
 REQUIRED = {"predict": ["a.jpg"], "evaluate": ["--images", "a", "--annotations", "b"]}
-MAX_FLAGS = {"predict": 30, "evaluate": 20}
 
 
 def make_parser(tool: str) -> argparse.ArgumentParser:
@@ -85,11 +84,3 @@ def test_an_exported_file_has_the_same_flags(tool: str, spot_file: Path) -> None
     predictor = predictor_of(tool, spot_file, *flags)
     assert predictor.exif_frame == "stored" and predictor.settings.keypoint_threshold == 0.3
     assert predictor.settings.scales == (1.0, 2.0) and predictor.settings.height == 192
-
-
-@pytest.mark.parametrize("tool", MAX_FLAGS)
-def test_the_tools_have_few_flags_in_groups(tool: str) -> None:
-    help_text = make_parser(tool).format_help()
-    flags = {line.split()[0].rstrip(",") for line in help_text.splitlines() if line.startswith("  --")}
-    assert len(flags) <= MAX_FLAGS[tool], sorted(flags)
-    assert "network:" in help_text and "processes:" in help_text and "--no-" not in help_text
