@@ -17,6 +17,7 @@ import os
 import re
 import stat
 import sys
+import threading
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -217,8 +218,10 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
     if path.exists() and not path.is_file():
         yield path
         return
-    temporary = path.with_name(f".{_temporary_stem(path)}.{os.getpid()}.tmp{temporary_suffix}")
+    thread = threading.get_native_id()  # no other thread of any process on this machine has it
+    temporary = path.with_name(f".{_temporary_stem(path)}.{thread}.tmp{temporary_suffix}")
     try:
+        temporary.unlink(missing_ok=True)  # a killed one with the same number may have left a link to another file
         yield temporary
         flush_to_disk(temporary)
         os.replace(temporary, path)
@@ -275,7 +278,7 @@ def output_lock(path: Path, output: Path | None = None) -> Iterator[bool]:
 
 def remove_leftovers(path: Path) -> None:
     """Remove the temporary files of ``path`` that killed processes have left. No other process may write ``path``."""
-    pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+\.tmp")
+    pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+(-\d+)?\.tmp")
     for other in path.parent.iterdir():
         if pattern.fullmatch(other.name):
             other.unlink(missing_ok=True)

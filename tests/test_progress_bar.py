@@ -24,7 +24,7 @@ from posenet.cli.logging_setup import log_to_stderr, report_error
 from posenet.progress_bar import progress_bar
 
 progress_module.LINE_SECONDS = 0.2
-with log_to_stderr(quiet={quiet}):
+with log_to_stderr():
     items = progress_bar(range(100), "work", unit="image")
     for item in items:
         time.sleep(0.01)
@@ -38,10 +38,10 @@ with log_to_stderr(quiet={quiet}):
 """
 
 
-def run_script(quiet: bool = False, terminal: bool = False) -> str:
+def run_script(terminal: bool = False) -> str:
     """What the script writes to standard error, which is a pipe or a terminal."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
-    command = [sys.executable, "-c", SCRIPT.format(quiet=quiet)]
+    command = [sys.executable, "-c", SCRIPT]
     if not terminal:
         finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
         return finished.stderr
@@ -85,13 +85,6 @@ def test_on_a_terminal_messages_never_share_a_line_with_the_bar() -> None:
     for message in ("a message", "WARNING: a problem", "tool: error: it broke"):
         assert message in lines
     assert any(line.endswith("UserWarning: odd") and "work" not in line for line in lines)
-
-
-@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=needs_terminal)])
-def test_quiet_shows_only_warnings_and_errors(terminal: bool) -> None:
-    errors = run_script(quiet=True, terminal=terminal)
-    assert "work" not in errors and "a message" not in errors
-    assert "a problem" in errors and "it broke" in errors
 
 
 def test_bars_and_messages_share_one_lock() -> None:

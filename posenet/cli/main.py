@@ -11,7 +11,6 @@ program.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
 import importlib
 import itertools
@@ -72,8 +71,6 @@ PYTORCH_MISSING = (
     "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with an "
     "exported file and in one process"
 )
-
-
 NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
 """Memory of the host; ``Runtime.explain`` has the remedy for that of a device in training."""
 MAX_REASON = 200
@@ -82,12 +79,6 @@ MAX_REASON = 200
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _ARGUMENT = re.compile(r"(?<![\w./])((?:[a-z]+\.)?[a-z][a-z_]*)=(True|NAMES?|PATH|DIR|FILE(?:\.\w+)?)(?![\w/=-])")
 """An argument of Python, or a setting, as messages name it: overwrite=True, images=DIR or data.train=FILE.h5."""
-
-_REMEDIES = {
-    errno.ENOSPC: "free disk space, or choose another folder",
-    errno.EDQUOT: "free disk space, or choose another folder",
-}
-"""Remedies for errors of the system, by their number."""
 
 
 class ToolParser(argparse.ArgumentParser):
@@ -179,21 +170,19 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     program = Path(sys.argv[0]).name if prog is None else prog
     name, *first_arguments = OLD_NAMES.get(name, [name])
     arguments = first_arguments + normalize_option_names(sys.argv[1:] if argv is None else argv)
-    with contextlib.ExitStack() as stack:
+    # Logging stays active until an error has been reported.
+    with log_to_stderr("--quiet" in arguments, rank_of_process(os.environ)):
+        return run_and_report(lambda: _parse_and_run(name, arguments, program), program)
 
-        def parse_and_run() -> int | None:
-            # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
-            module = load_tool(name)
-            parser = make_parser(name, program)
-            args = parser.parse_args(give_back_inputs(arguments) if parser.takes_inputs else arguments)
-            args.command = [name, *arguments]
-            args.prog = program
-            # Logging must stay active until an error has been reported.
-            stack.enter_context(log_to_stderr(args.quiet, rank_of_process(os.environ)))
-            status: int | None = module.run(args)
-            return status
 
-        return run_and_report(parse_and_run, program)
+def _parse_and_run(name: str, arguments: list[str], program: str) -> int | None:
+    """Import a tool, which may take seconds and be interrupted, and run it."""
+    parser = make_parser(name, program)
+    args = parser.parse_args(give_back_inputs(arguments) if parser.takes_inputs else arguments)
+    args.command = [name, *arguments]
+    args.prog = program
+    status: int | None = load_tool(name).run(args)
+    return status
 
 
 def load_tool(name: str) -> ModuleType:
@@ -247,7 +236,8 @@ def _describe_system_error(error: Exception) -> str:
         return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
     if isinstance(error, OSError):
         file = f": {error.filename}" if error.filename else ""
-        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "; free disk space, or choose another folder" if is_full else ""
         return f"{error.strerror or error}{file}{remedy}"
     return ""
 

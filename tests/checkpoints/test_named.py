@@ -158,23 +158,6 @@ def test_a_download_that_fails_is_one_line_and_leaves_nothing(
         fetch()
 
 
-@pytest.mark.parametrize("name", ["tiny", "drive"])
-def test_the_limits_of_downloads_hold_for_weights(
-    host: WeightsHost, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for limits, message in (((0.25, 60), "it has more than 0.25 MiB"), ((1, 0), "it takes more than 0 s")):
-        monkeypatch.setattr("posenet.downloading.FILE_LIMITS", limits)
-        with pytest.raises(CheckpointError, match=f"cannot download {name} .*: {message}; download it with another"):
-            fetch(name)
-        assert {path.suffix for path in cached(name).parent.iterdir()} <= {".lock"}
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(host: WeightsHost, tmp_path: Path) -> None:
-    (tmp_path / "home").write_text("a file")
-    with pytest.raises(CheckpointError, match="cannot download tiny"):
-        fetch()
-
-
 def test_an_entry_with_a_new_source_is_downloaded_again(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     first = find_weights("tiny")
     monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url=f"{host.address}/newer.pth"))

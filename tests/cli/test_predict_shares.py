@@ -203,9 +203,10 @@ def test_a_complete_file_is_written_again_and_other_inputs_are_refused(
     journal = path.with_name("p.jsonl.progress")
     content = journal.read_bytes()
     capsys.readouterr()
-    journal.write_bytes(b'{"run": {\n' + content.partition(b"\n")[2])
-    assert predict(inputs, *words) == 2
-    assert "p.jsonl.progress is damaged; delete it" in capsys.readouterr().err
+    for damaged in (b'{"run": {\n', b'{"run": {}, "run": 5}\n'):
+        journal.write_bytes(damaged + content.partition(b"\n")[2])
+        assert predict(inputs, *words) == 2
+        assert "p.jsonl.progress is damaged; delete it" in capsys.readouterr().err
     journal.unlink()
     assert predict(inputs, *words) == 2
     assert "cannot be continued" in capsys.readouterr().err

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
@@ -32,6 +33,8 @@ class WeightsHost:
     address: str = ""
     cut_after: int | None = None
     """Bytes of an answer after which the connection is cut."""
+    pause: float = 0.0
+    """Seconds before each byte of a file; 0 sends it at once."""
     status: int = 200
     quota_is_exceeded: bool = False
     requests: list[str] = field(default_factory=list)
@@ -70,6 +73,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Disposition", 'attachment; filename="PoseNet.pth"')
         self.end_headers()
         with contextlib.suppress(ConnectionError):
+            if self.host.pause:
+                for byte in self.host.data:
+                    time.sleep(self.host.pause)
+                    self.wfile.write(bytes([byte]))
             self.wfile.write(self.host.data[: self.host.cut_after])
 
     def log_message(self, format: str, *args: object) -> None: ...
