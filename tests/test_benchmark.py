@@ -10,11 +10,8 @@ from typing import Any
 import benchmark
 import pytest
 import torch
-from benchmarks import gpu
-from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.checkpoints.file import write_checkpoint
-from posenet.model.fused import FusedNetwork
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network
 
@@ -36,22 +33,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tool sets it; this restores it
     monkeypatch.setattr("sys.argv", ["benchmark.py", *map(str, words)])
     return benchmark.main()
-
-
-def check_relations(part: str, numbers: dict[str, Any]) -> None:
-    """Numbers that follow from others, and those that do not depend on the machine."""
-    if part == "data":
-        pixels = 64 * 64 * 3 + 2 * 16 * 16  # the image and two masks; the joints of up to 8 people follow
-        assert pixels < numbers["bytes_per_sample"] < pixels + 8 * 18 * 3 * 4 + 100
-        assert numbers["share_of_bound"] == pytest.approx(numbers["samples_per_s"] / numbers["bound_samples_per_s"])
-    if part == "decode":
-        assert numbers["perfect_ap"] > 0.9 and numbers["degraded_ap"] < numbers["perfect_ap"]
-    if part == "train":
-        assert numbers["images_per_s"] == pytest.approx(2 * 1000 / numbers["step_ms"])
-    if part == "network":
-        with FlopCounterMode(display=False) as counter:
-            FusedNetwork(random_network(stacks=1)).heatmaps(torch.zeros(1, 3, 64, 64))
-        assert numbers["gflop_per_image"] == pytest.approx(counter.get_total_flops() / 1e9)
 
 
 @pytest.fixture
@@ -91,7 +72,6 @@ def test_each_benchmark_writes_its_numbers_and_a_table(
     numbers: dict[str, Any] = json.loads(file.read_text())
     for name in NUMBERS[part]:
         assert math.isfinite(numbers[name]) and (numbers[name] > 0 or name.startswith("cost")), name
-    check_relations(part, numbers)
     assert numbers["machine"]["torch"] == torch.__version__
     assert page.read_text() in capsys.readouterr().out
     assert page.read_text().startswith("### ") and "failed" not in page.read_text()
@@ -138,18 +118,6 @@ def test_without_time_the_benchmark_of_an_accelerator_names_what_it_has_left_out
     assert run(monkeypatch, *words, "--markdown", page, *TINY) == 0
     left_out = [line for line in page.read_text().splitlines() if "not measured" in line]
     assert [line.rpartition(": ")[2] for line in left_out] == ["float32, batch 2", "float32, batch 4", "processes"]
-
-
-@pytest.mark.slow
-def test_one_variant_of_a_step_enlarges_maps_first() -> None:
-    settings = load_config(None, [*NETWORK, "train.input_size=256"])
-    flop = {}
-    for variant in gpu.VARIANTS:
-        with variant.flags():
-            flop[variant.name] = gpu.count_training_flop(variant.apply(settings, 2))
-    usual = flop.pop("float32")
-    assert flop.pop("upsample-first") == flop.pop("compile-upsample-first") > usual
-    assert set(flop.values()) == {usual}
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")

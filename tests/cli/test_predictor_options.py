@@ -68,19 +68,17 @@ def test_predict_uses_the_fastest_runtime_that_is_installed_and_says_which(
     assert f"{checkpoint} runs with {'OpenVINO' if is_installed else 'PyTorch'} on cpu" in caplog.text
 
 
-@pytest.mark.parametrize("tool", REQUIRED)
-def test_flags_come_before_set_and_set_before_the_checkpoint(tool: str, checkpoint: Path) -> None:
-    plain = predictor_of(tool, checkpoint)
+def test_flags_come_before_set_and_set_before_the_checkpoint(checkpoint: Path) -> None:
+    plain = predictor_of("predict", checkpoint)
     assert plain.exif_frame == "stored" and plain.settings.flip is False
-    changed = predictor_of(tool, checkpoint, "--set", "data.exif_frame=displayed", "inference.flip=true")
+    changed = predictor_of("predict", checkpoint, "--set", "data.exif_frame=displayed", "inference.flip=true")
     assert changed.exif_frame == "displayed" and changed.settings.flip
-    both = predictor_of(tool, checkpoint, "--no-flip", "--height", "128", "--set", "inference.flip=true")
+    both = predictor_of("predict", checkpoint, "--no-flip", "--height", "128", "--set", "inference.flip=true")
     assert not both.settings.flip and both.settings.height == 128 and both.exif_frame == "stored"
 
 
-@pytest.mark.parametrize("tool", REQUIRED)
-def test_an_exported_file_has_the_same_flags(tool: str, spot_file: Path) -> None:
+def test_an_exported_file_has_the_same_flags(spot_file: Path) -> None:
     flags = ["--set", "data.exif_frame=stored", "inference.keypoint_threshold=0.3", "--scales", "1", "2"]
-    predictor = predictor_of(tool, spot_file, *flags)
+    predictor = predictor_of("predict", spot_file, *flags)
     assert predictor.exif_frame == "stored" and predictor.settings.keypoint_threshold == 0.3
     assert predictor.settings.scales == (1.0, 2.0) and predictor.settings.height == 192
