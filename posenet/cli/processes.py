@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 
 from posenet.cli.main import run_and_report
-from posenet.cli.options import ArgumentContainer, positive_int
+from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
 from posenet.devices.cpu import usable_cores
 from posenet.devices.launch import (
     launched_processes,
@@ -42,6 +42,7 @@ def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
         metavar="N",
         help="start N processes on this machine; 1 runs in this process, or in those that torchrun or srun has started",
     )
+    group.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)  # of torch.distributed.launch
     return group
 
 

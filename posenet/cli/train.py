@@ -29,6 +29,9 @@ from posenet.training.run_settings import check_before_start
 if TYPE_CHECKING:
     from posenet.devices.runtime import Runtime
 
+APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
+"""Apex's optimization levels and the precision that replaces them."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -71,6 +74,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         help="continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the "
         "run's folder, or start a new run if it contains none (default: start a new run)",
     )
+    group.add_argument("--no-resume", dest="resume", action="store_const", const=None, help=argparse.SUPPRESS)
     group.add_argument(
         "-p",
         "--checkpoint-path",
@@ -111,6 +115,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="PATTERN",
     )
+    group.add_argument("--no-freeze", dest="train.freeze", action="store_const", const=[], help=argparse.SUPPRESS)
 
     group = parser.add_argument_group("optimization")
     _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch")
@@ -129,7 +134,11 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "precision of the network; off is float32, auto depends on the device",
         choices=["auto", "off", "bf16", "fp16"],
     )
-    _add_setting(group, "--loss-scale", "train.loss_scale", "fixed loss scale for fp16; 0 adapts it")
+    group.add_argument(
+        "--opt-level", choices=APEX_OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16"
+    )
+    text = setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale")
+    group.add_argument("--loss-scale", dest="train.loss_scale", type=_loss_scale, metavar="X", help=text)
     text = "channels-last weights, faster in half precision; auto uses it there"
     help_text = setting_help(text, "train.channels_last")
     add_switch(group, "--channels-last", dest="train.channels_last", default=None, help=help_text)
@@ -176,6 +185,10 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     from posenet.training.train import train
 
+    if args.opt_level:
+        _log.info(
+            "--opt-level %s is an option of Apex; using --amp %s", args.opt_level, APEX_OPT_LEVELS[args.opt_level]
+        )
     restarted = is_restarted(os.environ)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
@@ -214,8 +227,18 @@ def _resume(args: argparse.Namespace) -> bool | str:
 def _overrides(args: argparse.Namespace) -> list[str]:
     """The overrides of settings, and after them the flags as such."""
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
+    if args.opt_level:
+        values["train.amp"] = APEX_OPT_LEVELS[args.opt_level]
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.
     flags = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
     return [*args.overrides, *flags]
+
+
+def _loss_scale(text: str) -> float:
+    """Argument type: a fixed loss scale; 0 for "dynamic"."""
+    try:
+        return 0.0 if text == "dynamic" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor dynamic") from None

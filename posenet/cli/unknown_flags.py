@@ -85,9 +85,7 @@ _REMEDIES = [
     _same("--seed", _SEED),
     _setting("train.seed=N", _SEED),
     _setting("checkpoint.every_steps=N", "--save-period --save-freq --save-interval"),
-    _Remedy(
-        "--amp", "here it is --amp fp16 or --amp bf16", "--half --fp16 --bf16 --mixed-precision --precision --opt-level"
-    ),
+    _Remedy("--amp", "here it is --amp fp16 or --amp bf16", "--half --fp16 --bf16 --mixed-precision --precision"),
     _Remedy("--device", "here it is --device cuda, or cuda:1 for the second", "--gpu --gpus --gpu-id --gpu-ids --cuda"),
     _same("--nproc", _PROCESSES),
     _Remedy("--json", "split -n l/1/100 FILES | posenet predict - takes the first of 100 parts of a list", "--shard"),

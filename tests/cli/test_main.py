@@ -27,7 +27,7 @@ from posenet.settings import Config
 from tests.helpers.source_files import ROOT
 
 WITHOUT_DEFAULT = {
-    *("--config", "--set"),  # replace the defaults of other flags
+    *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
     *("--output", "--json", "--csv", "--coco", "--heatmaps", "--preview", "--fix"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera"),  # read nothing
     *("--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more

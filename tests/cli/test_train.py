@@ -56,11 +56,22 @@ def test_flags_change_their_settings(train: Train) -> None:
     assert (config.log.every_steps, config.train.patience, config.parallel.sync_bn) == (7, 4, True)
 
 
+def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        assert train("-p", "run", "--opt-level", "O0", "--loss-scale", "dynamic", "--warmup", "--max-steps=1")[0] == 0
+    config = config_of("run/last.pth")
+    assert (config.train.amp, config.train.loss_scale) == ("off", 0)
+    assert "--opt-level O0" in caplog.text
+    with pytest.raises(SystemExit, match="2"):
+        train("-p", "other", "--loss-scale", "large")
+
+
 def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(train: Train) -> None:
     Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
-    status, error = train("--config", "mine.toml")
-    assert status == 2 and "--resume" in error and error.count("\n") == 1
+    for words in ((), ("--resume", "--no-resume")):
+        status, error = train("--config", "mine.toml", *words)
+        assert status == 2 and "--resume" in error and error.count("\n") == 1
     assert run_tool("train", ["--config", "mine.toml", "--resume", "--max-steps", "2"]) == 0
     config = config_of("checkpoints/mine/last.pth")
     assert (config.train.seed, config.model.width) == (3, 16)
