@@ -27,7 +27,7 @@ FITTING_ROUNDS = 5
 
 _log = logging.getLogger(__name__)
 
-_RULES = ("no-keypoints", "keypoint-count", "not-a-number")
+_RULES = ("no-keypoints", "keypoint-values")
 """The rules that matter for a draft."""
 
 

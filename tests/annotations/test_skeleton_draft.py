@@ -146,9 +146,7 @@ def labelled(keypoints: list[float]) -> dict[str, Any]:
         ({"categories": [category(skeleton=[[1, 2, 3]])]}, "not a list of pairs"),
         ({"categories": [category(skeleton=7)]}, "not a list of pairs"),
         ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
-        (labelled([1, 2]), "annotations without x, y, visibility for every keypoint"),
-        (labelled([float("nan")] * 9), "keypoints that are not finite numbers"),
-        (labelled([10**400, 2, 2] * 3), "keypoints that are not finite numbers"),
+        (labelled([1, 2]), "annotations without three finite numbers, x, y, visibility, for every keypoint"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:
