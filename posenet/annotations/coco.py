@@ -406,14 +406,6 @@ def refuse_labelme(document: Any, path: str | Path) -> None:
         )
 
 
-def refuse_coco(document: Any, path: str | Path) -> None:
-    """Raise ``DataError`` for the content of a COCO file, which needs no import."""
-    if isinstance(document, dict) and all(key in document for key in SECTIONS):
-        raise DataError(
-            f"{path} is a COCO file already and needs no import; check it with posenet annotations lint {path}"
-        )
-
-
 def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Path]:
     """The image files in ``folder`` that a COCO file lists, read when the first is asked for; none without a folder.
 

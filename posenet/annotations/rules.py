@@ -283,12 +283,6 @@ def _frames_by_setting(file: AnnotationFile) -> list[str]:
 # Categories
 
 
-def _no_keypoints(file: AnnotationFile) -> bool | list[str]:
-    rows = zip(file.category_ids.values, file.category_ids.is_usable, file.parsed_categories)
-    bad = [str(number) for number, is_usable, category in rows if is_usable and category.keypoints is None]
-    return bad or not file.category_has_keypoints.any()
-
-
 def _no_such_keypoints(file: AnnotationFile) -> list[str]:
     """How the keypoints of the category that has most of the skeleton's differ from these."""
     if file.skeleton is None or not file.category_has_keypoints.any() or file.category_is_used.any():
@@ -496,7 +490,8 @@ RULES: tuple[Rule, ...] = (
 
     # Categories and references
     Rule("error", "no-keypoints", "no category has keypoints",
-         'give the category "keypoints": names in the order of the annotations', _no_keypoints),
+         'give the category "keypoints": names in the order of the annotations',
+         lambda file: not file.category_has_keypoints.any()),
     Rule("error", "no-such-keypoints", "no category has exactly the keypoints of the skeleton",
          "write them into the category as the skeleton has them, and the numbers of its annotations in the same order, "
          "0, 0, 0 for a keypoint that is missing; or use the skeleton of this file, which posenet annotations skeleton "

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from posenet.annotations.coco import describe_counts, read_document, refuse_coco, remedy_for_format, write_output
+from posenet.annotations.coco import describe_counts, remedy_for_format, write_output
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
@@ -33,7 +33,6 @@ from posenet.cli.options import (
     positive_int,
     read_image_ids,
 )
-from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
@@ -93,8 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "source",
         metavar="FILE",
-        help="annotations (.json) to draft from; or, to show, a skeleton file (.toml), coco, or the skeleton in a "
-        "store (.h5) or a checkpoint (.pth)",
+        help="annotations (.json) to draft from; or, to show, a skeleton file (.toml) or coco",
     )
     add("--category", metavar="NAME", help="the category to describe (default: the only one with keypoints)")
     merge = add_action("merge", _merge, "merge COCO keypoint files with the same keypoints; ids are numbered anew")
@@ -214,8 +212,7 @@ def _import(args: argparse.Namespace) -> None:
             "with posenet annotations split"
         )
     elif args.images is None:
-        refuse_coco(read_document(args.source), args.source)
-        raise DataError("name the folder of the images with --images")
+        raise DataError("name the folder of the images with --images; a COCO file needs no import")
     else:
         _write_imported(args, output, import_label_studio(args.source, args.images, args.keypoints))
 
@@ -276,16 +273,8 @@ def _skeleton(args: argparse.Namespace) -> None:
         check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     messages = message_stream(args.output)
     comments = {}
-    suffix = Path(args.source).suffix.lower()
-    if args.source == BUILT_IN or suffix == ".toml":
+    if args.source == BUILT_IN or Path(args.source).suffix.lower() == ".toml":
         skeleton = load_skeleton(args.source)
-    elif suffix == ".h5":
-        with Store(args.source) as store:
-            skeleton = store.skeleton
-    elif suffix in (".pth", ".pt"):
-        from posenet.checkpoints.weights import stored_config  # imports PyTorch
-
-        skeleton = stored_config(args.source).model.skeleton
     else:
         draft = draft_skeleton(args.source, args.category)
         skeleton = draft.skeleton

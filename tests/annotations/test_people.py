@@ -3,7 +3,6 @@ samples are centred on, and the masks of people."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,21 +83,6 @@ class TestPeople:
         assert sum(p.is_crowd.sum() for p in people) == 14
         assert sum(p.is_labelled.sum() for p in people) == 390
         assert all(outline is not None for p in people for outline in p.outlines)
-
-
-def test_keypoints_outside_are_a_warning_unless_most_people_have_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    content = document([1], [person(number, 1) for number in range(1, 201)])
-    content["annotations"][7]["keypoints"][:2] = [-30, -20]
-    with caplog.at_level(logging.WARNING):
-        people = read(tmp_path, content).people[1]
-    assert people.keypoints[7, COCO.index("nose")].tolist() == [-30, -20, 2]
-    assert "annotations with labelled keypoints outside their image: 8; " in caplog.text
-    for entry in content["annotations"][:101]:
-        entry["keypoints"][:2] = [-30, -20]
-    with pytest.raises(DataError, match="outside their image: 1, 2, 3, 4, 5 "):
-        read(tmp_path, content)
 
 
 def image(**changes: Any) -> Change:
@@ -191,18 +175,6 @@ def test_a_fault_is_one_line_with_a_remedy_in_both_readers_and_in_the_linter(tmp
             assert any(f"{finding.summary}; {finding.remedy}" in message for finding in findings)
 
 
-def test_percentages_are_refused(tmp_path: Path) -> None:
-    content = document(range(1, 41), [person(number, number, (300, 200, 200, 250)) for number in range(1, 41)])
-    for entry in content["images"]:
-        entry.update(width=640, height=480)
-    for entry in content["annotations"]:
-        entry["keypoints"][0::3] = [x / 6.4 for x in entry["keypoints"][0::3]]
-        entry["keypoints"][1::3] = [y / 4.8 for y in entry["keypoints"][1::3]]
-    for reader in (read_annotations, read_split):
-        with pytest.raises(DataError, match="percentages of the image, not pixels"):
-            reader(write(tmp_path, content))
-
-
 NOT_JSON = (b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000)
 NOT_COCO = (
     b"[]", b"3", b'"COCO"', b"null", b'[{"image_id": 1, "score": 0.5}]', b'{"images": 3}',
@@ -229,16 +201,6 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
     yolo.write_text("train: images/train\nkpt_shape: [17, 3]\n")
     with pytest.raises(DataError, match=f"posenet annotations import {yolo} --output train.json$"):
         reader(yolo)
-
-
-@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
-def test_a_store_needs_all_sections(tmp_path: Path, section: str) -> None:
-    content = document([1], [person(1, 1)])
-    del content[section]
-    with pytest.raises(DataError, match=f"tiny.json.*'{section}'.*give a COCO keypoint file"):
-        read(tmp_path, content)
-    with pytest.raises(DataError, match="tiny.json.*'images'.*give a COCO keypoint file"):
-        read(tmp_path, content | {"images": [1]})
 
 
 class TestSplit:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -121,16 +121,6 @@ def swap_pair(entries: slice) -> Callable[[Document], None]:
     return change
 
 
-def test_boxes_that_less_than_half_of_the_keypoints_are_outside_are_no_faults(codes: Codes) -> None:
-    def change(content: Document) -> None:
-        for entry in content["annotations"]:
-            left, top, width, height = entry["bbox"]
-            points = [(left + width / 2, top + height / 2)] * (len(NAMES) - 2) + [(1, 1), (SIDE - 1, SIDE - 1)]
-            entry.update(keypoints=[value for x, y in points for value in (x, y, 2)], num_keypoints=len(NAMES))
-
-    assert "box-elsewhere" not in codes(change)
-
-
 def test_a_valid_file_has_no_findings(codes: Codes, chairs: tuple[Path, Path]) -> None:
     assert codes(lambda content: None, images=chairs[0], skeleton=draft_skeleton(chairs[1]).skeleton) == {}
 
@@ -144,9 +134,6 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
 @pytest.mark.parametrize(
     "change, code",
     [
-        (setting("annotations", area=0), "zero-area"),
-        (setting("annotations", bbox=[50, 50, 0, 4]), "empty-box"),
-        (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
         (lambda d: [e.update(bbox=[1, 1, 4, 4]) for e in d["annotations"][:9]], "box-elsewhere"),
         (setting("images", file_name="./1.jpg"), "duplicate-file"),
         (lambda d: transform(d, 1 / SIDE, first=3), "normalised"),
@@ -167,9 +154,6 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (moved(0, 50, 50, 0), "unlabelled-place"),
         (moved(0, 0, 0, 2), "labelled-at-zero"),
         (setting("annotations", segmentation=[1, 1, 9, 1, 9, 9]), "damaged-outline"),
-        (setting("annotations", segmentation=[[1, 1, 9, 1]]), "damaged-outline"),
-        (setting("annotations", segmentation=[[1, 1, 9, 1, 9, 9, 4]]), "damaged-outline"),
-        (setting("annotations", segmentation={"size": [SIDE, SIDE], "counts": "oooo"}), "damaged-outline"),
         (setting("annotations", segmentation={"size": [9, 9], "counts": [81]}), "damaged-outline"),
         (
             lambda d: [
@@ -223,14 +207,6 @@ def test_a_person_whose_keypoints_are_empty_has_none(codes: Codes) -> None:
         assert codes(setting("annotations", keypoints=nothing, num_keypoints=0)) == {}
 
 
-def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path, codes: Codes) -> None:
-    folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
-    change = setting("images", file_name="4\\a.jpg")
-    assert codes(change, images=folder) == {"missing-file": "error"}
-    (folder / "4.jpg").rename(folder / "4\\a.jpg")
-    assert codes(change, images=folder) == {}
-
-
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
 @pytest.mark.parametrize("orientation, annotated", [(1, "stored"), (3, "displayed"), (6, "stored")])
 def test_images_whose_frame_a_setting_decides_are_named(
@@ -264,33 +240,6 @@ def annotate(drawn: OrientedImage, frame: str, size_of: str) -> Document:
     content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
     content["images"][0].update(file_name="a.jpg", height=height, width=width)
     return content
-
-
-ODD = [None, [], {}, "x", True, -1, 0, 1.5, [1], [{}] * 30, [10**400] * 30, 10**400, 2**63, float("nan"), float("inf")]
-
-
-@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
-def test_a_value_that_stops_another_reader_is_an_error(chairs: tuple[Path, Path], tmp_path: Path, section: str) -> None:
-    content = json.loads(chairs[1].read_text())
-    content = {key: entries[:6] for key, entries in content.items()}
-    images = {image["id"] for image in content["images"]}
-    content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] in images]
-    path = tmp_path / "odd.json"
-    skeleton = draft_skeleton(chairs[1]).skeleton
-    for key in content[section][0]:
-        for value in [*ODD, KeyError]:
-            changed = copy.deepcopy(content)
-            if value is KeyError:
-                del changed[section][0][key]
-            else:
-                changed[section][0][key] = value
-            path.write_text(json.dumps(changed))
-            severities = {finding.severity for finding in lint_annotations(path, skeleton=skeleton)}
-            for read in (read_annotations, lambda path, skeleton: read_split(path, skeleton=skeleton)):
-                try:
-                    read(path, skeleton)
-                except DataError:
-                    assert "error" in severities, (key, value)
 
 
 def test_names_are_shown_harmless(
@@ -426,31 +375,10 @@ def test_real_annotations_in_another_frame_are_refused(
             reader(path)
 
 
-def test_boxes_of_corners_that_end_near_the_image_are_an_error_and_boxes_that_are_not_cut_off_are_none(
-    real: Document, tmp_path: Path
-) -> None:
-    content = copy.deepcopy(real)
-    write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h])(content)
-    found = lint_annotations(write_annotations(tmp_path / "large.json", content))
+def test_boxes_that_are_not_cut_off_at_the_border_are_no_error(real: Document, tmp_path: Path) -> None:
+    write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h])(real)
+    found = lint_annotations(write_annotations(tmp_path / "large.json", real))
     assert not [finding for finding in found if finding.code.startswith("box")]
-    near_the_corner = document([1], [person(number, 1, (2, 2, 50, 60)) for number in range(1, 6)])
-    found = lint_annotations(write_annotations(tmp_path / "near.json", near_the_corner))
-    assert {finding.code for finding in found} == {"same-keypoints"}
-
-    write_boxes(lambda x, y, w, h: [x, y, x + w, y + h])(real)
-    sizes = {image["id"]: (image["width"], image["height"]) for image in real["images"]}
-    real["annotations"] = [
-        entry
-        for entry in real["annotations"]
-        if all(
-            start + end <= 1.4 * side
-            for start, end, side in zip(entry["bbox"], entry["bbox"][2:], sizes[entry["image_id"]])
-        )
-    ]
-    path = write_annotations(tmp_path / "corners.json", real)
-    assert "box-corners" in {finding.code for finding in lint_annotations(path)}
-    with pytest.raises(DataError, match="are inside if they are two corners"):
-        read_annotations(path)
 
 
 def test_flip_idx_says_which_keypoints_without_sides_in_their_names_have_sides(
@@ -521,14 +449,6 @@ class TestExchangedSides:
         self.exchange([entry for row, entry in enumerate(real["annotations"]) if row % 10])
         assert self.codes(tmp_path, real) == {"swapped-sides"}
 
-    def test_people_from_behind_show_nothing(self, tmp_path: Path, real: Document) -> None:
-        """Their eyes and nose are not labelled, and left is left in the image."""
-        for entry in real["annotations"]:
-            entry["keypoints"][:9] = [0] * 9
-            entry["num_keypoints"] = sum(visibility > 0 for visibility in entry["keypoints"][2::3])
-        self.exchange(real["annotations"])
-        assert self.codes(tmp_path, real) == set()
-
     def test_in_drawn_faces_however_the_heads_are_tilted(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         for side, expected in ((1, set()), (-1, {"swapped-sides"})):
@@ -555,9 +475,9 @@ def test_a_file_in_the_place_of_another_kind_is_named(
     for words, message in {
         ("lint", file, "--skeleton", file): "is JSON, not a skeleton file",
         ("lint", file, "--images", file): "is not a folder",
-        ("import", file, *output): "is a COCO file already and needs no import; check it with posenet annotations lint",
-        ("import", file, "--images", str(chairs[0]), *output): "is a COCO file already",
+        ("import", file, *output): "name the folder of the images with --images; a COCO file needs no import",
+        ("import", file, "--images", str(chairs[0]), *output): "is not a list of tasks; export .* needs no import",
         ("import", "data.yaml", "--images", str(chairs[0]), *output): "names the folders of its images; leave out --im",
     }.items():
         assert run_tool("annotations", list(words)) == 2
-        assert message in capsys.readouterr().err
+        assert re.search(message, capsys.readouterr().err)

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from posenet.annotations.coco import read_document, refuse_coco, refuse_labelme
+from posenet.annotations.coco import read_document
 from posenet.annotations.importing.imported import (
     FEW,
     ImportedAnnotations,
@@ -83,10 +83,10 @@ def import_label_studio(
             they first appear.
     """
     tasks = read_document(path)
-    refuse_labelme(tasks, path)
-    refuse_coco(tasks, path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
-        raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
+        raise DataError(
+            f"{path} is not a list of tasks; export the project from Label Studio as JSON; a COCO file needs no import"
+        )
     notes = Notes(list)
     people_of = _people_of_images(tasks, path, Path(images), notes)
     if not people_of:

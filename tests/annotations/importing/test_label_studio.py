@@ -44,12 +44,6 @@ def test_keypoints_belong_to_their_rectangle_or_to_the_only_one_around_them(tmp_
         np.testing.assert_allclose(entry["bbox"], expected["bbox"], atol=1e-3)
 
 
-def test_a_keypoint_in_a_rectangle_does_not_belong_to_one_beside_it(tmp_path: Path) -> None:
-    content = document([1], [person(1, 1, (20, 20, 50, 60)), person(2, 1, (70, 20, 50, 60))])
-    found, _, notes = import_label_studio(*export(tmp_path, content, parents=False))
-    assert [entry["num_keypoints"] for entry in found["annotations"]] == [17, 16] and len(notes) == 1, "one on both"
-
-
 def test_keypoints_far_outside_the_only_rectangle_are_those_of_nobody(tmp_path: Path) -> None:
     content = document([1], [person(1, 1, (40, 20, 50, 60), labelled=15)])  # the image is 160 x 120
     path, images = export(tmp_path, content, parents=False)
@@ -255,7 +249,7 @@ def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
     tasks = json.loads(path.read_text())
     expected = [entry["keypoints"] for entry in import_label_studio(path, images).document["annotations"]]
     outcomes = Counter[str]()
-    for seed in range(200):
+    for seed in range(100):
         path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), tasks)))
         try:
             found = import_label_studio(path, images).document
@@ -268,7 +262,7 @@ def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
             assert np.isfinite(points).all() and entry["num_keypoints"] == np.count_nonzero(points[:, 2]), seed
         is_whole = [entry["keypoints"] for entry in found["annotations"]] == expected
         outcomes["whole" if is_whole else "in part"] += 1
-    assert min(outcomes[kind] for kind in ("refused", "whole", "in part")) > 20, outcomes
+    assert min(outcomes[kind] for kind in ("refused", "whole", "in part")) > 10, outcomes
 
 
 def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: Path) -> None:

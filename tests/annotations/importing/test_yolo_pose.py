@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -78,18 +77,6 @@ def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path)
     ):
         change(data_file, **settings)
         assert import_yolo_pose(data_file, "val" if "val" in settings else "train").document == expected
-
-
-def test_labels_are_beside_the_link_to_an_image_and_not_beside_the_image(data_file: Path, tmp_path: Path) -> None:
-    expected = import_yolo_pose(data_file).document
-    images = data_file.parent / "images" / "train"
-    elsewhere = tmp_path / "elsewhere"
-    images.rename(elsewhere)
-    images.mkdir()
-    for path in elsewhere.iterdir():
-        (images / path.name).symlink_to(path)
-    found, folder, _ = import_yolo_pose(data_file)
-    assert (found, folder) == (expected, images)
 
 
 @pytest.mark.parametrize("line", ["images/train/{}", "data/images/train/{}", "./images/train/{}", "obj_train_data/{}"])
@@ -238,12 +225,6 @@ def test_an_object_of_five_numbers_is_a_place_that_training_ignores(data_file: P
         import_yolo_pose(data_file)
 
 
-def test_a_set_without_labels_is_refused(data_file: Path) -> None:
-    shutil.rmtree(data_file.parent / "labels")
-    with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000001.txt"):
-        import_yolo_pose(data_file)
-
-
 def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ConfigError, match=r"pip install 'simplepose\[yolo\]'"):
@@ -266,7 +247,7 @@ def test_any_damage_is_imported_or_refused_in_one_line(data_file: Path, name: st
         change(data_file, train=name)
         (root / name).write_text("".join(f"./images/train/{n:012d}.jpg\n" for n in (1, 2, 3)))
     content = (root / name).read_bytes()
-    for seed in range(150):
+    for seed in range(60):
         (root / name).write_bytes(mutate_bytes(np.random.default_rng(seed), content))
         try:
             import_yolo_pose(data_file)
