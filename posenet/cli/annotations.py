@@ -33,6 +33,7 @@ from posenet.cli.options import (
     positive_int,
     read_image_ids,
 )
+from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
@@ -92,7 +93,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "source",
         metavar="FILE",
-        help="annotations (.json) to draft from; or, to show, a skeleton file (.toml) or coco",
+        help="annotations (.json) to draft from; or, to show, a skeleton file (.toml), coco, or the skeleton in a "
+        "store (.h5) or a checkpoint (.pth)",
     )
     add("--category", metavar="NAME", help="the category to describe (default: the only one with keypoints)")
     merge = add_action("merge", _merge, "merge COCO keypoint files with the same keypoints; ids are numbered anew")
@@ -273,8 +275,16 @@ def _skeleton(args: argparse.Namespace) -> None:
         check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     messages = message_stream(args.output)
     comments = {}
-    if args.source == BUILT_IN or Path(args.source).suffix.lower() == ".toml":
+    suffix = Path(args.source).suffix.lower()
+    if args.source == BUILT_IN or suffix == ".toml":
         skeleton = load_skeleton(args.source)
+    elif suffix == ".h5":
+        with Store(args.source) as store:
+            skeleton = store.skeleton
+    elif suffix in (".pth", ".pt"):
+        from posenet.checkpoints.weights import stored_config  # imports PyTorch
+
+        skeleton = stored_config(args.source).model.skeleton
     else:
         draft = draft_skeleton(args.source, args.category)
         skeleton = draft.skeleton
