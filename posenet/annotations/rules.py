@@ -49,10 +49,6 @@ ELSEWHERE = 0.2
 another format or only one of the two was scaled, most have."""
 EDGE_MARGIN = 1.0
 """Keypoints at most this far outside the image, in pixels, are at its edge: coordinates are rounded."""
-REACH = 0.8
-"""Of the people in COCO's files, two in five have a keypoint beyond this share of the width or the height."""
-MIN_REACHING = 50
-"""At least this many people are needed to report that none has."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
 SHOWN_CHARACTERS = 1000
@@ -67,8 +63,6 @@ FAR = 1.0
 OUTSIDE_BOX = 0.1
 """Distance from the box, relative to its longer side, from which a keypoint counts as outside. In COCO's annotations,
 one person in a hundred has half of the keypoints outside."""
-MIN_SIDE = 16
-"""Images with a shorter side, in pixels, are not checked for keypoints in fractions (the rule ``normalised``)."""
 MIN_PERCENT_SIDE = 200
 """Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
 MIN_EXAMPLES = 20
@@ -360,10 +354,9 @@ def _never_labelled(file: AnnotationFile) -> list[str]:
 
 
 def _normalised(file: AnnotationFile) -> Mask:
-    """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0, in an image not that small."""
-    is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
+    """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0."""
     is_fraction = ((file.points >= 0) & (file.points <= 1)).all(axis=2) | ~file.is_labelled
-    is_candidate = file.is_labelled_person & is_large & (file.num_labelled >= 2) & is_fraction.all(axis=1)
+    is_candidate = file.is_labelled_person & file.has_image & (file.num_labelled >= 2) & is_fraction.all(axis=1)
     return is_candidate & (_ends_of_keypoints(file).max(axis=1) > 0)
 
 
@@ -373,13 +366,6 @@ def _percent(file: AnnotationFile) -> bool:
     if is_person.sum() < MIN_EXAMPLES or _ends_of_keypoints(file)[is_person].max() > 100:
         return False
     return bool(np.median(file.sizes_of_annotations[is_person].max(axis=1)) > MIN_PERCENT_SIDE)
-
-
-def _unreached(file: AnnotationFile) -> bool:
-    is_person = file.is_labelled_person & file.has_image
-    ends = np.maximum(_ends_of_keypoints(file), _ends_of_boxes(file))
-    reaches = (ends > REACH * file.sizes_of_annotations[:, ::-1]).any(axis=1)
-    return bool(is_person.sum() >= MIN_REACHING and not reaches[is_person].any())
 
 
 def _ends_of_keypoints(file: AnnotationFile) -> np.ndarray:
@@ -533,9 +519,6 @@ RULES: tuple[Rule, ...] = (
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
          "outside, write 0, 0, 0 for them",
          _outside, drop="keypoints", drop_limit=OUTSIDE, tolerance=OUTSIDE),
-    Rule("warning", "unreached", "no keypoint or box reaches the right or the lower fifth of an image",
-         "look at some with posenet build-hdf5 --preview; if images were enlarged after they were annotated, scale "
-         "keypoints, boxes and outlines too", _unreached, unless=("normalised", "percent")),
     Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "
          "not used",
          "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",

@@ -273,10 +273,6 @@ def test_pairs_are_compared_with_names(
     assert {k: v for k, v in found.items() if k.startswith("flip")} == code
 
 
-def test_another_skeleton_is_an_error(codes: Codes) -> None:
-    assert codes(lambda content: None, skeleton=COCO) == {"no-such-keypoints": "error"}
-
-
 def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out(
     codes: Codes, chairs: tuple[Path, Path]
 ) -> None:
@@ -395,12 +391,6 @@ def test_flip_idx_says_which_keypoints_without_sides_in_their_names_have_sides(
     without(content)
     skeleton = draft_skeleton(write_annotations(tmp_path / "without.json", content)).skeleton
     assert "no-sides" in codes(with_sides, skeleton=skeleton)
-
-
-def test_people_who_reach_no_border_are_reported(real: Document, tmp_path: Path) -> None:
-    transform(real, sizes=1.3)
-    found = {finding.code for finding in lint_annotations(write_annotations(tmp_path / "a.json", real))}
-    assert "unreached" in found
 
 
 @pytest.mark.parametrize(
