@@ -2,8 +2,7 @@
 
 In a body seen from the front, every left keypoint is to the right of its twin in the image; seen from behind, every
 one is to the left. So all pairs of a body agree. A pair that disagrees with all others in nearly every annotation has
-swapped names. If a pair rarely
-disagrees, the annotations in which it does are probably wrong.
+swapped names. If a pair rarely disagrees, the annotations in which it does are probably wrong.
 
 If all pairs are exchanged, they still agree. Then faces tell: whoever shows the nose and both eyes is seen from the
 front, so that the triangle from the right eye to the left eye to the nose turns clockwise in the image, however the
