@@ -45,8 +45,14 @@ smaller by 5 % without their annotations, one person in seven has."""
 FEW_PLACES = 2
 """Number of places that are single faults, in files of any size."""
 ELSEWHERE = 0.2
-"""Share of the people who may have most keypoints outside their box. One in a hundred of COCO's has; if boxes have
-another format or only one of the two was scaled, most have."""
+"""Share of the people who may have most keypoints outside their box, or a box and an outline at different places. One
+in a hundred of COCO's has; if boxes have another format or only one of the two was scaled, most have."""
+MIN_OVERLAP = 0.5
+"""Smallest intersection of a box and the box of the outline, relative to their union."""
+REACH = 0.8
+"""Of the people in COCO's files, two in five have a keypoint beyond this share of the width or the height."""
+MIN_REACHING = 50
+"""At least this many people are needed to report that none has."""
 EDGE_MARGIN = 1.0
 """Keypoints at most this far outside the image, in pixels, are at its edge: coordinates are rounded."""
 SHOWN_PLACES = 5
@@ -368,6 +374,13 @@ def _percent(file: AnnotationFile) -> bool:
     return bool(np.median(file.sizes_of_annotations[is_person].max(axis=1)) > MIN_PERCENT_SIDE)
 
 
+def _unreached(file: AnnotationFile) -> bool:
+    is_person = file.is_labelled_person & file.has_image
+    ends = np.maximum(_ends_of_keypoints(file), _ends_of_boxes(file))
+    reaches = (ends > REACH * file.sizes_of_annotations[:, ::-1]).any(axis=1)
+    return bool(is_person.sum() >= MIN_REACHING and not reaches[is_person].any())
+
+
 def _ends_of_keypoints(file: AnnotationFile) -> np.ndarray:
     """(A, 2) the largest x and y of the labelled keypoints; minus infinity without any."""
     return np.asarray(file.points.max(axis=1, where=file.is_labelled[..., None], initial=-np.inf))
@@ -419,6 +432,24 @@ def _distances_from_box(file: AnnotationFile) -> np.ndarray:
     size = file.boxes.values[:, None, 2:]
     beyond = np.maximum(low - file.points, file.points - low - size).max(axis=2).clip(min=0)
     return np.asarray(np.where(file.is_labelled, beyond / size.max(axis=2).clip(min=1), 0))
+
+
+def _outline_elsewhere(file: AnnotationFile) -> Mask:
+    """The box around the polygons and that of the annotation hardly overlap; all False unless of many people."""
+    is_person = file.has_box & file.is_used & ~file.is_crowd
+    outlines = {row: file.outlines.values[row] for row in np.flatnonzero(is_person).tolist()}
+    polygons = {row: outline for row, outline in outlines.items() if isinstance(outline, list)}
+    rows = list(polygons)
+    # Plain numbers: arrays of so few take several times as long.
+    low = [[min(min(polygon[axis::2]) for polygon in polygons[row]) for axis in (0, 1)] for row in rows]
+    high = [[max(max(polygon[axis::2]) for polygon in polygons[row]) for axis in (0, 1)] for row in rows]
+    corners = np.array([low, high], np.float64).reshape(2, -1, 2)
+    starts, ends = file.boxes.values[rows, :2], _ends_of_boxes(file)[rows]
+    common = (np.minimum(corners[1], ends) - np.maximum(corners[0], starts)).clip(min=0).prod(axis=1)
+    union = file.boxes.values[rows, 2:].prod(axis=1) + (corners[1] - corners[0]).prod(axis=1) - common
+    found = np.zeros(len(file.annotations), bool)
+    found[rows] = common / union < MIN_OVERLAP
+    return _if_many(found, is_person)
 
 
 def _if_many(found: Mask, people: Mask) -> Mask:
@@ -519,6 +550,9 @@ RULES: tuple[Rule, ...] = (
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
          "outside, write 0, 0, 0 for them",
          _outside, drop="keypoints", drop_limit=OUTSIDE, tolerance=OUTSIDE),
+    Rule("warning", "unreached", "no keypoint or box reaches the right or the lower fifth of an image",
+         "look at some with posenet build-hdf5 --preview; if images were enlarged after they were annotated, scale "
+         "keypoints, boxes and outlines too", _unreached, unless=("normalised", "percent")),
     Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "
          "not used",
          "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",
@@ -555,6 +589,8 @@ RULES: tuple[Rule, ...] = (
          "write keypoints and bbox in pixels of the same image, keypoints as x, y, visibility, and bbox as x, y of the "
          "upper left corner, width, height",
          _box_elsewhere, unless=("normalised", "percent")),
+    Rule("error", "outline-elsewhere", "annotations whose outline and box are at different places",
+         "write segmentation and bbox in pixels of the same image", _outline_elsewhere),
     Rule("warning", "far-from-box", "annotations with labelled keypoints far outside their own box",
          "look at the image; correct the box, or the keypoints if they belong to someone else or to a resized image",
          _far_from_box, unless=("normalised", "percent")),

@@ -135,6 +135,10 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
     "change, code",
     [
         (lambda d: [e.update(bbox=[1, 1, 4, 4]) for e in d["annotations"][:9]], "box-elsewhere"),
+        (
+            lambda d: [e.update(segmentation=[[1, 1, 9, 1, 9, 9]]) for e in d["annotations"][:9]],
+            "outline-elsewhere",
+        ),
         (setting("images", file_name="./1.jpg"), "duplicate-file"),
         (lambda d: transform(d, 1 / SIDE, first=3), "normalised"),
         (lambda d: transform(d, 1 / SIDE, 1 / SIDE), "normalised"),
@@ -471,3 +475,9 @@ def test_a_file_in_the_place_of_another_kind_is_named(
     }.items():
         assert run_tool("annotations", list(words)) == 2
         assert re.search(message, capsys.readouterr().err)
+
+
+def test_people_who_reach_no_border_are_reported(real: Document, tmp_path: Path) -> None:
+    transform(real, sizes=1.3)
+    found = {finding.code for finding in lint_annotations(write_annotations(tmp_path / "a.json", real))}
+    assert "unreached" in found
