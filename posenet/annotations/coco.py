@@ -81,23 +81,17 @@ class CocoImage:
 
 
 class IdColumn(NamedTuple):
-    """The ids of N entries, and where they are whole numbers of 64 bits, and repeat that of an earlier entry."""
+    """The ids of N entries, and where they are whole numbers of 64 bits that no earlier entry has."""
 
     values: list[Any]
-    is_whole: Mask
-    is_repeated: Mask
-
-    @property
-    def is_usable(self) -> Mask:
-        return self.is_whole & ~self.is_repeated
+    is_usable: Mask
 
 
 class NumberColumn(NamedTuple):
-    """Numbers of the annotations."""
+    """Numbers of the annotations, in lists of the expected length."""
 
     values: np.ndarray  # (A, ...) float64, 0 where they cannot be used
-    is_complete: Mask  # a list of the expected length
-    is_usable: Mask  # also, all are numbers, finite and below MAX_NUMBER
+    is_usable: Mask  # all are numbers, finite and below MAX_NUMBER
 
 
 class OutlineColumn(NamedTuple):
@@ -137,7 +131,6 @@ class AnnotationFile:
         skeleton: the expected keypoints; None expects those of the categories in the file.
         folder: folder of the image files; None if it is not known.
         exif_frame: see ``posenet.images.find_annotated_frame``.
-        checked: file checks by name, height and width, which are not repeated; new ones are added.
 
     Attributes:
         image_ids, category_ids, annotation_ids: the ids.
@@ -168,7 +161,6 @@ class AnnotationFile:
         skeleton: Skeleton | None = None,
         folder: str | Path | None = None,
         exif_frame: ExifFrame = DataConfig.exif_frame,
-        checked: dict[tuple[str, int, int], FileCheck] | None = None,
     ) -> None:
         self.path = path
         self.sections = sections
@@ -178,7 +170,6 @@ class AnnotationFile:
         self.skeleton = skeleton
         self.folder = None if folder is None else Path(folder)
         self.exif_frame = exif_frame
-        self._checked = {} if checked is None else checked
         self._parse_images()
         self._parse_categories()
         self._parse_annotations()
@@ -239,15 +230,13 @@ class AnnotationFile:
         count_of_row = select_rows(np.array(counts, np.int64), self.category_rows, 0)
         most = max((counts[row] for row in np.flatnonzero(self.category_is_used).tolist()), default=1)
         values = np.zeros((len(self.annotations), most, 3))
-        is_complete = np.zeros(len(self.annotations), bool)
         is_usable = np.zeros(len(self.annotations), bool)
         for count in np.unique(count_of_row[self.has_keypoints]).tolist():
             rows = np.flatnonzero(self.has_keypoints & (count_of_row == count))
             column = _parse_numbers([self.annotations[row]["keypoints"] for row in rows], 3 * count)
             values[rows, :count] = column.values.reshape(len(rows), count, 3)
-            is_complete[rows] = column.is_complete
             is_usable[rows] = column.is_usable
-        return NumberColumn(values, is_complete, is_usable)
+        return NumberColumn(values, is_usable)
 
     @cached_property
     def file_checks(self) -> dict[int, FileCheck]:
@@ -255,15 +244,13 @@ class AnnotationFile:
         if self.folder is None:
             return {}
         rows = np.flatnonzero(self.image_is_usable).tolist()
-        keys = {row: (self.file_names[row], *self.image_sizes[row].tolist()) for row in rows}
-        new = [key for key in dict.fromkeys(keys.values()) if key not in self._checked]
         workers = usable_cores()
-        results = map_in_threads(self._check_file, new, workers=workers, ahead=2 * workers)
-        self._checked.update(progress_bar(zip(new, results), "images", len(new)))
-        return {row: self._checked[key] for row, key in keys.items()}
+        checks = map_in_threads(self._check_file, rows, workers=workers, ahead=2 * workers)
+        return dict(zip(rows, progress_bar(checks, "images", len(rows))))
 
-    def _check_file(self, key: tuple[str, int, int]) -> FileCheck:
-        name, height, width = key
+    def _check_file(self, row: int) -> FileCheck:
+        name = self.file_names[row]
+        height, width = self.image_sizes[row].tolist()
         path = (self.folder or Path()) / name
         try:
             header = check_image(read_image_file(path))
@@ -306,7 +293,6 @@ class AnnotationFile:
         row_of_id = {ids.values[row]: row for row in np.flatnonzero(is_usable).tolist()}
         others = [ids.values[row] for row in np.flatnonzero(~is_usable).tolist()]
         unusable: set[object] = {value for value in others if isinstance(value, (str, int, float))}
-        unusable |= {number for value in others if (number := whole_number(value)) is not None}
         unusable -= row_of_id.keys()
         rows = np.full(len(self.annotations), UNLISTED, np.int64)
         for row, entry in enumerate(self.annotations):
@@ -344,7 +330,7 @@ def read_document(path: str | Path) -> Any:
     collects = gc.isenabled()
     gc.disable()  # a large file makes millions of lists, which are searched for cycles again and again
     try:
-        return json.loads(_read_text(path))  # without its bytes, or there would be two copies in memory
+        return json.loads(read_input(path))
     except OSError as error:
         raise _unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
@@ -372,11 +358,6 @@ def remedy_for_format(path: str | Path) -> str:
     if suffix == ".xml":
         return "in CVAT, export the task as COCO Keypoints 1.0, unpack that, and give the .json in it"
     return ""
-
-
-def _read_text(path: str | Path) -> str:
-    data = read_input(path)
-    return data.decode(json.detect_encoding(data), "surrogatepass")
 
 
 def write_output(path: Path, text: str) -> None:
@@ -425,14 +406,6 @@ def refuse_labelme(document: Any, path: str | Path) -> None:
         )
 
 
-def refuse_coco(document: Any, path: str | Path) -> None:
-    """Raise ``DataError`` for the content of a COCO file, which needs no import."""
-    if isinstance(document, dict) and all(key in document for key in SECTIONS):
-        raise DataError(
-            f"{path} is a COCO file already and needs no import; check it with posenet annotations lint {path}"
-        )
-
-
 def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Path]:
     """The image files in ``folder`` that a COCO file lists, read when the first is asked for; none without a folder.
 
@@ -464,14 +437,6 @@ def is_side(value: Any) -> TypeGuard[int]:
     return is_integer(value) and 0 < value <= MAX_SIDE
 
 
-def whole_number(value: object) -> int | None:
-    """The whole number that a value means, such as "7" and 7.0; None if it means none that fits into 64 bits."""
-    is_text = isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", value)
-    is_whole = isinstance(value, float) and value.is_integer()
-    number = int(value) if is_text or is_whole else value  # type: ignore[call-overload]  # text or a float here
-    return number if is_integer(number) else None
-
-
 def _are_numbers(values: Sequence[Any]) -> bool:
     """Whether all values are finite numbers below ``MAX_NUMBER``; True and False are not numbers."""
     try:
@@ -484,14 +449,12 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 def _parse_ids(entries: Sequence[Entry]) -> IdColumn:
     values = [entry.get("id") for entry in entries]
     seen: set[int] = set()
-    is_whole = np.zeros(len(values), bool)
-    is_repeated = np.zeros(len(values), bool)
+    is_usable = np.zeros(len(values), bool)
     for row, value in enumerate(values):
-        if is_integer(value):
-            is_whole[row] = True
-            is_repeated[row] = value in seen
+        if is_integer(value) and value not in seen:
+            is_usable[row] = True
             seen.add(value)
-    return IdColumn(values, is_whole, is_repeated)
+    return IdColumn(values, is_usable)
 
 
 def _parse_file_name(name: Any) -> str:
@@ -532,11 +495,8 @@ def _text(value: Any) -> str:
 
 def _parse_numbers(lists: Sequence[Any], count: int) -> NumberColumn:
     """Convert lists of ``count`` numbers to (N, count) float64, zeros for other lists."""
-    is_complete = np.array([type(numbers) is list and len(numbers) == count for numbers in lists], bool)
-    is_usable = is_complete.copy()
-    for row in np.flatnonzero(is_complete).tolist():
-        is_usable[row] = _are_numbers(lists[row])
+    is_usable = np.array([type(row) is list and len(row) == count and _are_numbers(row) for row in lists], bool)
     values = np.zeros((len(lists), count))
     rows = np.flatnonzero(is_usable).tolist()
     values[rows] = np.array([lists[row] for row in rows], np.float64).reshape(-1, count)
-    return NumberColumn(values, is_complete, is_usable)
+    return NumberColumn(values, is_usable)

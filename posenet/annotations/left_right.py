@@ -12,7 +12,7 @@ head is tilted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
 import numpy as np
@@ -26,9 +26,6 @@ Pair = tuple[str, str]
 SWAPPED_SHARE = 0.8
 """A pair that disagrees with all others in more than this share of the annotations has swapped names. The same share
 of the faces shows that all pairs are exchanged."""
-SPLIT_SHARE = 0.3
-"""A pair that disagrees in more than this share of the annotations is exchanged in some of them, unless other pairs
-disagree often too. The ankles of people, which cross, disagree in a tenth."""
 RARE_SHARE = 0.05
 """If a pair disagrees in less than this share of the annotations, each of these is reported."""
 MIN_EXAMPLES = 20
@@ -77,20 +74,10 @@ def pair_by_flip_idx(names: Sequence[str], flip_idx: object) -> tuple[Pair, ...]
     return (*by_name, *(pair for pair in others if pair[0] not in paired and pair[1] not in paired))
 
 
-def contradictions(pairs: Iterable[Pair], names: Sequence[str]) -> list[str]:
-    """The pairs of keypoints that the names pair otherwise, as text."""
-    twin_of = twins(pair_left_right(names))
-    return [f"{a} and {b}" for a, b in pairs if twin_of.get(a, b) != b or twin_of.get(b, a) != a]
-
-
 def lacks_sides(file: AnnotationFile) -> bool:
-    """Whether no keypoint of some category has a twin. A ``flip_idx`` without twins says that there are no sides."""
-    decided = {
-        category.keypoints
-        for category in file.parsed_categories
-        if is_flip_idx(category.flip_idx, len(category.keypoints or ()))
-        and (file.skeleton is None or category.flip_idx == sorted(category.flip_idx))
-    }
+    """Whether no keypoint of some category has a twin, by the skeleton, or else by the names or its ``flip_idx``."""
+    with_flip_idx = {category.keypoints for category in file.parsed_categories if category.flip_idx}
+    decided = with_flip_idx if file.skeleton is None else set()
     return any(not _pairs_of(file, names) and names not in decided for names in file.groups_of_names())
 
 
@@ -98,7 +85,9 @@ def contradicting_pairs(file: AnnotationFile) -> list[str]:
     """The pairs of the skeleton that pair other keypoints than the names do."""
     if file.skeleton is None or not file.category_is_used.any():
         return []
-    return contradictions(_pairs_of(file, file.skeleton.file_names), file.skeleton.file_names)
+    names = file.skeleton.file_names
+    twin_of = twins(pair_left_right(names))
+    return [f"{a} and {b}" for a, b in _pairs_of(file, names) if twin_of.get(a, b) != b or twin_of.get(b, a) != a]
 
 
 def missing_pairs(file: AnnotationFile) -> list[str]:
@@ -116,17 +105,6 @@ def swapped_pairs(file: AnnotationFile) -> list[str]:
         f"{pair[0]} and {pair[1]} (in {share:.0%} of {count} annotations)"
         for pair, _, share, count in _compare_pairs(file)
         if share > SWAPPED_SHARE
-    ]
-
-
-def split_pairs(file: AnnotationFile) -> list[str]:
-    """The pairs that are in the opposite order of all others in about half of the annotations, as no other pair is."""
-    shares = [(pair, share, count) for pair, _, share, count in _compare_pairs(file)]
-    return [
-        f"{pair[0]} and {pair[1]} (in {share:.0%} of {count} annotations)"
-        for pair, share, count in shares
-        if SPLIT_SHARE < share <= SWAPPED_SHARE
-        and all(other_share < share / 2 for other, other_share, _ in shares if other != pair)
     ]
 
 

@@ -24,8 +24,7 @@ MIN_AREA = 32 * 32
 MIN_DISTANCE = 0.3
 """Smallest distance between main persons, relative to the longer box side of the earlier one."""
 _RULES_OF_TEST_SETS = (
-    "image-id", "category-id", "duplicate-image-id", "duplicate-category-id", "file-name", "image-size",
-    "no-such-category",
+    "image-id", "category-id", "file-name", "image-size", "no-such-category",
 )  # fmt: skip
 """The rules for files without names of keypoints, as those of test sets."""
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import os
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -22,9 +21,7 @@ from posenet.annotations import left_right, repair
 from posenet.annotations.coco import (
     UNLISTED,
     AnnotationFile,
-    FileCheck,
     Mask,
-    category_edges,
     list_image_files,
     read_document,
     select_rows,
@@ -34,11 +31,11 @@ from posenet.annotations.coco import (
 from posenet.annotations.outlines import SHARE_OF_BOX
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output
-from posenet.images import IMAGE_SUFFIXES
+from posenet.images import AnnotatedFrame
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
-from posenet.skeleton.skeleton import SHOWN_NAMES, compare_names
+from posenet.skeleton.skeleton import compare_names
 
 FEW = 0.01
 """Share of the annotations that may have a problem with which a file is still read."""
@@ -56,6 +53,8 @@ REACH = 0.8
 """Of the people in COCO's files, two in five have a keypoint beyond this share of the width or the height."""
 MIN_REACHING = 50
 """At least this many people are needed to report that none has."""
+EDGE_MARGIN = 1.0
+"""Keypoints at most this far outside the image, in pixels, are at its edge: coordinates are rounded."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
 SHOWN_CHARACTERS = 1000
@@ -65,15 +64,11 @@ BOX_MARGIN = 1.5
 CORNER_MARGIN = 1.1
 """A box that is written as two corners is recognised if x, y, width, height would end beyond this many image widths or
 heights, as in more than half of COCO's people. Some tools do not cut boxes off at the border, but they end before."""
-SMALL_PART = 0.25
-"""Keypoints around less than this share of the image do not explain a box that is the whole image."""
 FAR = 1.0
 """Distance from the box, relative to its longer side, from which a keypoint is reported."""
 OUTSIDE_BOX = 0.1
 """Distance from the box, relative to its longer side, from which a keypoint counts as outside. In COCO's annotations,
 one person in a hundred has half of the keypoints outside."""
-MIN_SIDE = 16
-"""Images with a shorter side, in pixels, are not checked for keypoints in fractions (the rule ``normalised``)."""
 MIN_PERCENT_SIDE = 200
 """Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
 MIN_EXAMPLES = 20
@@ -97,8 +92,10 @@ class Finding:
     message: str
     remedy: str
     places: list[str]
+    can_repair: bool = False
+    """Whether ``fix_annotations`` repairs it, as far as other values or the files determine that."""
     can_drop: bool = False
-    """Whether ``fix_annotations`` with ``drop`` may leave the places out: they are not too many."""
+    """Whether ``fix_annotations`` with ``drop`` leaves the places out: they are not too many."""
 
     @property
     def summary(self) -> str:
@@ -130,15 +127,13 @@ class Rule:
     """The section whose entries a mask or rows stand for. The places of a mask are their ids."""
     repair: Callable[[AnnotationFile, Counter[str]], None] | None = None
     """Repairs what can be derived, and counts it; see ``posenet.annotations.repair``."""
-    drop: Callable[[AnnotationFile, list[int]], None] | None = None
-    """Leaves out what stands in the way of the rest, by rows of the section."""
+    drop: Literal["images", "annotations", "keypoints"] | None = None
+    """What ``repair.leave_out`` leaves out, by rows of the section, so that the rest can be used."""
     drop_limit: float = 1.0
     """Largest share of the section that is left out. More are not single faults, and then the others are wrong too."""
     tolerance: float = 0.0
     """Largest number of places, relative to the number of annotations, with which a file is still read; if it is above
     0, also a file of any size with ``FEW_PLACES``."""
-    is_read: bool = True
-    """Whether reading looks for an error: not if it does not affect reading."""
     unless: Collection[str] = ()
     """Codes of problems that explain this one, which is not looked for then."""
 
@@ -155,7 +150,8 @@ class Rule:
             rows = []
         texts = found.values() if isinstance(found, dict) else () if found is True else found
         places = [str(text) for text in texts if text is not None]
-        return Finding(self.severity, self.code, self.message, self.remedy, places, bool(rows)), rows
+        can_repair = self.repair is not None
+        return Finding(self.severity, self.code, self.message, self.remedy, places, can_repair, bool(rows)), rows
 
 
 def lint_annotations(
@@ -176,51 +172,18 @@ def find_problems(file: AnnotationFile) -> list[Finding]:
     findings: dict[str, Finding] = {}
     for rule in RULES:
         if findings.keys().isdisjoint(rule.unless) and (finding := rule.check(file)[0]):
-            same = findings.setdefault(rule.code, finding)
-            if same is not finding:
-                same.places.extend(finding.places)
+            findings[rule.code] = finding
     return sorted(findings.values(), key=lambda finding: finding.severity)
-
-
-def describe_errors(
-    path: str | Path, findings: Sequence[Finding], is_repaired: bool = False, is_dropped: bool = False
-) -> str:
-    """The errors among the findings of a file and the remedy, in one line; empty if there are none.
-
-    ``is_repaired``, ``is_dropped``: the file is what ``fix_annotations`` has left, also with ``drop``.
-    """
-    errors = [finding.code for finding in findings if finding.severity == "error"]
-    if not errors:
-        return ""
-    found = pluralize(len(errors), "kind of error", "kinds of errors")
-    remedy = "fix them as the findings describe"
-    if not is_repaired and any(code in errors for code in repairable(findings)):
-        remedy += ", after posenet annotations fix has repaired what it can"
-    if not is_dropped and can_drop(findings):
-        flags = "--drop --overwrite" if is_repaired else "--drop"
-        remedy += f"; posenet annotations fix {flags} leaves out single entries that cannot be repaired"
-    return f"{path} has {found} ({', '.join(errors)}); {remedy}"
-
-
-def repairable(findings: Sequence[Finding]) -> list[str]:
-    """The codes of the findings that ``fix_annotations`` repairs."""
-    codes = {rule.code for rule in RULES if rule.repair is not None}
-    return [finding.code for finding in findings if finding.code in codes]
-
-
-def can_drop(findings: Sequence[Finding]) -> bool:
-    """Whether ``fix_annotations`` with ``drop`` may leave out the places of an error among the findings."""
-    return any(finding.can_drop for finding in findings if finding.severity == "error")
 
 
 def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) -> None:
     """Raise ``DataError`` for the first error of a file, with its first places and the remedy.
 
     Errors that concern only some annotations, such as a keypoint outside its image, are logged unless there are many.
-    The ``codes`` are those of the rules that matter; None for all that affect reading.
+    The ``codes`` are those of the rules that matter; None for all.
     """
     for rule in RULES:
-        is_wanted = rule.is_read if codes is None else rule.code in codes
+        is_wanted = codes is None or rule.code in codes
         if rule.severity != "error" or not is_wanted or not (finding := rule.check(file)[0]):
             continue
         tolerated = max(FEW_PLACES, rule.tolerance * len(file.annotations)) if rule.tolerance else 0
@@ -267,10 +230,9 @@ def fix_annotations(
     check_outputs([output], itertools.chain([path], list_image_files(path, images)), overwrite=overwrite)
     document = read_document(path)
     sections = select_sections(document, path)
-    file_checks: dict[tuple[str, int, int], FileCheck] = {}
 
     def parse() -> AnnotationFile:
-        return AnnotationFile(path, sections, None, images, exif_frame, file_checks)
+        return AnnotationFile(path, sections, None, images, exif_frame)
 
     file = parse()
     counts: Counter[str] = Counter()
@@ -279,17 +241,15 @@ def fix_annotations(
         repair_one(file, counts)
         if counts.total() > num_done:
             file = parse()
-    annotated = np.unique(file.image_rows[file.has_image])
-    with_people = [file.image_ids.values[row] for row in annotated.tolist()]
     left_out: list[Finding] = []
+    rows_to_drop: dict[str, set[int]] = {"images": set(), "annotations": set(), "keypoints": set()}
     for rule in RULES if drop else ():
-        finding, rows = rule.check(file) if rule.drop is not None else (None, [])
-        if finding and rule.drop and rows:
-            rule.drop(file, rows)
-            left_out.append(finding)
-            file = parse()
-    # Training takes an image without annotations for one of nobody.
-    if emptied := repair.drop_emptied_images(file, with_people):
+        if rule.drop is not None:
+            finding, rows = rule.check(file)
+            if finding and not rows_to_drop[rule.drop].issuperset(rows):
+                left_out.append(finding)
+            rows_to_drop[rule.drop].update(rows)
+    if emptied := repair.leave_out(file, **rows_to_drop):
         message = "images of which no annotation is left"
         left_out.append(Finding("error", "emptied-image", message, "correct their annotations", emptied))
     if left_out and not (file.images and file.annotations):
@@ -312,81 +272,25 @@ def _files_with(file: AnnotationFile, problem: str) -> dict[int, str]:
     return {row: f"{check.name} ({check.details})" if check.details else check.name for row, check in checks.items()}
 
 
-def _missing_files(file: AnnotationFile) -> dict[int, str]:
-    """The missing files, each with one in the folder that differs from it in case or in the suffix only."""
-    missing = _files_with(file, "missing")
-    found: dict[str, str] = {}
-    if missing and file.folder is not None:
-        files = itertools.chain.from_iterable(repair.files_by_folded_path(file.folder).values())
-        images = [path for path in files if path.lower().endswith(tuple(IMAGE_SUFFIXES))]
-        found = {os.path.splitext(path)[0].casefold(): path for path in images}
-    similar = {row: found.get(os.path.splitext(name)[0].casefold()) for row, name in missing.items()}
-    return {row: f"{name} (there is {similar[row]})" if similar[row] else name for row, name in missing.items()}
-
-
-def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
+def _frames_by_setting(file: AnnotationFile) -> list[str]:
     return [
         f"{check.name} (orientation {check.orientation}, {check.frame})"
         for check in file.file_checks.values()
-        if not check.problem and check.frame.reason == reason
+        if not check.problem and check.frame.reason == "setting"
     ]
 
 
 # Categories
 
 
-def _no_keypoints(file: AnnotationFile) -> bool | list[str]:
-    rows = zip(file.category_ids.values, file.category_ids.is_usable, file.parsed_categories)
-    bad = [str(number) for number, is_usable, category in rows if is_usable and category.keypoints is None]
-    return bad or not file.category_has_keypoints.any()
-
-
 def _no_such_keypoints(file: AnnotationFile) -> list[str]:
-    """What is expected and found; empty also if the names are almost those of the skeleton."""
-    if file.skeleton is None or file.category_is_used.any() or _almost_these_keypoints(file):
-        return []
-    others = [category.keypoints for category in file.parsed_categories if category.keypoints]
-    found = _first_names(others[0]) if others else "none"
-    return [f"expected {_first_names(file.skeleton.file_names)}, found {found}"]
-
-
-def _almost_these_keypoints(file: AnnotationFile) -> list[str]:
-    """How the first category that has most names of the skeleton, in any spelling and order, differs from it."""
-    if file.skeleton is None or file.category_is_used.any():
+    """How the keypoints of the category that has most of the skeleton's differ from these."""
+    if file.skeleton is None or not file.category_has_keypoints.any() or file.category_is_used.any():
         return []
     expected = file.skeleton.file_names
-    for category in file.parsed_categories:
-        names = category.keypoints or ()
-        common = set(map(str.casefold, names)) & set(map(str.casefold, expected))
-        if 2 * len(common) > max(len(names), len(expected)):
-            return [f"it has {compare_names(names, expected)}"]
-    return []
-
-
-def _first_names(names: Sequence[str]) -> str:
-    count = pluralize(len(names), "keypoint")
-    return f"{count} ({', '.join(names[:SHOWN_NAMES])}{', ...' if len(names) > SHOWN_NAMES else ''})"
-
-
-def _keypoints_named_twice(file: AnnotationFile) -> Mask:
-    names = [category.keypoints or () for category in file.parsed_categories]
-    return file.category_is_used & np.array([len(set(group)) < len(group) for group in names], bool)
-
-
-def _bad_edges(file: AnnotationFile) -> dict[int, str]:
-    """Why the skeletons of categories cannot be used; none with a skeleton, which takes their place."""
-    places = {}
-    for row in np.flatnonzero(file.category_is_used & (file.skeleton is None)).tolist():
-        try:
-            category_edges(file.parsed_categories[row])
-        except ValueError as error:
-            places[row] = f"{file.category_ids.values[row]} ({error})"
-    return places
-
-
-def _blank_names(file: AnnotationFile) -> list[str]:
-    names = {name for group in file.groups_of_names() for name in group}
-    return sorted(repr(name) for name in names if not name or name != name.strip())
+    groups = [category.keypoints or () for category in file.parsed_categories]
+    closest = max(groups, key=lambda names: len(set(names) & set(expected)))
+    return [f"it has {compare_names(closest, expected)}"]
 
 
 # Annotations
@@ -408,14 +312,29 @@ def _wrong_count(file: AnnotationFile) -> Mask:
     return file.has_keypoints & file.keypoints.is_usable & np.array(differs, bool)
 
 
+def _are_inside(file: AnnotationFile, sizes: np.ndarray) -> Mask:
+    """(A,) bool: all labelled keypoints are in an image of (A, 2) height, width, or at its edge."""
+    is_inside = ((file.points >= -EDGE_MARGIN) & (file.points <= sizes[:, None, ::-1] + EDGE_MARGIN)).all(axis=2)
+    return (is_inside | ~file.is_labelled).all(axis=1)
+
+
+def _fits_only_displayed(file: AnnotationFile) -> Mask:
+    """(A,) bool: the image has the size of its stored pixels, but the keypoints fit only the displayed image."""
+    sizes = file.sizes_of_annotations
+    found = ~_are_inside(file, sizes) & _are_inside(file, sizes[:, ::-1])
+    if found.any():  # else no file has to be opened
+        sideways = [row for row, check in file.file_checks.items() if check.frame == AnnotatedFrame(1, "size")]
+        found &= np.isin(file.image_rows, sideways)
+    return found
+
+
 def _outside(file: AnnotationFile) -> Mask:
     """Some labelled keypoints are outside the image, and not because the size is that of the other frame."""
-    is_inside = repair.are_inside(file, file.sizes_of_annotations)
-    return ~is_inside & file.has_image & ~repair.fits_only_displayed(file)
+    return ~_are_inside(file, file.sizes_of_annotations) & file.has_image & ~_fits_only_displayed(file)
 
 
 def _exif_swapped(file: AnnotationFile) -> dict[int, str]:
-    rows = np.flatnonzero(repair.fits_only_displayed(file)).tolist()
+    rows = np.flatnonzero(_fits_only_displayed(file)).tolist()
     ids = {int(file.image_rows[row]): file.annotation_ids.values[row] for row in rows}
     return {image: f"{file.file_names[image]} (annotation {number})" for image, number in ids.items()}
 
@@ -430,16 +349,6 @@ def _same_keypoints(file: AnnotationFile) -> Mask:
     return is_copy
 
 
-def _nothing_labelled(file: AnnotationFile) -> bool:
-    is_readable = file.keypoints.is_usable[file.has_keypoints].all()
-    return bool(file.category_is_used.any() and is_readable and not file.is_labelled_person.any())
-
-
-def _only_hidden(file: AnnotationFile) -> bool:
-    visibilities = file.keypoints.values[file.is_labelled_person, :, 2]
-    return bool(len(visibilities) and (visibilities != 2).all())
-
-
 def _never_labelled(file: AnnotationFile) -> list[str]:
     places = []
     for names, is_member in file.groups_of_names().items():
@@ -451,25 +360,10 @@ def _never_labelled(file: AnnotationFile) -> list[str]:
 
 
 def _normalised(file: AnnotationFile) -> Mask:
-    """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0, in an image not that small."""
-    is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
+    """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0."""
     is_fraction = ((file.points >= 0) & (file.points <= 1)).all(axis=2) | ~file.is_labelled
-    is_candidate = file.is_labelled_person & is_large & (file.num_labelled >= 2) & is_fraction.all(axis=1)
+    is_candidate = file.is_labelled_person & file.has_image & (file.num_labelled >= 2) & is_fraction.all(axis=1)
     return is_candidate & (_ends_of_keypoints(file).max(axis=1) > 0)
-
-
-def _one_place(file: AnnotationFile) -> Mask:
-    """All labelled keypoints, and at least three, are at the same place; all False unless of many people."""
-    is_person = file.is_labelled_person & (file.num_labelled >= 3)
-    return _if_many(is_person & (_extents_of_keypoints(file) == 0).all(axis=1), is_person)
-
-
-def _extents_of_keypoints(file: AnnotationFile) -> np.ndarray:
-    """(A, 2) width and height of the labelled keypoints; negative without any."""
-    is_labelled = file.is_labelled[:, :, None]
-    low = np.where(is_labelled, file.points, np.inf).min(axis=1)
-    high = np.where(is_labelled, file.points, -np.inf).max(axis=1)
-    return np.asarray(high - low)
 
 
 def _percent(file: AnnotationFile) -> bool:
@@ -514,7 +408,7 @@ def _box_of_corners(file: AnnotationFile) -> Mask:
     unless of many people."""
     first, second = file.boxes.values[:, :2], file.boxes.values[:, 2:]
     sizes = file.sizes_of_annotations[:, ::-1]
-    is_inside = (first >= -repair.EDGE_MARGIN) & (second > first) & (second <= sizes + repair.EDGE_MARGIN)
+    is_inside = (first >= -EDGE_MARGIN) & (second > first) & (second <= sizes + EDGE_MARGIN)
     has_keypoints = _ends_of_keypoints(file) - second <= OUTSIDE_BOX * (second - first).max(axis=1, keepdims=True)
     ends_outside = (first + second > CORNER_MARGIN * sizes).any(axis=1)
     is_person = file.is_used & ~file.is_crowd & file.has_box & file.has_image
@@ -526,23 +420,6 @@ def _box_elsewhere(file: AnnotationFile) -> Mask:
     num_outside = (_distances_from_box(file) > OUTSIDE_BOX).sum(axis=1)
     is_person = file.is_labelled_person & file.has_box
     return _if_many(is_person & (num_outside >= 2) & (num_outside >= 0.5 * file.num_labelled), is_person)
-
-
-def _same_box(file: AnnotationFile) -> Mask:
-    """The box is exactly that of another person in the same image, who is elsewhere."""
-    is_person = file.is_labelled_person & file.has_box & file.has_image & ~_same_keypoints(file)
-    keys = [(image, *box) for image, box in zip(file.image_rows.tolist(), file.boxes.values.tolist())]
-    counts = Counter(keys[row] for row in np.flatnonzero(is_person).tolist())
-    return is_person & np.array([counts[key] > 1 for key in keys], bool)
-
-
-def _box_of_image(file: AnnotationFile) -> Mask:
-    """The box is the whole image, and the keypoints are in a small part of it; all False unless of many people."""
-    sizes = file.sizes_of_annotations[:, ::-1]
-    is_person = file.is_labelled_person & file.has_box & file.has_image & (file.num_labelled >= 3)
-    is_whole = (file.boxes.values[:, :2] <= repair.EDGE_MARGIN) & (_ends_of_boxes(file) >= sizes - repair.EDGE_MARGIN)
-    is_small = (_extents_of_keypoints(file) < SMALL_PART**0.5 * sizes).all(axis=1)
-    return _if_many(is_person & is_whole.all(axis=1) & is_small, is_person)
 
 
 def _far_from_box(file: AnnotationFile) -> Mask:
@@ -583,124 +460,96 @@ def _if_many(found: Mask, people: Mask) -> Mask:
 # fmt: off
 RULES: tuple[Rule, ...] = (
     # Ids
-    Rule("error", "image-id", "images without a whole number as id", "number the images: 1, 2, 3 ...",
-         lambda file: ~file.image_ids.is_whole, "images", repair.number_ids, repair.drop_images),
-    Rule("error", "category-id", "categories without a whole number as id", "number the categories: 1, 2, 3 ...",
-         lambda file: ~file.category_ids.is_whole, "categories", repair.number_ids),
-    Rule("error", "annotation-id", "annotations without a whole number as id", "number the annotations: 1, 2, 3 ...",
-         lambda file: ~file.annotation_ids.is_whole, repair=repair.number_ids),
-    Rule("error", "duplicate-image-id", "image ids that appear more than once",
-         "give different images different ids, and delete copies of the same one",
-         lambda file: file.image_ids.is_repeated, "images", drop=repair.drop_images),
-    Rule("error", "duplicate-category-id", "category ids that appear more than once",
-         "give different categories different ids, and delete copies of the same one",
-         lambda file: file.category_ids.is_repeated, "categories"),
-    Rule("error", "duplicate-annotation-id", "annotation ids that appear more than once",
-         "give different annotations different ids, and delete copies of the same one",
-         lambda file: file.annotation_ids.is_repeated, repair=repair.number_ids),
+    Rule("error", "image-id", "images whose id is no whole number, or that of an earlier one",
+         "number the images, in image_id of their annotations too, and delete copies",
+         lambda file: ~file.image_ids.is_usable, "images", drop="images"),
+    Rule("error", "category-id", "categories whose id is no whole number, or that of an earlier one",
+         "number the categories, in category_id of their annotations too, and delete copies",
+         lambda file: ~file.category_ids.is_usable, "categories"),
+    Rule("error", "annotation-id", "annotations whose id is no whole number, or that of an earlier one",
+         "number the annotations, and delete copies",
+         lambda file: ~file.annotation_ids.is_usable, repair=repair.number_annotations),
 
     # Images and their files
     Rule("error", "file-name", "images without a file name in the image folder",
          "write the path relative to the folder, without .. and without a drive or / at its beginning",
          lambda file: np.array([not name for name in file.file_names], bool), "images",
-         repair=repair.shorten_paths, drop=repair.drop_images),
+         repair=repair.shorten_paths, drop="images"),
     Rule("error", "missing-file", "images without a file in the image folder",
-         "check the folder of the images, and that / and not \\ separates folders; restore the files, or delete the "
-         "images and annotations",
-         _missing_files, "images", repair.shorten_paths, repair.drop_images),
+         "check the folder of the images, upper and lower case, suffixes, and that / and not \\ separates folders; "
+         "restore the files, or delete the images and annotations",
+         lambda file: _files_with(file, "missing"), "images", repair.shorten_paths, "images"),
     Rule("error", "unreadable-file", "files that cannot be decoded",
          "save them again as JPEG or PNG, or delete the images",
-         lambda file: _files_with(file, "unreadable"), "images", drop=repair.drop_images),
+         lambda file: _files_with(file, "unreadable"), "images", drop="images"),
     Rule("error", "image-size", "images without a width and a height in whole pixels",
          "write the size of the image in which the keypoints were placed",
-         lambda file: ~file.has_size, "images", repair.complete_sizes, repair.drop_images),
+         lambda file: ~file.has_size, "images", repair.complete_sizes, "images"),
     Rule("error", "wrong-size", "images of other proportions than annotated",
          "restore the images that were annotated, or correct width and height if the keypoints fit these images",
-         lambda file: _files_with(file, "proportions"), "images", drop=repair.drop_images),
+         lambda file: _files_with(file, "proportions"), "images", drop="images"),
     Rule("warning", "resized", "images of another size than annotated, but of its proportions",
          "nothing if the images were resized: all tools scale the annotations; else correct width and height",
          lambda file: _files_with(file, "size"), "images"),
     Rule("error", "exif-swapped", "images with an EXIF orientation whose keypoints are outside the stored pixels, but "
          "inside the displayed image",
-         "swap width and height of these images, so that they are those of the displayed image; keep the keypoints",
-         _exif_swapped, "images", repair.swap_sizes, repair.drop_images),
-    Rule("warning", "exif-by-size", "images with an EXIF orientation, annotated in the frame that their width and "
-         "height show",
-         "nothing: all tools follow the size; keep width and height as they are, and the files too",
-         lambda file: _files_with_orientation(file, "size")),
+         "swap width and height of these images, so that they are those of the displayed image, and keep the "
+         "keypoints; or import the JSON export of Label Studio in the place of its COCO export",
+         _exif_swapped, "images", drop="images"),
     Rule("warning", "exif-by-setting", "images with an EXIF orientation, of a size that fits both frames: "
          "data.exif_frame decides",
          "look at some with posenet build-hdf5 --preview; if the keypoints are wrong, use the other frame in all tools "
          "(--set data.exif_frame=stored); do not change the coordinates",
-         lambda file: _files_with_orientation(file, "setting")),
+         _frames_by_setting),
     Rule("error", "duplicate-file", "files with several entries in images, each without the annotations of the others",
          "let all annotations name one of the entries, and delete the others",
-         _repeated_files, repair=repair.merge_images_of_a_file),
+         _repeated_files),
 
     # Categories and references
     Rule("error", "no-keypoints", "no category has keypoints",
-         'give the category "keypoints": names in the order of the annotations', _no_keypoints),
-    Rule("error", "no-such-keypoints", "no category has the keypoints of the skeleton",
-         "give annotations with these keypoints, or use the skeleton of this file, which posenet annotations skeleton "
-         "drafts", _no_such_keypoints),
+         'give the category "keypoints": names in the order of the annotations',
+         lambda file: not file.category_has_keypoints.any()),
     Rule("error", "no-such-keypoints", "no category has exactly the keypoints of the skeleton",
          "write them into the category as the skeleton has them, and the numbers of its annotations in the same order, "
-         "0, 0, 0 for a keypoint that is missing", _almost_these_keypoints),
-    Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
-         _keypoints_named_twice, "categories"),
-    Rule("error", "keypoint-name", "names of keypoints that are empty, or begin or end with a blank",
-         "write names without blanks around them", _blank_names),
-    Rule("error", "category-edges", "categories whose skeleton cannot be used",
-         "write skeleton as pairs of numbers of its keypoints, from 1, or leave it out", _bad_edges, "categories",
-         is_read=False),
+         "0, 0, 0 for a keypoint that is missing; or use the skeleton of this file, which posenet annotations skeleton "
+         "drafts", _no_such_keypoints),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",
          "draft a skeleton for them with posenet annotations skeleton --category",
          lambda file: file.category_has_keypoints & ~file.category_is_used, "categories",
          unless=("no-such-keypoints",)),
     Rule("error", "no-image", "annotations of images that are not listed", "list the image, or delete the annotation",
-         lambda file: file.image_rows == UNLISTED, drop=repair.drop_annotations),
+         lambda file: file.image_rows == UNLISTED, drop="annotations"),
     Rule("error", "no-such-category", "annotations of categories that are not listed",
          "correct category_id, or list the category", lambda file: file.category_rows == UNLISTED,
-         drop=repair.drop_annotations),
+         drop="annotations"),
     Rule("warning", "no-category", "annotations with keypoints in a category that lists none, which are left out",
          "correct category_id", _in_another_category),
 
     # Keypoints
-    Rule("error", "keypoint-count", "annotations without x, y, visibility for every keypoint of their category",
-         "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled",
-         lambda file: file.has_keypoints & ~file.keypoints.is_complete, drop=repair.drop_keypoints),
-    Rule("error", "not-a-number", "annotations with keypoints that are not finite numbers",
-         "write numbers, not text in quotation marks and not true or false; write 0, 0, 0 only for a keypoint that is "
-         "not labelled",
-         lambda file: file.has_keypoints & file.keypoints.is_complete & ~file.keypoints.is_usable,
-         drop=repair.drop_keypoints),
+    Rule("error", "keypoint-values", "annotations without three finite numbers, x, y, visibility, for every keypoint "
+         "of their category",
+         "write numbers for every keypoint of the category, not text in quotation marks and not true or false; write "
+         "0, 0, 0 only for a keypoint that is not labelled",
+         lambda file: file.has_keypoints & ~file.keypoints.is_usable, drop="keypoints"),
     Rule("error", "visibility", "annotations with a visibility other than 0, 1 and 2",
          "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
          lambda file: (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1),
-         drop=repair.drop_keypoints, drop_limit=OUTSIDE),
-    Rule("error", "nothing-labelled", "no annotation has a labelled keypoint",
-         "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled",
-         _nothing_labelled, is_read=False),
-    Rule("warning", "only-hidden", "no keypoint has visibility 2: all are labelled as hidden",
-         "write 2 for visible keypoints; some tools write 1 for labelled and 0 for not labelled",
-         _only_hidden, repair=repair.make_hidden_visible, unless=("visibility",)),
+         drop="keypoints", drop_limit=OUTSIDE),
     Rule("warning", "never-labelled", "keypoints that no annotation has",
          "look for them in the annotations; if they do not exist, leave them out of the category and of all "
          "annotations: the network would learn that they are nowhere", _never_labelled),
     Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
          "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised,
-         drop=repair.drop_keypoints, drop_limit=OUTSIDE),
-    Rule("error", "one-place", "annotations with all keypoints at the same place",
-         "write the position of each keypoint, and 0, 0, 0 for one that is not labelled", _one_place),
+         drop="keypoints", drop_limit=OUTSIDE),
     Rule("error", "percent", "no keypoint is beyond 100 on either axis, in larger images: percentages of the image, "
          "not pixels",
          "multiply x by width / 100 and y by height / 100 of the image, in boxes too if they are percentages",
-         _percent, unless=("normalised", "one-place")),
+         _percent, unless=("normalised",)),
     Rule("error", "outside", "annotations with labelled keypoints outside their image",
          "if images were resized, scale keypoints, boxes and outlines too, or restore the images; if images may be "
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
          "outside, write 0, 0, 0 for them",
-         _outside, drop=repair.drop_keypoints, drop_limit=OUTSIDE, tolerance=OUTSIDE),
+         _outside, drop="keypoints", drop_limit=OUTSIDE, tolerance=OUTSIDE),
     Rule("warning", "unreached", "no keypoint or box reaches the right or the lower fifth of an image",
          "look at some with posenet build-hdf5 --preview; if images were enlarged after they were annotated, scale "
          "keypoints, boxes and outlines too", _unreached, unless=("normalised", "percent")),
@@ -716,28 +565,25 @@ RULES: tuple[Rule, ...] = (
 
     # Boxes, areas and outlines
     Rule("error", "crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1", _wrong_crowd_flag,
-         drop=repair.drop_annotations),
+         drop="annotations"),
     Rule("warning", "damaged-outline", "outlines that are damaged, or of an image of another size: the box replaces "
          "what cannot be used",
          "write a list of polygons, [[x, y, x, y, ...]], each of three or more points, or run lengths of the image's "
          "size",
          lambda file: file.outlines.is_damaged),
-    Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height, in numbers",
-         lambda file: file.is_used & ~file.boxes.is_usable,
-         repair=repair.compute_boxes, drop=repair.drop_annotations),
-    Rule("error", "empty-box", "boxes without a width or a height, or with a negative one",
-         "write bbox as x, y of the upper left corner, then a width and a height above 0",
-         lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1),
-         drop=repair.drop_annotations, drop_limit=OUTSIDE),
+    Rule("error", "no-box", "annotations without a box, or with a negative width or height",
+         "write bbox as x, y of the upper left corner, width, height, in numbers",
+         lambda file: file.is_used & (~file.boxes.is_usable | (file.boxes.values[:, 2:] < 0).any(axis=1)),
+         repair=repair.compute_boxes, drop="annotations"),
     Rule("error", "empty-box", "boxes without a width or a height",
          "write bbox as x, y of the upper left corner, then a width and a height above 0",
-         _empty_box, drop=repair.drop_annotations, tolerance=FEW),
+         _empty_box, repair=repair.compute_boxes, drop="annotations", tolerance=FEW),
     Rule("error", "box-corners", "boxes that end outside their image, but are inside if they are two corners",
          "write bbox as x, y, width, height, not as two corners: subtract x and y from the other corner",
          _box_of_corners),
     Rule("error", "box-outside", "boxes that reach far beyond their image",
          "write bbox as x, y, width, height, in pixels of the image",
-         _box_outside, drop=repair.drop_annotations, drop_limit=OUTSIDE, tolerance=OUTSIDE,
+         _box_outside, drop="annotations", drop_limit=OUTSIDE, tolerance=OUTSIDE,
          unless=("box-corners",)),
     Rule("error", "box-elsewhere", "annotations with most labelled keypoints outside their own box",
          "write keypoints and bbox in pixels of the same image, keypoints as x, y, visibility, and bbox as x, y of the "
@@ -748,27 +594,18 @@ RULES: tuple[Rule, ...] = (
     Rule("warning", "far-from-box", "annotations with labelled keypoints far outside their own box",
          "look at the image; correct the box, or the keypoints if they belong to someone else or to a resized image",
          _far_from_box, unless=("normalised", "percent")),
-    Rule("warning", "same-box", "annotations with exactly the box of somebody else in the same image",
-         "write the box of each object: areas, and the places that training samples are centred on, come from it",
-         _same_box),
-    Rule("warning", "box-of-image", "annotations whose box is the whole image, with keypoints in a small part",
-         "write the box of the object: areas, and the places that training samples are centred on, come from it",
-         _box_of_image, unless=("same-box", "normalised", "percent")),
     Rule("error", "no-area", "annotations without an area",
          f"write the area of the outline in square pixels, or {SHARE_OF_BOX} of the box where there is no outline",
          lambda file: file.is_used & (~file.areas.is_usable | (file.areas.values < 0)),
-         repair=repair.compute_areas, drop=repair.drop_annotations),
+         repair=repair.compute_areas, drop="annotations"),
     Rule("error", "zero-area", "annotations with area 0, which no evaluation can match",
          f"write the area of the outline in square pixels, or {SHARE_OF_BOX} of the box where there is no outline",
          lambda file: file.is_used & ~file.is_crowd & file.areas.is_usable & (file.areas.values == 0),
-         drop=repair.drop_annotations, tolerance=FEW),
+         repair=repair.compute_areas, drop="annotations", tolerance=FEW),
     Rule("warning", "box-area", "annotations without an outline whose area is that of the whole box, so that the AP is "
          "too high",
          f"write {SHARE_OF_BOX} of the box, the median of COCO's people, or the area of an outline",
-         repair.areas_of_boxes),
-    Rule("warning", "tiny-area", "annotations whose area is at most 1, in a box of much more",
-         "write the area in square pixels of the image, not as a share of it: no training sample is centred on people "
-         "that small", repair.tiny_areas, repair=repair.compute_areas),
+         repair.areas_of_boxes, repair=repair.compute_areas),
     Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",
          "count the keypoints with visibility above 0; the tools here count them themselves",
          _wrong_count, repair=repair.count_keypoints),
@@ -784,9 +621,6 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "swapped-pair", "pairs in the opposite order of all other pairs of left and right",
          "swap the two names in the category and the skeleton, or the keypoints in all annotations",
          left_right.swapped_pairs),
-    Rule("warning", "split-pair", "pairs in the opposite order of all other pairs in many annotations",
-         "look at some: if several people annotated, some may take left for the left of the image; swap the two "
-         "keypoints in those annotations", left_right.split_pairs),
     Rule("error", "swapped-sides", "left and right are exchanged in all pairs, as faces seen from the front show",
          "swap left and right in the names of the category, or the keypoints of all pairs in all annotations",
          left_right.exchanged_faces),

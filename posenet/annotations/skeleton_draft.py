@@ -25,9 +25,24 @@ MIN_SPREAD = 0.1
 FITTING_ROUNDS = 5
 """Number of times that the examples are fitted to the mean shape and the mean shape is computed again."""
 
+COMMENTS = {
+    "keypoints": "With the names and in the order of the annotation file.",
+    "parts": "The connections that the network learns: those of the annotation file, with their mirror images;\n"
+    "then the shortest ones that connect keypoints which were apart, check them; then bridges over one keypoint:\n"
+    "they connect a body when a keypoint is hidden.",
+    "left_right": "From the names or flip_idx: a mirrored image swaps them. Check that none is missing.",
+    "drawn": "The parts that drawings show.",
+    "sigmas": "OKS constants: how precisely annotators place each keypoint. Those of a person with COCO's names are\n"
+    f"COCO's. {DEFAULT_SIGMA} is only a default: annotate some images twice and compute, for every keypoint, the root\n"
+    "mean square of distance / sqrt(area of the object).",
+    "layout": "Keypoints in an upright person or object: height (down is positive) and spread, measured on the\n"
+    "annotations. They help to group keypoints. Delete the table if objects have no usual position.",
+}
+"""Comments of the skeleton file, by key: the source of a value and what to check."""
+
 _log = logging.getLogger(__name__)
 
-_RULES = ("no-keypoints", "keypoint-count", "not-a-number")
+_RULES = ("no-keypoints", "keypoint-values")
 """The rules that matter for a draft."""
 
 
@@ -78,7 +93,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
         )
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
-    return SkeletonDraft(skeleton, chosen.name, _comments(skeleton))
+    return SkeletonDraft(skeleton, chosen.name, COMMENTS)
 
 
 def skeleton_of(annotations: str | Path) -> Skeleton:
@@ -212,39 +227,3 @@ def _bridging_parts(names: Sequence[str], parts: Sequence[Pair]) -> tuple[Pair, 
         neighbours[b].add(a)
     pairs = itertools.combinations(names, 2)
     return tuple((a, b) for a, b in pairs if b not in neighbours[a] and neighbours[a] & neighbours[b])
-
-
-def _comments(skeleton: Skeleton) -> dict[str, str]:
-    """Comments for the skeleton file, by key."""
-    hidden = skeleton.name_objects("they connect a person when a keypoint is hidden")
-    parts = (
-        "The connections that the network learns: those of the annotation file, with their mirror images; then the\n"
-        f"shortest ones that connect keypoints which were apart, check them; then bridges over one keypoint: {hidden}."
-    )
-    left_right = (
-        "Left and right, from the names, or from flip_idx: a mirrored image swaps them. Check that none is missing."
-    )
-    if not skeleton.left_right:
-        left_right = "No keypoint has left or right in its name, so a mirrored image swaps none."
-        parts += f"\n{left_right}"
-    sigmas = "OKS constants: how precisely annotators place each keypoint. "
-    if set(skeleton.sigmas) <= set(COCO.sigmas):
-        sigmas += "These are COCO's, because the keypoints have COCO's names."
-    else:
-        if set(skeleton.sigmas) != {DEFAULT_SIGMA}:
-            sigmas += "Keypoints with COCO's names have COCO's. "
-        sigmas += (
-            f"{DEFAULT_SIGMA} is only a default: annotate some images twice\nand compute, for every keypoint, "
-            "the root mean square of distance / sqrt(area of the object)."
-        )
-    if not skeleton.layout:
-        sigmas = f"No layout: there are too few annotations. It is optional.\n{sigmas}"
-    return {
-        "keypoints": "With the names and in the order of the annotation file.",
-        "parts": parts,
-        "left_right": left_right,
-        "drawn": "The parts that drawings show.",
-        "sigmas": sigmas,
-        "layout": "Keypoints in an upright person or object: height (down is positive) and spread, measured on the\n"
-        "annotations. They help to group keypoints. Delete the table if objects have no usual position.",
-    }

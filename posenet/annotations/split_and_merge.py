@@ -24,8 +24,7 @@ from posenet.threads import map_in_threads
 Document = dict[str, Any]
 
 _RULES = (
-    "image-id", "category-id", "duplicate-image-id", "duplicate-category-id", "file-name", "duplicate-file",
-    "no-keypoints", "no-image", "no-such-category",
+    "image-id", "category-id", "file-name", "duplicate-file", "no-keypoints", "no-image", "no-such-category",
 )  # fmt: skip
 """The rules for files whose images and annotations are moved."""
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from posenet.annotations.coco import describe_counts, read_document, refuse_coco, remedy_for_format, write_output
+from posenet.annotations.coco import describe_counts, remedy_for_format, write_output
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
 from posenet.annotations.outlines import SHARE_OF_BOX, SHARE_OF_KEYPOINT_BOX
-from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
+from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.annotations.split_and_merge import merge_annotations, select_images, split_annotations
 from posenet.cli.logging_setup import print_message
@@ -165,11 +165,11 @@ def _fix(args: argparse.Namespace) -> None:
     if not any(repairs):
         print_message("nothing to repair", file=messages)
     print_message(f"wrote {args.output}", file=messages)
-    _print_findings(args, args.output, is_repaired=True, is_dropped=args.drop)
+    _print_findings(args, args.output, is_fixed=True)
 
 
-def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = False, is_dropped: bool = False) -> None:
-    """Print the findings of a file; ``DataError`` if there are errors among them."""
+def _print_findings(args: argparse.Namespace, path: Path, is_fixed: bool = False) -> None:
+    """Print the findings of a file, which ``fix`` may have written; ``DataError`` if there are errors."""
     if args.images is not None:
         require_image_folder(args.images)
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
@@ -181,8 +181,15 @@ def _print_findings(args: argparse.Namespace, path: Path, is_repaired: bool = Fa
     else:
         for finding in findings:
             print_message(finding)
-    if errors := describe_errors(path, findings, is_repaired, is_dropped):
-        raise DataError(errors)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        remedy = "fix them as the findings describe"
+        if not is_fixed and any(finding.can_repair for finding in errors):
+            remedy += ", after posenet annotations fix has repaired what it can"
+        if not (is_fixed and args.drop) and any(finding.can_drop for finding in errors):
+            remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
+        kinds = pluralize(len(errors), "kind of error", "kinds of errors")
+        raise DataError(f"{path} has {kinds} ({', '.join(finding.code for finding in errors)}); {remedy}")
     if not args.json:
         warnings = pluralize(len(findings), "kind of warning", "kinds of warnings") if findings else "no warnings"
         print_message(f"{path}: no errors, {warnings}")
@@ -207,8 +214,7 @@ def _import(args: argparse.Namespace) -> None:
             "with posenet annotations split"
         )
     elif args.images is None:
-        refuse_coco(read_document(args.source), args.source)
-        raise DataError("name the folder of the images with --images")
+        raise DataError("name the folder of the images with --images; a COCO file needs no import")
     else:
         _write_imported(args, output, import_label_studio(args.source, args.images, args.keypoints))
 

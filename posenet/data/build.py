@@ -361,7 +361,7 @@ def _make_record(
         height, width = file.original_size
         is_inside, is_inside_turned = ((points <= limits).all() for limits in ((width, height), (height, width)))
         if file.frame == AnnotatedFrame(1, "size") and is_inside_turned and not is_inside:
-            raise ValueError("has keypoints that only fit it as displayed; run posenet annotations fix with --images")
+            raise ValueError("has keypoints that only fit it as displayed; swap its annotated width and height")
         people = scale_people(people, (image.height, image.width), file.size)
         rows = np.flatnonzero(people.is_labelled)
         joints = people.keypoints[rows]

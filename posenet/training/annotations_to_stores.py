@@ -19,7 +19,7 @@ from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
 from posenet.annotations.people import MIN_AREA
-from posenet.annotations.rules import UNUSABLE_FILES, can_drop, find_problems, repairable
+from posenet.annotations.rules import UNUSABLE_FILES, find_problems
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
 from posenet.annotations.split_and_merge import reduce_document
 from posenet.data.build import MAX_UNREADABLE, build_store
@@ -197,7 +197,7 @@ def _check(plan: StorePlan, given: _Parts, part: _Part, skeleton: Skeleton | Non
     """
     file = AnnotationFile(part.path, part.document, skeleton, part.images, plan.exif_frame)
     findings = find_problems(file)
-    codes = repairable(findings)
+    codes = [finding.code for finding in findings if finding.can_repair]
     left_out = _images_to_leave_out(file)
     if left_out:
         for finding in findings:
@@ -205,8 +205,9 @@ def _check(plan: StorePlan, given: _Parts, part: _Part, skeleton: Skeleton | Non
                 _log.warning("left out: %s", finding.summary)
         findings = [finding for finding in findings if finding.code not in UNUSABLE_FILES.values()]
     lint = command_line("annotations", "lint", part.path, "--images", part.images)
-    repairs = _describe_repairs(part, codes, can_drop(findings), _training_after_repair(plan, given, part.split))
     errors = [finding for finding in findings if finding.severity == "error"]
+    has_droppable = any(finding.can_drop for finding in errors)
+    repairs = _describe_repairs(part, codes, has_droppable, _training_after_repair(plan, given, part.split))
     if errors:
         for finding in errors:
             _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)

@@ -3,7 +3,6 @@ samples are centred on, and the masks of people."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,21 +85,6 @@ class TestPeople:
         assert all(outline is not None for p in people for outline in p.outlines)
 
 
-def test_keypoints_outside_are_a_warning_unless_most_people_have_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    content = document([1], [person(number, 1) for number in range(1, 201)])
-    content["annotations"][7]["keypoints"][:2] = [-30, -20]
-    with caplog.at_level(logging.WARNING):
-        people = read(tmp_path, content).people[1]
-    assert people.keypoints[7, COCO.index("nose")].tolist() == [-30, -20, 2]
-    assert "annotations with labelled keypoints outside their image: 8; " in caplog.text
-    for entry in content["annotations"][:101]:
-        entry["keypoints"][:2] = [-30, -20]
-    with pytest.raises(DataError, match="outside their image: 1, 2, 3, 4, 5 "):
-        read(tmp_path, content)
-
-
 def image(**changes: Any) -> Change:
     return lambda content: content["images"][0].update(changes)
 
@@ -134,43 +118,32 @@ INSIDE = "images without a file name in the image folder: 1"
 FAULTS: dict[str, tuple[Change, str]] = {
     "other keypoints": (
         category(keypoints=["nose", "tail"]),
-        "left_eye, right_eye, ...), found 2 keypoints (nose, tail)",
+        "keypoints of the skeleton: it has no 'left_eye",
     ),
-    "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has the keypoints of the skeleton"),
+    "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has exactly the keypoints"),
     "keypoints that are no list": (category(keypoints=5), "no category has keypoints"),
-    "image id twice": (repeated("images"), "image ids that appear more than once: 1"),
+    "image id twice": (repeated("images"), "images whose id is no whole number, or that of an earlier one: 1"),
     "unknown category": (annotation(category_id=99), "categories that are not listed: 8"),
     "no category id": (without("annotations", "category_id"), "categories that are not listed: 8"),
-    "image id is text": (image(id="1"), "images without a whole number as id: 1"),
-    "image id too large": (image(id=2**63), "images without a whole number as id"),
+    "image id is text": (image(id="1"), "images whose id is no whole number, or that of an earlier one: 1"),
+    "image id too large": (image(id=2**63), "images whose id is no whole number"),
     "no file name": (without("images", "file_name"), INSIDE),
     "no height": (without("images", "height"), "without a width and a height in whole pixels: 1"),
-    "zero height": (image(height=0), "without a width and a height in whole pixels"),
     "gigantic width": (image(width=10**9), "without a width and a height in whole pixels"),
-    "too few keypoints": (annotation(keypoints=[0] * 50), "without x, y, visibility for every keypoint"),
-    "keypoints are text": (annotation(keypoints=["1"] * 51), "keypoints that are not finite numbers: 8"),
+    "too few keypoints": (annotation(keypoints=[0] * 50), "without three finite numbers, x, y, visibility"),
     "visibility 7": (annotation(keypoints=[1, 1, 7] * 17), "visibility other than 0, 1 and 2: 8"),
     "fractions": (scaled(1 / 160, 1 / 120), "fractions of the image, not pixels"),
-    "no box": (without("annotations", "bbox"), "annotations without a box: 8"),
-    "infinite box": (annotation(bbox=[0, 0, float("inf"), 1]), "annotations without a box: 8"),
-    "negative box": (annotation(bbox=[0, 0, -1, 1]), "boxes without a width or a height, or with a negative one: 8"),
+    "infinite box": (annotation(bbox=[0, 0, float("inf"), 1]), "without a box, or with a negative width or height: 8"),
+    "negative box": (annotation(bbox=[0, 0, -1, 1]), "without a box, or with a negative width or height: 8"),
     "no area": (without("annotations", "area"), "annotations without an area: 8"),
     "negative area": (annotation(area=-1), "annotations without an area: 8"),
-    "area NaN": (annotation(area=float("nan")), "annotations without an area: 8"),
-    "endless integer": (annotation(area=10**400), "annotations without an area: 8"),
-    "height is true": (image(height=True), "without a width and a height in whole pixels: 1"),
-    "height is a fraction": (image(height=120.5), "without a width and a height in whole pixels: 1"),
-    "visibility 0.9": (annotation(keypoints=[1, 1, 0.9] * 17), "visibility other than 0, 1 and 2: 8"),
-    "box NaN": (annotation(bbox=[0, float("nan"), 1, 1]), "annotations without a box: 8"),
-    "area text": (annotation(area="3000"), "annotations without an area: 8"),
-    "category id twice": (repeated("categories"), "category ids that appear more than once: 1"),
+    "category id twice": (repeated("categories"), "categories whose id is no whole number"),
     "file twice": (
         lambda content: content["images"].append(content["images"][0] | {"id": 2}),
         "files with several entries in images, each without the annotations of the others: 000000000001.jpg",
     ),
     "crowd 2": (annotation(iscrowd=2), "iscrowd other than 0 and 1: 8"),
-    "annotation id twice": (repeated("annotations"), "annotation ids that appear more than once: 8"),
-    "annotation without id": (without("annotations", "id"), "annotations without a whole number as id"),
+    "annotation id twice": (repeated("annotations"), "annotations whose id is no whole number"),
     "unknown image": (annotation(image_id=99), "images that are not listed: 8"),
 }
 PATHS = [
@@ -179,7 +152,7 @@ PATHS = [
 ]  # fmt: skip
 NO_NUMBERS = [float("nan"), float("inf"), None, True, 10**400, 1e300]
 FAULTS |= {
-    f"keypoint {str(no)[:9]}": (annotation(keypoints=[no, 1, 2] * 17), "not finite numbers: 8") for no in NO_NUMBERS
+    f"keypoint {str(no)[:9]}": (annotation(keypoints=[no, 1, 2] * 17), "of their category: 8") for no in NO_NUMBERS
 }
 FAULTS |= {f"path {path!a}": (image(file_name=path), INSIDE) for path in PATHS}
 
@@ -200,18 +173,6 @@ def test_a_fault_is_one_line_with_a_remedy_in_both_readers_and_in_the_linter(tmp
         assert message.split("; ", 1)[1].endswith("(posenet annotations lint lists all problems)")
         if "skeleton" not in message:
             assert any(f"{finding.summary}; {finding.remedy}" in message for finding in findings)
-
-
-def test_percentages_are_refused(tmp_path: Path) -> None:
-    content = document(range(1, 41), [person(number, number, (300, 200, 200, 250)) for number in range(1, 41)])
-    for entry in content["images"]:
-        entry.update(width=640, height=480)
-    for entry in content["annotations"]:
-        entry["keypoints"][0::3] = [x / 6.4 for x in entry["keypoints"][0::3]]
-        entry["keypoints"][1::3] = [y / 4.8 for y in entry["keypoints"][1::3]]
-    for reader in (read_annotations, read_split):
-        with pytest.raises(DataError, match="percentages of the image, not pixels"):
-            reader(write(tmp_path, content))
 
 
 NOT_JSON = (b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000)
@@ -240,16 +201,6 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
     yolo.write_text("train: images/train\nkpt_shape: [17, 3]\n")
     with pytest.raises(DataError, match=f"posenet annotations import {yolo} --output train.json$"):
         reader(yolo)
-
-
-@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
-def test_a_store_needs_all_sections(tmp_path: Path, section: str) -> None:
-    content = document([1], [person(1, 1)])
-    del content[section]
-    with pytest.raises(DataError, match=f"tiny.json.*'{section}'.*give a COCO keypoint file"):
-        read(tmp_path, content)
-    with pytest.raises(DataError, match="tiny.json.*'images'.*give a COCO keypoint file"):
-        read(tmp_path, content | {"images": [1]})
 
 
 class TestSplit:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.rules import describe_errors, fix_annotations, lint_annotations
+from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
@@ -57,38 +57,19 @@ def test_a_valid_file_is_not_changed(tmp_path: Path) -> None:
     assert fix(tmp_path, valid_document()) == (valid_document(), {})
 
 
-def convert_ids(content: Document, convert: Callable[[int], Any]) -> None:
-    """Ids and references become text or fractional numbers."""
-    for section in ("images", "annotations", "categories"):
-        for entry in content[section]:
-            entry.update({key: convert(entry[key]) for key in ("id", "image_id", "category_id") if key in entry})
-
-
-def text_ids(content: Document) -> None:
-    convert_ids(content, str)
-
-
-def map_visibility(content: Document, values: dict[int, Any]) -> None:
-    for entry in content["annotations"]:
-        entry["keypoints"] = [values[v] if i % 3 == 2 else v for i, v in enumerate(entry["keypoints"])]
-
-
 @pytest.mark.parametrize(
     "change, kind, count",
     [
-        (text_ids, "ids and references", 11 + 14),
-        (lambda d: convert_ids(d, float), "ids and references", 11 + 14),
         (without("annotations", "num_keypoints"), "num_keypoints counted", 7),
         (setting("annotations", num_keypoints=3), "num_keypoints counted", 1),
-        (lambda d: map_visibility(d, {0: 0, 2: 1}), "visibilities 1", 6 * 17),
         (lambda d: d["annotations"][0].pop("area"), "areas computed from outlines", 1),
         (setting("annotations", area=0), "areas computed from outlines", 1),
         (setting("annotations", area="3000"), "areas computed from outlines", 1),
         (lambda d: d["annotations"][0].pop("bbox"), "boxes computed from outlines", 1),
         (setting("annotations", bbox=[0, 0, 0, 0]), "boxes computed from outlines", 1),
+        (setting("annotations", bbox=[70, 80, -50, -60]), "boxes computed from outlines", 1),
         (setting("annotations", 6, bbox=[]), "boxes computed from outlines", 1),
         (setting("annotations", 6, area=None), "areas computed from outlines", 1),
-        (setting("images", width="160", height=120.0), "width and height in whole numbers", 1),
     ],
 )
 def test_a_value_that_others_determine_is_restored(tmp_path: Path, change: Change, kind: str, count: int) -> None:
@@ -98,57 +79,13 @@ def test_a_value_that_others_determine_is_restored(tmp_path: Path, change: Chang
     assert fixed == valid_document()
 
 
-def test_missing_ids_of_annotations_become_free_numbers(tmp_path: Path) -> None:
+def test_missing_and_repeated_ids_of_annotations_become_free_numbers(tmp_path: Path) -> None:
     content = changed(setting("annotations", 2, id=None))
     content["annotations"][4]["id"] = [3]
+    content["annotations"][5]["id"] = 10
     fixed, fixes = fix(tmp_path, content)
-    assert [entry["id"] for entry in fixed["annotations"]] == [10, 11, 51, 21, 52, 31, 50]
-    assert list(fixes.values()) == [2]
-
-
-def test_ids_that_are_names_become_free_numbers_in_references_too(tmp_path: Path) -> None:
-    content = valid_document()
-    names = {1: "kitchen", 2: "2", 3: "hall"}
-    for image in content["images"]:
-        image["id"] = names[image["id"]]
-    for entry in content["annotations"]:
-        entry["image_id"] = names[entry["image_id"]]
-    fixed, _ = fix(tmp_path, content)
-    numbers = {image["file_name"]: image["id"] for image in fixed["images"]}
-    assert list(numbers.values()) == [3, 2, 4]
-    assert [entry["image_id"] for entry in fixed["annotations"]] == [3, 3, 2, 2, 4, 4, 4]
-
-
-@pytest.mark.parametrize("number", [None, 10], ids=["missing", "repeated"])
-def test_lint_names_the_repair_of_ids_of_annotations(tmp_path: Path, number: int | None) -> None:
-    content = valid_document()
-    content["annotations"][1]["id"] = number
-    path = write_annotations(tmp_path / "a.json", content)
-    assert "after posenet annotations fix has repaired" in describe_errors(path, lint_annotations(path))
-
-
-def test_repeated_ids_are_renumbered_unless_something_refers_to_them(tmp_path: Path) -> None:
-    content = valid_document()
-    content["annotations"][3]["id"] = content["annotations"][0]["id"]
-    content["images"].append(content["images"][0] | {"file_name": "other.jpg"})
-    fixed, fixes = fix(tmp_path, content)
-    assert fixes == {"ids and references turned into whole numbers, each id once": 1}
-    assert [entry["id"] for entry in fixed["annotations"]] == [10, 11, 20, 51, 30, 31, 50]
-    assert {finding.code for finding in lint_annotations(tmp_path / "out.json")} == {"duplicate-image-id"}
-    for entry in content["annotations"][:2]:
-        entry["image_id"] = 2
-    fixed, fixes = fix(tmp_path, content)
-    assert [image["id"] for image in fixed["images"]] == [1, 2, 3, 4], "no annotation refers to image 1"
-
-
-def test_an_id_whose_number_is_taken_stays_with_its_references(tmp_path: Path) -> None:
-    content = valid_document()
-    content["images"][2]["id"] = "1"
-    for entry in content["annotations"][4:]:
-        entry["image_id"] = "1"
-    fixed, fixes = fix(tmp_path, content)
-    assert fixed == content and fixes == {}
-    assert {finding.code for finding in lint_annotations(tmp_path / "out.json")} == {"image-id"}
+    assert [entry["id"] for entry in fixed["annotations"]] == [10, 11, 51, 21, 52, 53, 50]
+    assert fixes == {"annotations numbered": 3}
 
 
 def test_a_box_and_an_area_follow_from_keypoints_where_there_is_no_outline(tmp_path: Path) -> None:
@@ -158,23 +95,8 @@ def test_a_box_and_an_area_follow_from_keypoints_where_there_is_no_outline(tmp_p
     points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
     assert entry["bbox"] == pytest.approx([*points.min(0), *(points.max(0) - points.min(0))])
     assert entry["area"] == pytest.approx(0.84 * entry["bbox"][2] * entry["bbox"][3])
-    estimated = (
-        "areas of annotations without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
-    )
-    assert fixes == {"boxes computed from keypoints": 1, estimated: 1}
-
-
-def test_images_of_one_file_are_merged(tmp_path: Path) -> None:
-    """Some tools list an image once for each person. The others in it would be background."""
-    content = valid_document()
-    first, second, third = content["images"]
-    second["file_name"] = "./" + first["file_name"]
-    fixed, fixes = fix(tmp_path, content)
-    assert fixed["images"] == [first, third]
-    assert [entry["image_id"] for entry in fixed["annotations"]] == [1, 1, 1, 1, 3, 3, 3]
-    assert list(fixes.values()) == [1]
-    second["width"] += 1
-    assert fix(tmp_path, content) == (content, {})
+    assert fixes.pop("boxes computed from keypoints") == 1
+    assert "0.84 of the box around their keypoints" in next(iter(fixes))
 
 
 def test_areas_of_whole_boxes_are_reduced_where_there_is_no_outline(tmp_path: Path) -> None:
@@ -193,29 +115,6 @@ def test_areas_of_whole_boxes_are_reduced_where_there_is_no_outline(tmp_path: Pa
     fixed, fixes = fix(tmp_path, content)
     assert [entry["area"] for entry in fixed["annotations"][:3]] == [0.53 * 50 * 60, 1234.5, third["area"]]
     assert fixed["annotations"][3:] == others and list(fixes.values()) == [1]
-
-
-@pytest.mark.parametrize("decimals", [0, 2])
-@pytest.mark.parametrize("area", ["whole", None])
-def test_rounded_boxes_around_keypoints_are_told_alike(tmp_path: Path, decimals: int, area: str | None) -> None:
-    """All people of such a file have areas of one share, though their boxes are rounded, and one is cut off."""
-    rng = np.random.default_rng(0)
-    content = document(range(1, 31), [person(number, number) for number in range(1, 31)])
-    for entry in content["annotations"]:
-        points = np.column_stack([rng.uniform(10, 110, (17, 2)).round(2), np.full(17, 2)])
-        low, high = points[:, :2].min(0), points[:, :2].max(0)
-        box = np.concatenate([low, high - low]).round(decimals).tolist()
-        entry.update(keypoints=points.ravel().tolist(), bbox=box, area=area and box[2] * box[3], segmentation=[])
-    content["annotations"][7]["bbox"][2] -= 5
-    if area:
-        content["annotations"][7]["area"] = content["annotations"][7]["bbox"][2] * content["annotations"][7]["bbox"][3]
-    fixed, fixes = fix(tmp_path, content)
-    shares = [entry["area"] / (entry["bbox"][2] * entry["bbox"][3]) for entry in fixed["annotations"]]
-    assert shares == pytest.approx([1.0 if area else 0.84] * 30)
-    estimated = (
-        "areas of annotations without an outline estimated, as 0.84 of the box around their keypoints (COCO's median)"
-    )
-    assert fixes == ({} if area else {estimated: 30})
 
 
 def test_the_estimated_areas_are_those_of_real_people(coco_sample: Path, tmp_path: Path) -> None:
@@ -251,12 +150,12 @@ def test_keypoints_a_pixel_outside_are_at_the_edge(tmp_path: Path) -> None:
 def test_sizes_are_read_from_the_files(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "images", valid_document())
     content = changed(without("images", "width"))
-    content["images"][0].pop("height")
+    content["images"][0].update(height="120")
     content["images"][1]["height"] = 7  # contradicts the file: which is wrong?
     fixed, fixes = fix(tmp_path, content, images=folder)
     sizes = [(image.get("width"), image.get("height")) for image in fixed["images"]]
     assert sizes == [(WIDTH, HEIGHT), (None, 7), (WIDTH, HEIGHT)]
-    assert fixes == {"images with width and height in whole numbers, or read from the file": 2}
+    assert fixes == {"sizes of images read from the files": 2}
     (folder / content["images"][0]["file_name"]).write_bytes(b"no image")
     assert fix(tmp_path, content, images=folder)[0]["images"][0] == content["images"][0]
 
@@ -273,55 +172,6 @@ def test_a_missing_size_is_that_of_the_annotated_frame(tmp_path: Path, orientati
     assert (fixed["images"][0]["height"], fixed["images"][0]["width"]) == drawn.sizes[exif_frame]
     codes = {finding.code for finding in lint_annotations(tmp_path / "out.json", tmp_path, exif_frame=exif_frame)}
     assert not codes & {"wrong-size", "outside", "image-size"}
-
-
-@pytest.mark.parametrize("orientation", [6, 7])
-def test_swapped_sizes_are_corrected_where_the_keypoints_show_it(tmp_path: Path, orientation: int) -> None:
-    """Another image of the same file, in which the keypoints fit both frames, is corrected too."""
-    corners = {6: (200, 40), 7: (20, 40)}
-    outside = oriented_image(orientation, corner=corners[orientation])
-    inside = oriented_image(orientation, corner=(112, 72))
-    content = document([1, 2], [])
-    for number, drawn in enumerate((outside, inside), 1):
-        (tmp_path / f"{number}.jpg").write_bytes(drawn.data)
-        x, y = drawn.centres["displayed"]
-        content["annotations"].append(person(number, number, (x - 16, y - 16, 32, 32)))
-        height, width = drawn.sizes["stored"]
-        content["images"][number - 1].update(file_name=f"{number}.jpg", height=height, width=width)
-    fixed, fixes = fix(tmp_path, content, images=tmp_path)
-    assert [(image["height"], image["width"]) for image in fixed["images"]] == [outside.sizes["displayed"]] * 2
-    assert list(fixes.values()) == [2] and fixed["annotations"] == content["annotations"]
-    assert {finding.code for finding in lint_annotations(tmp_path / "out.json", tmp_path)} == {"exif-by-size"}
-
-    content["annotations"].pop(0)  # nothing shows it any more
-    assert fix(tmp_path, content, images=tmp_path) == (content, {})
-
-
-def test_a_file_name_in_another_case_becomes_that_of_the_only_such_file(tmp_path: Path) -> None:
-    content = valid_document()
-    folder = write_images(tmp_path / "images", content)
-    names = [image["file_name"] for image in content["images"]]
-    if (folder / names[0].upper()).exists():
-        pytest.skip("the file system does not distinguish case")
-    content["images"][0]["file_name"] = names[0].upper()
-    content["images"][1]["file_name"] = "D:\\photos\\" + names[1].upper()
-    fixed, fixes = fix(tmp_path, content, images=folder)
-    assert [image["file_name"] for image in fixed["images"]] == names
-    assert fixes == {"file names written in the upper and lower case of the file": 2}
-    (folder / names[0]).rename(folder / names[0].title())
-    (folder / names[1]).rename(folder / names[1].title())
-    (folder / names[0].replace("jpg", "jPg")).write_bytes(b"")  # which of the two is meant?
-    fixed, fixes = fix(tmp_path, content, images=folder)
-    assert [image["file_name"] for image in fixed["images"]] == [names[0].upper(), names[1].title(), names[2]]
-
-
-def test_no_repair_of_confidences_in_the_place_of_visibilities_is_promised(tmp_path: Path) -> None:
-    content = changed(lambda d: map_visibility(d, {0: 0, 2: 0.9}))
-    path = write_annotations(tmp_path / "a.json", content)
-    findings = lint_annotations(path)
-    assert [finding.code for finding in findings] == ["visibility"]
-    message = describe_errors(path, findings)
-    assert "has repaired" not in message and "--drop" not in message
 
 
 def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None:
@@ -341,65 +191,45 @@ def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None
     assert [image["file_name"] for image in fixed["images"]] == [names[0], names[1], f"sub/{names[2]}"]
     assert list(fixes.values()) == [3]
 
+    content["images"][1]["file_name"] = f"other/{names[0]}"
+    assert fix(tmp_path, content, images=folder)[0]["images"][1] == content["images"][1], "the file of another image"
 
-def test_two_images_never_get_the_same_file(tmp_path: Path) -> None:
+
+def test_neither_the_file_nor_an_image_is_ever_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = valid_document()
-    folder = write_images(tmp_path / "images", valid_document())
-    name = content["images"][0]["file_name"]
-    content["images"][1]["file_name"] = f"other/{name}"
-    assert fix(tmp_path, content, images=folder) == (content, {})
-
-
-def test_the_file_itself_is_never_the_output(tmp_path: Path) -> None:
-    path = write_annotations(tmp_path / "a.json", changed(text_ids))
+    path = write_annotations(tmp_path / "a.json", content)
+    folder = write_images(tmp_path / "images", content)
+    image = folder / content["images"][0]["file_name"]
+    os.link(image, tmp_path / "hard.json")
     (tmp_path / "link.json").symlink_to(path)
-    before = path.read_bytes()
-    for output in (path, tmp_path / "link.json"):
-        with pytest.raises(DataError, match="would replace an input"):
-            fix_annotations(path, output)
-    assert run_tool("annotations", ["fix", str(path), "--output", str(path), "--overwrite"]) == 2
+    before = path.read_bytes(), image.read_bytes()
+    for output in (path, tmp_path / "link.json", image, tmp_path / "hard.json"):
+        words = ["fix", str(path), "--images", str(folder), "--output", str(output), "--overwrite"]
+        assert run_tool("annotations", words) == 2
+        assert "would replace an input" in capsys.readouterr().err
     assert run_tool("annotations", ["fix", str(path), "--output", "-"]) == 2
     with pytest.raises(DataError, match="a.json cannot be a folder"):
         fix_annotations(path, path / "b.json")
-    assert path.read_bytes() == before
-
-
-def test_an_image_is_never_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = changed(text_ids)
-    path = write_annotations(tmp_path / "a.json", content)
-    image = tmp_path / "images" / content["images"][0]["file_name"]
-    image.parent.mkdir(parents=True)
-    image.write_bytes(b"an image")
-    os.link(image, tmp_path / "hard.json")
-    for output in (image, tmp_path / "hard.json"):
-        words = ["fix", str(path), "--images", str(tmp_path / "images"), "--output", str(output), "--overwrite"]
-        assert run_tool("annotations", words) == 2
-        assert "would replace an input" in capsys.readouterr().err
-    assert image.read_bytes() == b"an image"
+    assert (path.read_bytes(), image.read_bytes()) == before
 
 
 def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = changed(text_ids)
+    content = changed(without("annotations", "id"))
     path = write_annotations(tmp_path / "a.json", content)
     out = tmp_path / "fixed.json"
+    assert run_tool("annotations", ["lint", str(path)]) == 2
+    assert "after posenet annotations fix has repaired what it can" in capsys.readouterr().err
     assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 0
     shown = capsys.readouterr().out
-    assert (
-        "fixed ids and references turned into whole numbers, each id once: 25\n" in shown
-        and f"{out}: no errors, no warnings" in shown
-    )
+    assert "fixed annotations numbered: 7\n" in shown and f"{out}: no errors, no warnings" in shown
     assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err
-    assert run_tool("annotations", ["fix", str(out), "--output", str(tmp_path / "again.json")]) == 0
-    assert "nothing to repair" in capsys.readouterr().out
     content["annotations"][0]["keypoints"] = [1, 2]
     write_annotations(path, content)
     assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--json"]) == 2
     captured = capsys.readouterr()
-    assert json.loads(captured.out)[0]["code"] == "keypoint-count"
-    assert run_tool("annotations", ["lint", str(path)]) == 2
-    assert "after posenet annotations fix has repaired what it can" in capsys.readouterr().err
-    assert "fixed ids and references" in captured.err and "fixed.json has 1 kind of error" in captured.err
+    assert json.loads(captured.out)[0]["code"] == "keypoint-values"
+    assert "fixed annotations numbered" in captured.err and "fixed.json has 1 kind of error" in captured.err
 
 
 def nan_keypoint(content: Document) -> None:
@@ -407,24 +237,23 @@ def nan_keypoint(content: Document) -> None:
 
 
 def one_corner_box(content: Document) -> None:
-    content["annotations"][0].update(bbox=[20, 20, -5, 5])
+    content["annotations"][0].update(bbox=[20, 20, -5, 5], segmentation=[], keypoints=[30, 30, 2, *[0] * 48])
 
 
 @pytest.mark.parametrize(
     "change, code, kept",
     [
-        (nan_keypoint, "not-a-number", (3, 7, 5)),
-        (setting("annotations", keypoints=[1, 2]), "keypoint-count", (3, 7, 5)),
-        (setting("annotations", keypoints=["1"] * 51), "not-a-number", (3, 7, 5)),
+        (nan_keypoint, "keypoint-values", (3, 7, 5)),
+        (setting("annotations", keypoints=[1, 2]), "keypoint-values", (3, 7, 5)),
         (setting("annotations", keypoints=[500, 30, 2] * 17), "outside", (3, 7, 5)),
         (setting("annotations", image_id=99), "no-image", (3, 6, 5)),
         (lambda d: d["images"].pop(0), "no-image", (2, 5, 4)),
         (setting("annotations", category_id=99), "no-such-category", (3, 6, 5)),
         (setting("annotations", iscrowd=7), "crowd-flag", (3, 6, 5)),
-        (one_corner_box, "empty-box", (3, 6, 5)),
+        (one_corner_box, "no-box", (3, 6, 5)),
         (setting("images", file_name="../1.jpg"), "file-name", (2, 5, 4)),
         (setting("images", id=None), "image-id", (2, 5, 4)),
-        (lambda d: d["images"].append(d["images"][0] | {"file_name": "b.jpg"}), "duplicate-image-id", (2, 5, 4)),
+        (lambda d: d["images"].append(d["images"][0] | {"file_name": "b.jpg"}), "image-id", (2, 5, 4)),
         (setting("images", width=None), "image-size", (2, 5, 4)),
     ],
 )
@@ -480,26 +309,18 @@ def test_a_fault_of_the_whole_file_is_not_left_out_in_part(tmp_path: Path) -> No
         image.update(width=75)
     fixed, fixes = fix(tmp_path, content, drop=True)
     assert fixes == {} and fixed == content
-    assert "outside" in {finding.code for finding in lint_annotations(tmp_path / "out.json")}
+    [finding] = [one for one in lint_annotations(tmp_path / "out.json") if one.code == "outside"]
+    assert not finding.can_drop
 
 
 def test_the_tool_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_annotations(tmp_path / "a.json", changed(setting("annotations", 1, keypoints=[1, 2])))
-    out = tmp_path / "fixed.json"
-    assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 2
+    words = ["fix", str(path), "--output", str(tmp_path / "fixed.json"), "--overwrite"]
+    assert run_tool("annotations", words) == 2
     captured = capsys.readouterr()
-    assert (
-        "nothing to repair" in captured.out and "posenet annotations fix --drop --overwrite leaves out" in captured.err
-    )
-    assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--drop"]) == 0
-    shown = capsys.readouterr().out
-    assert "left out 1: annotations without x, y, visibility for every keypoint of their category: 11\n" in shown
-    content = valid_document()
-    for image in content["images"]:
-        image.update(width=75)  # too many keypoints are outside now
-    path = write_annotations(tmp_path / "b.json", content)
-    assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--drop"]) == 2
-    assert "--drop" not in capsys.readouterr().err
+    assert "nothing to repair" in captured.out and "posenet annotations fix --drop leaves out" in captured.err
+    assert run_tool("annotations", [*words, "--drop"]) == 0
+    assert "left out 1: annotations without three finite numbers, x, y, vis" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)
@@ -520,30 +341,12 @@ def test_any_damage_is_survived_and_a_second_repair_changes_nothing(tmp_path: Pa
         fixes = fix_annotations(tmp_path / "out.json", tmp_path / "again.json", folder, overwrite=True).counts
         assert fixes == {}, seed
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "out.json").read_bytes()
-        check_that_no_keypoint_is_invented(before, after)
-        outcomes["whole"] += check_what_is_left(path, tmp_path / "dropped.json", folder)
-        (tmp_path / "again.json").unlink()
-    assert min(outcomes[kind] for kind in ("refused", "repaired", "left", "whole")) >= 0.05 * len(seeds), outcomes
-
-
-def check_what_is_left(path: Path, output: Path, folder: Path | None) -> bool:
-    """Leave out what cannot be repaired; return whether the rest has no errors any more, and had some."""
-    try:
-        repairs = fix_annotations(path, output, folder, drop=True, overwrite=True)
-    except DataError as error:
-        assert "would be left" in str(error)
-        return False
-    is_whole = not [finding for finding in lint_annotations(output, folder) if finding.severity == "error"]
-    return bool(repairs.left_out) and is_whole
-
-
-def check_that_no_keypoint_is_invented(before: Document, after: Document) -> None:
-    for old, new in zip(before["annotations"], after["annotations"], strict=True):
-        assert ("keypoints" in old) == ("keypoints" in new)
-        if isinstance(old.get("keypoints"), list):
-            assert len(old["keypoints"]) == len(new["keypoints"])
-            for index in range(2, len(new["keypoints"]), 3):
-                assert (
-                    bool(old["keypoints"][index]) == bool(new["keypoints"][index])
-                    or old["keypoints"][index] != old["keypoints"][index]
-                )
+        keypoints = ([json.dumps(entry.get("keypoints")) for entry in file["annotations"]] for file in (before, after))
+        assert next(keypoints) == next(keypoints), seed
+        try:
+            outcomes["dropped"] += bool(fix_annotations(path, tmp_path / "dropped.json", folder, drop=True).left_out)
+        except DataError as error:
+            assert "would be left" in str(error)
+        for name in ("again.json", "dropped.json"):
+            (tmp_path / name).unlink(missing_ok=True)
+    assert min(outcomes[kind] for kind in ("refused", "repaired", "left", "dropped")) >= 0.05 * len(seeds), outcomes

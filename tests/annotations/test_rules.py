@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,24 +102,6 @@ def boolean_visibilities(content: Document) -> None:
         entry["keypoints"] = [bool(v) if i % 3 == 2 else v for i, v in enumerate(entry["keypoints"])]
 
 
-def one_in_each_image_with_its_box(content: Document) -> None:
-    content["annotations"] = content["annotations"][::2]
-    transform(content, 0.9)
-    for entry in content["annotations"]:
-        entry["bbox"] = [0, 0, SIDE, SIDE]
-
-
-def at_one_place(content: Document) -> None:
-    for image in content["images"]:
-        image.update(width=640, height=480)
-    for entry in content["annotations"]:
-        entry["bbox"] = [40, 40, 20, 20]
-        entry["area"] = 200 + entry["id"]
-        entry["keypoints"] = [50, 50, 2] * len(NAMES)
-        entry["num_keypoints"] = len(NAMES)
-    content["annotations"] = content["annotations"][::2]
-
-
 def text_id_in_references_too(content: Document) -> None:
     content["images"][0]["id"] = "one"
     for entry in content["annotations"]:
@@ -139,26 +121,6 @@ def swap_pair(entries: slice) -> Callable[[Document], None]:
     return change
 
 
-def test_keypoints_on_one_line_and_thin_objects_are_no_faults(codes: Codes) -> None:
-    def change(content: Document) -> None:
-        at_one_place(content)
-        for entry in content["annotations"]:
-            entry["keypoints"] = [value for row in range(len(NAMES)) for value in (50, 50 + 20 * row, 2)]
-            entry.update(bbox=[0, 0, 640, 480], area=1500)
-
-    assert not {"one-place", "tiny-area"} & codes(change).keys()
-
-
-def test_boxes_that_less_than_half_of_the_keypoints_are_outside_are_no_faults(codes: Codes) -> None:
-    def change(content: Document) -> None:
-        for entry in content["annotations"]:
-            left, top, width, height = entry["bbox"]
-            points = [(left + width / 2, top + height / 2)] * (len(NAMES) - 2) + [(1, 1), (SIDE - 1, SIDE - 1)]
-            entry.update(keypoints=[value for x, y in points for value in (x, y, 2)], num_keypoints=len(NAMES))
-
-    assert "box-elsewhere" not in codes(change)
-
-
 def test_a_valid_file_has_no_findings(codes: Codes, chairs: tuple[Path, Path]) -> None:
     assert codes(lambda content: None, images=chairs[0], skeleton=draft_skeleton(chairs[1]).skeleton) == {}
 
@@ -172,9 +134,6 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
 @pytest.mark.parametrize(
     "change, code",
     [
-        (setting("annotations", area=0), "zero-area"),
-        (setting("annotations", bbox=[50, 50, 0, 4]), "empty-box"),
-        (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
         (lambda d: [e.update(bbox=[1, 1, 4, 4]) for e in d["annotations"][:9]], "box-elsewhere"),
         (
             lambda d: [e.update(segmentation=[[1, 1, 9, 1, 9, 9]]) for e in d["annotations"][:9]],
@@ -185,12 +144,6 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (lambda d: transform(d, 1 / SIDE, 1 / SIDE), "normalised"),
         (moved(0, 500, 50, 2), "outside"),
         (moved(0, 50, -5, 1), "outside"),
-        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, NAMES[4]), "keypoint-twice"),
-        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, ""), "keypoint-name"),
-        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, "seat "), "keypoint-name"),
-        (setting("categories", 0, skeleton=[[1, 99]]), "category-edges"),
-        (setting("categories", 0, skeleton=[NAMES[:2]]), "category-edges"),
-        (lambda d: [e.update(keypoints=[0] * 30) for e in d["annotations"]], "nothing-labelled"),
     ],
 )
 def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
@@ -205,17 +158,7 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (moved(0, 50, 50, 0), "unlabelled-place"),
         (moved(0, 0, 0, 2), "labelled-at-zero"),
         (setting("annotations", segmentation=[1, 1, 9, 1, 9, 9]), "damaged-outline"),
-        (setting("annotations", segmentation=[[1, 1, 9, 1]]), "damaged-outline"),
-        (setting("annotations", segmentation=[[1, 1, 9, 1, 9, 9, 4]]), "damaged-outline"),
-        (setting("annotations", segmentation={"size": [SIDE, SIDE], "counts": "oooo"}), "damaged-outline"),
         (setting("annotations", segmentation={"size": [9, 9], "counts": [81]}), "damaged-outline"),
-        (
-            lambda d: [
-                e.update(keypoints=[min(v, 1) if i % 3 == 2 else v for i, v in enumerate(e["keypoints"])])
-                for e in d["annotations"]
-            ],
-            "only-hidden",
-        ),
         (
             lambda d: [
                 e.update(keypoints=[0, 0, 0, *e["keypoints"][3:]], num_keypoints=None) for e in d["annotations"]
@@ -223,12 +166,8 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
             "never-labelled",
         ),
         (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),
-        (setting("annotations", area=0.05), "tiny-area"),
-        (lambda d: d["annotations"][0].update(bbox=d["annotations"][1]["bbox"]), "same-box"),
-        (one_in_each_image_with_its_box, "box-of-image"),
         (in_another_category, "no-category"),
         (swap_pair(slice(3, 4)), "swapped-here"),
-        (swap_pair(slice(None, None, 2)), "split-pair"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
         (lambda d: d["categories"][0].update(keypoints=[f"k{i}" for i in range(10)]), "no-sides"),
     ],
@@ -248,19 +187,17 @@ def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> 
     "change, found",
     [
         (setting("images", 0, width=None), ["image-size"]),
-        (setting("images", 0, id="1"), ["image-id"]),
         (setting("images", 0, id=1.0), ["image-id"]),
         (setting("images", 0, file_name="../1.jpg"), ["file-name"]),
         (setting("categories", 0, keypoints="nose"), ["no-keypoints"]),
         (text_id_in_references_too, ["image-id"]),
-        (boolean_visibilities, ["not-a-number"]),
-        (at_one_place, ["one-place"]),
+        (boolean_visibilities, ["keypoint-values"]),
         (percentages(boxes=False), ["percent"]),
         (percentages(boxes=True), ["percent"]),
         (swap_pair(slice(None)), ["swapped-pair"]),
         (
             setting("annotations", id=None, image_id=0, area=None, bbox=None, iscrowd="no", keypoints=[1]),
-            ["annotation-id", "no-image", "no-area", "no-box", "crowd-flag", "keypoint-count"],
+            ["annotation-id", "no-image", "no-area", "no-box", "crowd-flag", "keypoint-values"],
         ),
     ],
 )
@@ -274,34 +211,21 @@ def test_a_person_whose_keypoints_are_empty_has_none(codes: Codes) -> None:
         assert codes(setting("annotations", keypoints=nothing, num_keypoints=0)) == {}
 
 
-def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path, codes: Codes) -> None:
-    folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
-    change = setting("images", file_name="4\\a.jpg")
-    assert codes(change, images=folder) == {"missing-file": "error"}
-    path = tmp_path / "changed.json"
-    (folder / "3.jpg").rename(folder / "3.JPEG")
-    assert lint_annotations(path, folder)[0].places == ["3.jpg (there is 3.JPEG)", "4\\a.jpg"]
-    (folder / "3.JPEG").rename(folder / "3.jpg")
-    (folder / "4.jpg").rename(folder / "4\\a.jpg")
-    assert codes(change, images=folder) == {}
-
-
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
-@pytest.mark.parametrize("orientation, annotated", [(1, "stored"), (3, "displayed"), (6, "stored"), (7, "displayed")])
-def test_images_with_an_orientation_are_named(
+@pytest.mark.parametrize("orientation, annotated", [(1, "stored"), (3, "displayed"), (6, "stored")])
+def test_images_whose_frame_a_setting_decides_are_named(
     tmp_path: Path, orientation: int, annotated: str, exif_frame: str
 ) -> None:
     drawn = oriented_image(orientation)
     (tmp_path / "a.jpg").write_bytes(drawn.data)
     path = write_annotations(tmp_path / "a.json", annotate(drawn, annotated, size_of=annotated))
     found = lint_annotations(path, tmp_path, exif_frame=exif_frame)
-    if orientation == 1:
-        assert found == []
-    else:
+    if orientation == 3:  # the others show it by their size, or have nothing to show
         [finding] = found
-        frame = f"{annotated} frame by size" if orientation >= 5 else f"{exif_frame} frame by setting"
-        assert finding.code == ("exif-by-size" if orientation >= 5 else "exif-by-setting")
-        assert finding.severity == "warning" and finding.places == [f"a.jpg (orientation {orientation}, {frame})"]
+        assert (finding.severity, finding.code) == ("warning", "exif-by-setting")
+        assert finding.places == [f"a.jpg (orientation 3, {exif_frame} frame by setting)"]
+    else:
+        assert found == []
 
 
 @pytest.mark.parametrize("orientation", [6, 7])
@@ -310,7 +234,7 @@ def test_keypoints_of_one_frame_with_the_size_of_the_other_are_an_error(tmp_path
     drawn = oriented_image(orientation, corner={6: (200, 40), 7: (20, 40)}[orientation])
     (tmp_path / "a.jpg").write_bytes(drawn.data)
     path = write_annotations(tmp_path / "a.json", annotate(drawn, "displayed", size_of="stored"))
-    assert {finding.code for finding in lint_annotations(path, tmp_path)} == {"exif-swapped", "exif-by-size"}
+    assert {finding.code for finding in lint_annotations(path, tmp_path)} == {"exif-swapped"}
 
 
 def annotate(drawn: OrientedImage, frame: str, size_of: str) -> Document:
@@ -320,33 +244,6 @@ def annotate(drawn: OrientedImage, frame: str, size_of: str) -> Document:
     content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
     content["images"][0].update(file_name="a.jpg", height=height, width=width)
     return content
-
-
-ODD = [None, [], {}, "x", True, -1, 0, 1.5, [1], [{}] * 30, [10**400] * 30, 10**400, 2**63, float("nan"), float("inf")]
-
-
-@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
-def test_a_value_that_stops_another_reader_is_an_error(chairs: tuple[Path, Path], tmp_path: Path, section: str) -> None:
-    content = json.loads(chairs[1].read_text())
-    content = {key: entries[:6] for key, entries in content.items()}
-    images = {image["id"] for image in content["images"]}
-    content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] in images]
-    path = tmp_path / "odd.json"
-    skeleton = draft_skeleton(chairs[1]).skeleton
-    for key in content[section][0]:
-        for value in [*ODD, KeyError]:
-            changed = copy.deepcopy(content)
-            if value is KeyError:
-                del changed[section][0][key]
-            else:
-                changed[section][0][key] = value
-            path.write_text(json.dumps(changed))
-            severities = {finding.severity for finding in lint_annotations(path, skeleton=skeleton)}
-            for read in (read_annotations, lambda path, skeleton: read_split(path, skeleton=skeleton)):
-                try:
-                    read(path, skeleton)
-                except DataError:
-                    assert "error" in severities, (key, value)
 
 
 def test_names_are_shown_harmless(
@@ -380,10 +277,6 @@ def test_pairs_are_compared_with_names(
     assert {k: v for k, v in found.items() if k.startswith("flip")} == code
 
 
-def test_another_skeleton_is_an_error(codes: Codes) -> None:
-    assert codes(lambda content: None, skeleton=COCO) == {"no-such-keypoints": "error"}
-
-
 def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out(
     codes: Codes, chairs: tuple[Path, Path]
 ) -> None:
@@ -394,20 +287,11 @@ def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out
 
 def test_almost_the_names_of_the_skeleton_are_compared_in_full(codes: Codes, chairs: tuple[Path, Path]) -> None:
     skeleton = draft_skeleton(chairs[1]).skeleton
-    cases: dict[str, Callable[[list[str]], object]] = {
-        f"the same {len(NAMES)} names in another order: number 8 is {NAMES[8]!r}, not {NAMES[7]!r}": lambda names: (
-            names.insert(7, names.pop(8))
-        ),
-        f"it has {NAMES[6].title()!r} instead of {NAMES[6]!r}": lambda names: names.__setitem__(6, NAMES[6].title()),
-        f"it has no {NAMES[9]!r}": lambda names: names.pop(9),
-        "it has also 'more'": lambda names: names.append("more"),
-    }
-    for text, change in cases.items():
-        content = json.loads(chairs[1].read_text())
-        change(content["categories"][0]["keypoints"])
-        path = write_annotations(chairs[1].with_name("changed.json"), content)
-        [finding] = [one for one in lint_annotations(path, skeleton=skeleton) if one.code == "no-such-keypoints"]
-        assert text in finding.summary and "draft" not in finding.remedy
+    content = json.loads(chairs[1].read_text())
+    content["categories"][0]["keypoints"][6] = NAMES[6].title()
+    path = write_annotations(chairs[1].with_name("changed.json"), content)
+    [finding] = [one for one in lint_annotations(path, skeleton=skeleton) if one.code == "no-such-keypoints"]
+    assert f"it has {NAMES[6].title()!r} instead of {NAMES[6]!r}" in finding.summary
 
 
 def test_image_files_are_compared_with_the_annotations(tmp_path: Path) -> None:
@@ -449,7 +333,7 @@ def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(
     assert "1, 2, 3, 4, 5 ... (+23 more)" in captured.out and "zero-area" in captured.err
     assert run_tool("annotations", ["lint", str(path), "--json"], prog="lint") == 2
     first = json.loads(capsys.readouterr().out)[0]
-    assert list(first) == ["severity", "code", "message", "remedy", "places", "can_drop"]
+    assert list(first) == ["severity", "code", "message", "remedy", "places", "can_repair", "can_drop"]
     assert first["severity"] == "error" and len(first["places"]) == 28
 
 
@@ -473,13 +357,12 @@ def write_boxes(convert: Callable[[float, float, float, float], list[float]]) ->
         (lambda d: transform(d, sizes=0.75), "outside their image"),
         (lambda d: transform(d, keypoints=0.75), "keypoints outside their own box"),
         (lambda d: transform(d, boxes=0.75), "keypoints outside their own box"),
-        (lambda d: transform(d, keypoints=0.75, boxes=0.75), "outline and box are at different places"),
         (exchange_axes, "outside their image"),
         (write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), "but are inside if they are two corners.*; write bbox"),
         (write_boxes(lambda x, y, w, h: [x + w / 2, y + h / 2, w, h]), "keypoints outside their own box"),
         (lambda d: [i.update(width=i["height"], height=i["width"]) for i in d["images"]], "outside their image"),
     ],
-    ids=["95 %", "75 %", "keypoints", "boxes", "outlines", "axes", "corners", "centres", "sizes"],
+    ids=["95 %", "75 %", "keypoints", "boxes", "axes", "corners", "centres", "sizes"],
 )
 def test_real_annotations_in_another_frame_are_refused(
     real: Document, tmp_path: Path, change: Callable[[Document], Any], message: str
@@ -492,31 +375,10 @@ def test_real_annotations_in_another_frame_are_refused(
             reader(path)
 
 
-def test_boxes_of_corners_that_end_near_the_image_are_an_error_and_boxes_that_are_not_cut_off_are_none(
-    real: Document, tmp_path: Path
-) -> None:
-    content = copy.deepcopy(real)
-    write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h])(content)
-    found = lint_annotations(write_annotations(tmp_path / "large.json", content))
+def test_boxes_that_are_not_cut_off_at_the_border_are_no_error(real: Document, tmp_path: Path) -> None:
+    write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h])(real)
+    found = lint_annotations(write_annotations(tmp_path / "large.json", real))
     assert not [finding for finding in found if finding.code.startswith("box")]
-    near_the_corner = document([1], [person(number, 1, (2, 2, 50, 60)) for number in range(1, 6)])
-    found = lint_annotations(write_annotations(tmp_path / "near.json", near_the_corner))
-    assert {finding.code for finding in found} == {"same-keypoints"}
-
-    write_boxes(lambda x, y, w, h: [x, y, x + w, y + h])(real)
-    sizes = {image["id"]: (image["width"], image["height"]) for image in real["images"]}
-    real["annotations"] = [
-        entry
-        for entry in real["annotations"]
-        if all(
-            start + end <= 1.4 * side
-            for start, end, side in zip(entry["bbox"], entry["bbox"][2:], sizes[entry["image_id"]])
-        )
-    ]
-    path = write_annotations(tmp_path / "corners.json", real)
-    assert "box-corners" in {finding.code for finding in lint_annotations(path)}
-    with pytest.raises(DataError, match="are inside if they are two corners"):
-        read_annotations(path)
 
 
 def test_flip_idx_says_which_keypoints_without_sides_in_their_names_have_sides(
@@ -528,17 +390,11 @@ def test_flip_idx_says_which_keypoints_without_sides_in_their_names_have_sides(
         return lambda content: content["categories"][0].update(keypoints=names, flip_idx=flip_idx)
 
     with_sides, without = (change([index ^ sides for index in range(len(NAMES))]) for sides in (1, 0))
+    assert "no-sides" not in codes(with_sides) | codes(without)
     content = json.loads(chairs[1].read_text())
     without(content)
     skeleton = draft_skeleton(write_annotations(tmp_path / "without.json", content)).skeleton
-    assert "no-sides" not in codes(with_sides) | codes(without) | codes(without, skeleton=skeleton)
     assert "no-sides" in codes(with_sides, skeleton=skeleton)
-
-
-def test_people_who_reach_no_border_are_reported(real: Document, tmp_path: Path) -> None:
-    transform(real, sizes=1.3)
-    found = {finding.code for finding in lint_annotations(write_annotations(tmp_path / "a.json", real))}
-    assert "unreached" in found
 
 
 @pytest.mark.parametrize(
@@ -587,14 +443,6 @@ class TestExchangedSides:
         self.exchange([entry for row, entry in enumerate(real["annotations"]) if row % 10])
         assert self.codes(tmp_path, real) == {"swapped-sides"}
 
-    def test_people_from_behind_show_nothing(self, tmp_path: Path, real: Document) -> None:
-        """Their eyes and nose are not labelled, and left is left in the image."""
-        for entry in real["annotations"]:
-            entry["keypoints"][:9] = [0] * 9
-            entry["num_keypoints"] = sum(visibility > 0 for visibility in entry["keypoints"][2::3])
-        self.exchange(real["annotations"])
-        assert self.codes(tmp_path, real) == set()
-
     def test_in_drawn_faces_however_the_heads_are_tilted(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         for side, expected in ((1, set()), (-1, {"swapped-sides"})):
@@ -609,9 +457,8 @@ class TestExchangedSides:
 
 
 def test_every_rule_says_how_to_fix_what_it_finds() -> None:
-    for rule in RULES:
-        assert " " in rule.remedy and rule.code.islower()
-        assert len({other.severity for other in RULES if other.code == rule.code}) == 1
+    assert all(" " in rule.remedy and rule.code.islower() for rule in RULES)
+    assert len({rule.code for rule in RULES}) == len(RULES)
 
 
 def test_a_file_in_the_place_of_another_kind_is_named(
@@ -622,9 +469,15 @@ def test_a_file_in_the_place_of_another_kind_is_named(
     for words, message in {
         ("lint", file, "--skeleton", file): "is JSON, not a skeleton file",
         ("lint", file, "--images", file): "is not a folder",
-        ("import", file, *output): "is a COCO file already and needs no import; check it with posenet annotations lint",
-        ("import", file, "--images", str(chairs[0]), *output): "is a COCO file already",
+        ("import", file, *output): "name the folder of the images with --images; a COCO file needs no import",
+        ("import", file, "--images", str(chairs[0]), *output): "is not a list of tasks; export .* needs no import",
         ("import", "data.yaml", "--images", str(chairs[0]), *output): "names the folders of its images; leave out --im",
     }.items():
         assert run_tool("annotations", list(words)) == 2
-        assert message in capsys.readouterr().err
+        assert re.search(message, capsys.readouterr().err)
+
+
+def test_people_who_reach_no_border_are_reported(real: Document, tmp_path: Path) -> None:
+    transform(real, sizes=1.3)
+    found = {finding.code for finding in lint_annotations(write_annotations(tmp_path / "a.json", real))}
+    assert "unreached" in found

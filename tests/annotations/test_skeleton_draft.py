@@ -44,11 +44,6 @@ def test_sides_are_read_from_names(left: str, right: str) -> None:
     assert pair_left_right(("nose", right, left)) == ((left, right),)
 
 
-@pytest.mark.parametrize("names", [("nose", "Lip", "Lid"), ("left_eye", "right_ear"), ("tail", "tair")])
-def test_other_names_make_no_pair(names: tuple[str, ...]) -> None:
-    assert pair_left_right(names) == ()
-
-
 def test_cocos_keypoints_have_its_pairs_and_sigmas(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", category(keypoints=COCO.file_names))
     assert draft_skeleton(path).skeleton.sigmas == COCO.sigmas
@@ -63,10 +58,8 @@ def test_a_persons_keypoints_with_cocos_names_have_its_sigmas(tmp_path: Path) ->
     draft = draft_skeleton(write(tmp_path / "person.json", category(name="person", keypoints=names)))
     shoulder = of_coco["left_shoulder"]
     assert draft.skeleton.sigmas == (shoulder, shoulder, DEFAULT_SIGMA, of_coco["nose"])
-    assert "Keypoints with COCO's names have COCO's. 0.05 is only a default" in draft.comments["sigmas"]
     cat = draft_skeleton(write(tmp_path / "cat.json", category(keypoints=names)))
     assert cat.skeleton.sigmas == (DEFAULT_SIGMA,) * 4
-    assert cat.comments["sigmas"].count("COCO") == 0
 
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
@@ -146,9 +139,7 @@ def labelled(keypoints: list[float]) -> dict[str, Any]:
         ({"categories": [category(skeleton=[[1, 2, 3]])]}, "not a list of pairs"),
         ({"categories": [category(skeleton=7)]}, "not a list of pairs"),
         ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
-        (labelled([1, 2]), "annotations without x, y, visibility for every keypoint"),
-        (labelled([float("nan")] * 9), "keypoints that are not finite numbers"),
-        (labelled([10**400, 2, 2] * 3), "keypoints that are not finite numbers"),
+        (labelled([1, 2]), "annotations without three finite numbers, x, y, visibility, for every keypoint"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:

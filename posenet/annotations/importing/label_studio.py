@@ -7,12 +7,8 @@ displayed image.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
-import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
@@ -20,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from posenet.annotations.coco import read_document, refuse_coco, refuse_labelme
+from posenet.annotations.coco import read_document
 from posenet.annotations.importing.imported import (
     FEW,
     ImportedAnnotations,
@@ -31,7 +27,7 @@ from posenet.annotations.importing.imported import (
     to_coco,
 )
 from posenet.errors import DataError
-from posenet.images import find_images, read_header
+from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
@@ -43,21 +39,10 @@ MAX_PERCENT = 110
 """Label Studio keeps keypoints inside the image, of which the whole is 100; rounding explains a little more."""
 FEW_LOST = 0.03
 """Largest share of the tasks that may have no image in the folder without a warning."""
-RARE = 0.01
-"""Keypoints that are labelled on a smaller share of the objects are named: their name may be a mistake."""
-SHAPE_MARGIN = 0.02
-"""Largest difference of two ratios of width and height, relative to one of them, that rounding explains."""
 
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 _REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
 _OTHER_NAMES = "keypoints with other names than those that are given, left out"
-_RARE_NAMES = "names of keypoints on fewer than 1 in 100 objects: if one is a mistake, rename its label in Label Studio"
-_SAME_NAMES = "names of keypoints that differ only in case, each of which is a keypoint: rename one in Label Studio"
-_OTHER_SHAPE = (
-    "tasks with another original_width and original_height than the image of this name in the folder has, left out: it "
-    "is another image"
-)
-_SEVERAL_LABELS = "tasks with a keypoint that has several labels, of which the first is used"
 _NO_IMAGE = "tasks whose image is not in the folder, left out"
 _SEVERAL_IMAGES = "tasks whose image may be one of several files in the folder, left out: rename these files"
 _SAME_IMAGE = "tasks with the image of an earlier task, left out"
@@ -98,20 +83,19 @@ def import_label_studio(
             they first appear.
     """
     tasks = read_document(path)
-    refuse_labelme(tasks, path)
-    refuse_coco(tasks, path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
-        raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
+        raise DataError(
+            f"{path} is not a list of tasks; export the project from Label Studio as JSON; a COCO file needs no import"
+        )
     notes = Notes(list)
     people_of = _people_of_images(tasks, path, Path(images), notes)
     if not people_of:
         reasons = "; ".join(note_lines(notes)) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check the folder of the images")
-    lost = (_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_SHAPE, _OTHER_IMAGE)
-    lost_tasks = Notes(list, {note: names for note, names in notes.items() if note in lost})
-    num_lost = sum(map(len, lost_tasks.values()))
-    reasons = "; ".join(note_lines(lost_tasks))
+    lost = Notes(list, {note: notes[note] for note in (_NO_IMAGE, _SEVERAL_IMAGES, _OTHER_IMAGE)})
+    num_lost = sum(map(len, lost.values()))
     if num_lost > FEW_LOST * len(tasks):
+        reasons = "; ".join(note_lines(lost))
         _log.warning("%d of %d tasks have no image in %s, and are left out: %s", num_lost, len(tasks), images, reasons)
     repeated = dict.fromkeys(notes[_REPEATED])  # each task once
     if len(repeated) > max(1, FEW * len(tasks)):
@@ -121,25 +105,15 @@ def import_label_studio(
             "around each object in Label Studio, and export the project again"
         )
     everybody = [person for people in people_of.values() for person in people]
-    counts = Counter(name for person in everybody for name in person.points)
-    if not counts and num_lost:
-        raise DataError(f"{path} has no keypoint in the tasks that are not left out ({reasons}); check the folder")
-    if not counts:
+    found = dict.fromkeys(name for person in everybody for name in person.points)
+    if not found:
         raise DataError(
-            f"{path} has no keypoint in any of {pluralize(len(tasks), 'task')}; label keypoints (KeyPointLabels) in "
-            "Label Studio, submit the annotations, and export the project again as JSON"
+            f"{path} has no keypoint in any of {pluralize(len(people_of), 'task')} with an image; label keypoints "
+            "(KeyPointLabels) in Label Studio, submit the annotations, and export the project again as JSON"
         )
-    names = _keypoint_names(list(counts), keypoints)
+    names = _keypoint_names(list(found), keypoints)
     if others := [name for person in everybody for name in person.points if name not in names]:
         notes[_OTHER_NAMES] = others
-    num_objects = sum(bool(person.points) for person in everybody)
-    if rare := [name for name in names if 0 < counts[name] < RARE * num_objects]:
-        notes[_RARE_NAMES] = [f"{name} on {counts[name]} of {num_objects}" for name in rare]
-    spellings: dict[str, list[str]] = {}
-    for name in names:
-        spellings.setdefault(name.casefold(), []).append(f"{name} on {counts[name]}")
-    if same := [" and ".join(group) for group in spellings.values() if len(group) > 1]:
-        notes[_SAME_NAMES] = same
     categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
 
     def convert(image: Path) -> tuple[list[ImportedPerson], str]:
@@ -159,26 +133,21 @@ def _people_of_images(
     files: dict[str, list[Path]] = {}
     for file in find_images([folder], recursive=True):
         files.setdefault(_uploaded_name(file.name), []).append(file)
-    # Of every image: the address in a task, its name and people; None for those of a task that may mean another image.
-    claims: dict[Path, list[tuple[str, str, list[_Person] | None]]] = {}
+    # Of every image: the address in a task, its name and its people.
+    claims: dict[Path, list[tuple[str, str, list[_Person]]]] = {}
     for number, task in enumerate(tasks, start=1):
         name = f"task {task.get('id', number)}"
         try:
             regions = _regions(task, notes, name)
-            people = None if regions is None else _read_people(regions, notes, name)
+            if regions is None:
+                continue
+            people = _read_people(regions, notes, name)
             found = _find_files(task["data"], files)
-            if regions is None or people is None:
-                continue
-            is_clear = len(found) == 1
-            if not is_clear:
+            if len(found) == 1:
+                [(file, address)] = found.items()
+                claims.setdefault(file, []).append((address, name, people))
+            else:
                 notes[_SEVERAL_IMAGES if found else _NO_IMAGE].append(name)
-            if not is_clear and len(set(found.values())) < 2:
-                continue
-            for file, address in found.items():
-                if _has_annotated_shape(file, regions):
-                    claims.setdefault(file, []).append((address, name, people if is_clear else None))
-                elif is_clear:
-                    notes[_OTHER_SHAPE].append(name)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             reason = to_single_line(f"{type(error).__name__}: {error}")
             notes[_DAMAGED].append(f"{name}: {reason}")
@@ -187,11 +156,9 @@ def _people_of_images(
     people_of: dict[Path, list[_Person]] = {}
     for file, claims_of_file in claims.items():
         is_one_image = len({address for address, _, _ in claims_of_file}) == 1
-        clear = [(name, people) for _, name, people in claims_of_file if people is not None]
-        if is_one_image and clear:
-            people_of[file] = clear.pop(0)[1]
-        for name, _ in clear:
-            notes[_SAME_IMAGE if is_one_image else _OTHER_IMAGE].append(name)
+        if is_one_image:
+            people_of[file] = claims_of_file.pop(0)[2]
+        notes[_SAME_IMAGE if is_one_image else _OTHER_IMAGE] += [name for _, name, _ in claims_of_file]
     return people_of
 
 
@@ -216,41 +183,13 @@ def _find_files(data: Mapping[str, Any], files: Mapping[str, list[Path]]) -> dic
 
 
 def _file_name(value: str) -> str:
-    """The file name in a path or in an address, such as /data/local-files/?d=a/1.jpg or ...?fileuri=<base64>."""
+    """The file name in a path or in an address, such as /data/local-files/?d=a/1.jpg."""
     try:
         address = urlsplit(value)
     except ValueError:
         return value
-    query = parse_qs(address.query)
-    path = unquote(address.path)
-    if "d" in query:
-        path = query["d"][0]
-    elif "fileuri" in query:
-        try:
-            path = base64.urlsafe_b64decode(query["fileuri"][0]).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            return ""
+    path = parse_qs(address.query).get("d", [unquote(address.path)])[0]
     return PureWindowsPath(PurePosixPath(path).name).name
-
-
-def _has_annotated_shape(file: Path, regions: Sequence[_Region]) -> bool:
-    """Whether an image has the sides that Label Studio has noted, or others of the same ratio; true if it noted none.
-
-    It notes the sides of some turned photographs as stored, though the coordinates are those of the displayed image.
-    """
-    noted = ([region.get("original_width", 0), region.get("original_height", 0)] for region in regions)
-    sides = next((pair for pair in noted if all(map(_is_side, pair))), None)
-    if sides is None:
-        return True
-    try:
-        height, width = read_header(file).displayed_size
-    except DataError:
-        return True  # the image is left out for another reason
-    return any(abs(width * y - height * x) <= SHAPE_MARGIN * height * x for x, y in (sides, sides[::-1]))
-
-
-def _is_side(value: object) -> bool:
-    return isinstance(value, (int, float)) and 0 < value < math.inf
 
 
 def _regions(task: Mapping[str, Any], notes: Notes, name: str) -> list[_Region] | None:
@@ -282,14 +221,12 @@ def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[_P
     for region in sorted(points, key=lambda region: region.get("parentID") not in people):
         value = region["value"]
         point = float(value["x"]), float(value["y"])
-        if max(point) > MAX_PERCENT:
+        if not max(point) <= MAX_PERCENT:
             raise ValueError(f"a keypoint at {point[0]:g}, {point[1]:g}, which are not percentages of the image")
         owners = [people[region.get("parentID")]] if region.get("parentID") in people else []
         for margin in (0, MARGIN):  # without a parent, a point belongs to the only rectangle around it
             owners = owners or [person for person in people.values() if person.contains(point, margin)]
         label = str(value["keypointlabels"][0])
-        if len(value["keypointlabels"]) > 1 and name not in notes[_SEVERAL_LABELS]:
-            notes[_SEVERAL_LABELS].append(name)
         if len(owners) != 1:
             notes[_NO_PERSON].append(name)
         elif label in owners[0].points:

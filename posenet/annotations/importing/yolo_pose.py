@@ -9,36 +9,25 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from posenet.annotations.coco import Entry
 from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, to_coco
-from posenet.annotations.left_right import contradictions, is_flip_idx
+from posenet.annotations.left_right import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
-from posenet.images import IMAGE_SUFFIXES, find_images
+from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
 BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
 MAX_FRACTION = 2.0
-"""Boxes end a little outside their image in some data sets; a box with larger numbers is not in fractions."""
-FEW_CORNERS = 2
-"""Boxes that may look like two corners in sets of any size."""
-MIN_KEYPOINTS = 3
-"""Labelled keypoints of an object that shows whether its box is two corners."""
-CORNER_MARGIN = 0.05
-"""Distance of keypoints from a box of two corners, relative to its sides."""
+"""Boxes end a little outside their image in some data sets; larger numbers are not in fractions."""
 
-_LABEL = re.compile(rb"\s*\d+([ \t]+[-+.\de]+){4}")
-"""The beginning of a label file, which lists of images and of classes do not have."""
-_ORPHANS = "label files of no image, left out: give them the name of their image"
 _WITHOUT_FILE = "images without a label file, kept, with nobody in them"
 _BOXES = "images with boxes without keypoints, which training ignores"
 
@@ -74,12 +63,6 @@ def import_yolo_pose(
             f"{len(layout.keypoints)} keypoints, counted from 0; correct it, or leave it out"
         )
     notes = Notes(list)
-    twins = [(name, layout.keypoints[index]) for name, index in zip(layout.keypoints, flip_idx or [])]
-    if pairs := contradictions(twins, layout.keypoints):
-        notes["flip_idx pairs other keypoints than the names do; check left_right in the skeleton"] = pairs
-
-    orphans = _find_orphans(paths)
-    notes[_ORPHANS] = [path.name for path in orphans]
 
     def read_people(image: Path) -> tuple[list[ImportedPerson], str]:
         people = _read_labels(label_path(image), layout)
@@ -90,46 +73,16 @@ def import_yolo_pose(
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
     imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
     images = imported.document["images"]
-    num_without = len(notes[_WITHOUT_FILE])
-    if len(orphans) > len(images) - num_without and 2 * num_without > len(images):
-        expected = {str(label_path(path)).casefold() for path in paths}
-        differs_in_case = any(str(path).casefold() in expected for path in orphans)
-        reason = "differ only in upper and lower case from those expected" if differs_in_case else "belong to no image"
-        raise DataError(
-            f"{data_file}: {pluralize(len(orphans), 'label file')} {reason}, such as {orphans[0]}, and "
-            f"{len(notes[_WITHOUT_FILE])} of {pluralize(len(images), 'image')} of {split} have none; give each label "
-            "file the name of its image, and .txt"
-        )
     if len(notes[_WITHOUT_FILE]) == len(images):
         example = label_path(imported.folder / images[0]["file_name"])
-        raise DataError(f"no image of {data_file} has labels, for example {example}; restore the files")
+        raise DataError(
+            f"no image of {data_file} has labels, for example {example}; give each label file the name of its image, "
+            "and .txt"
+        )
     people = imported.document["annotations"]
     if people and not any(person["num_keypoints"] for person in people):
         raise DataError(f"no object of {data_file} has keypoints; its labels may be those of a set for detection")
-    if (count := _count_corners(people)) > max(FEW_CORNERS, len(people) / 2):
-        raise DataError(
-            f"{data_file}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
-            "write them as centre x, centre y, width, height"
-        )
     return imported
-
-
-def _count_corners(people: Sequence[Entry]) -> int:
-    """How many objects have all keypoints in their box if its four numbers are two corners.
-
-    What was read as its centre and its size are then its first and its second corner. In a box that is written
-    correctly, all keypoints would be right of and below the centre.
-    """
-    people = [person for person in people if person["num_keypoints"] >= MIN_KEYPOINTS]
-    if not people:
-        return 0
-    keypoints = np.array([person["keypoints"] for person in people]).reshape(len(people), -1, 3)
-    boxes = np.array([person["bbox"] for person in people])[:, None]
-    first, second = boxes[..., :2] + boxes[..., 2:] / 2, boxes[..., 2:]
-    margin = CORNER_MARGIN * (second - first).clip(min=0)
-    points = keypoints[..., :2]
-    is_inside = ((points >= first - margin) & (points <= second + margin)).all(axis=2)
-    return int((is_inside | (keypoints[..., 2] == 0)).all(axis=1).sum())
 
 
 def places_of_split(data_file: str | Path, split: str) -> list[str]:
@@ -254,15 +207,6 @@ def label_path(image: Path) -> Path:
     return Path(*parts).with_suffix(".txt")
 
 
-def _find_orphans(images: Sequence[Path]) -> list[Path]:
-    """The label files in the folders of the labels of some images that belong to no image."""
-    files = [path for folder in {image.parent for image in images} for path in folder.iterdir()]
-    own = {label_path(path) for path in [*images, *files] if path.suffix.lower() in IMAGE_SUFFIXES}
-    folders = [folder for folder in {path.parent for path in own} if folder.is_dir()]
-    others = [path for folder in folders for path in folder.iterdir() if path.suffix.lower() == ".txt"]
-    return sorted(path for path in others if path not in own and _LABEL.match(read_input(path)))
-
-
 def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:
     """The people in a label file; None if it does not exist. Objects of five numbers have no keypoints."""
     try:
@@ -283,16 +227,12 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:
 
 def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
     """An object of a label file; ``ValueError`` if the numbers are not one."""
-    dimensions, others = (3, 2) if layout.has_visibility else (2, 3)
-    columns = BOX_COLUMNS + len(layout.keypoints) * dimensions
+    columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
     if len(row) not in (BOX_COLUMNS, columns):
         count = pluralize(len(layout.keypoints), "keypoint")
-        is_other = len(row) == BOX_COLUMNS + len(layout.keypoints) * others
-        remedy = f"; they fit kpt_shape [{len(layout.keypoints)}, {others}]" if is_other else ""
-        raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape{remedy}")
+        raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape")
     if not all(map(math.isfinite, row)):
-        position, value = next((position, value) for position, value in enumerate(row, 1) if not math.isfinite(value))
-        raise ValueError(f"number {position} is {value}")
+        raise ValueError("a number is not finite")
     class_id, x, y, width, height = row[:BOX_COLUMNS]
     if class_id not in layout.classes:
         raise ValueError(f"class {class_id:g} has no name")
@@ -306,6 +246,4 @@ def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
             keypoints[:, 2] = np.where((values >= 0).all(axis=1) & values.any(axis=1), 2, 0)
         if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
             raise ValueError("keypoints are not in fractions of the image, from 0 to 1")
-        if others := keypoints[~np.isin(keypoints[:, 2], (0, 1, 2)), 2].tolist():
-            raise ValueError(f"visibility {others[0]:g} is not 0 (not labelled), 1 (hidden) or 2 (visible)")
     return ImportedPerson(int(class_id) + 1, keypoints, (x - width / 2, y - height / 2, width, height))

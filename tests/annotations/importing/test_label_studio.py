@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,7 +14,6 @@ from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from posenet.training.from_annotations import prepare
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.other_formats import write_label_studio_json
@@ -46,20 +44,6 @@ def test_keypoints_belong_to_their_rectangle_or_to_the_only_one_around_them(tmp_
         np.testing.assert_allclose(entry["bbox"], expected["bbox"], atol=1e-3)
 
 
-def test_a_keypoint_in_a_rectangle_does_not_belong_to_one_beside_it(tmp_path: Path) -> None:
-    content = document([1], [person(1, 1, (20, 20, 50, 60)), person(2, 1, (70, 20, 50, 60))])
-    found, _, notes = import_label_studio(*export(tmp_path, content, parents=False))
-    assert [entry["num_keypoints"] for entry in found["annotations"]] == [17, 16] and len(notes) == 1, "one on both"
-
-
-def test_a_keypoint_of_nobody_is_left_out_and_counted(tmp_path: Path) -> None:
-    path, images = export(tmp_path, parents=False)
-    change(path, lambda tasks: tasks[0]["annotations"][0]["result"][3]["value"].update(x=99, y=99))
-    found, _, notes = import_label_studio(path, images)
-    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1 (task 1)")
-    assert found["annotations"][0]["num_keypoints"] == 16
-
-
 def test_keypoints_far_outside_the_only_rectangle_are_those_of_nobody(tmp_path: Path) -> None:
     content = document([1], [person(1, 1, (40, 20, 50, 60), labelled=15)])  # the image is 160 x 120
     path, images = export(tmp_path, content, parents=False)
@@ -76,9 +60,8 @@ def test_keypoints_far_outside_the_only_rectangle_are_those_of_nobody(tmp_path: 
     assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1 (task 1)")
 
 
-@pytest.mark.parametrize("parents", [True, False])
-def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path: Path, parents: bool) -> None:
-    path, images = export(tmp_path, document([1], [person(1, 1)]), parents=parents)
+def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path: Path) -> None:
+    path, images = export(tmp_path, document([1], [person(1, 1)]))
     expected = import_label_studio(path, images).document["annotations"]
 
     def label_again(tasks: list[dict[str, Any]]) -> None:
@@ -93,8 +76,7 @@ def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path
     assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
 
 
-@pytest.mark.parametrize("kept", [1, 2])
-def test_several_objects_without_rectangles_are_refused(tmp_path: Path, kept: int) -> None:
+def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
     """Their keypoints cannot be told apart: one of them would be trained as background."""
     people = [
         person(2 * number + second, number, (10 + 80 * second, 20, 50, 60)) for number in (1, 2) for second in (0, 1)
@@ -102,15 +84,11 @@ def test_several_objects_without_rectangles_are_refused(tmp_path: Path, kept: in
     path, images = export(tmp_path, document([1, 2, 3], [*people, person(9, 3)]), parents=False)
 
     def leave_out_rectangles(tasks: list[dict[str, Any]]) -> None:
-        for task in tasks[:kept]:
+        for task in tasks[:2]:
             regions = task["annotations"][0]["result"]
             regions[:] = [region for region in regions if region["type"] != "rectanglelabels"]
 
     change(path, leave_out_rectangles)
-    if kept == 1:
-        [note] = import_label_studio(path, images).notes
-        assert "has already" in note and ": 17 (task 1, " in note
-        return
     message = r"the same keypoint twice in 2 of 3 tasks \(task 1, for example\): .* draw a rectangle around each object"
     with pytest.raises(DataError, match=message):
         import_label_studio(path, images)
@@ -147,7 +125,6 @@ def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
         "/data/local-files/?d=photos/{}",
         "C:\\photos\\{}",
         "photos/{}",
-        "/tasks/7/presign/?fileuri=" + "{b64}",
     ],
 )
 def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: str) -> None:
@@ -155,8 +132,7 @@ def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: s
     (images / "deep").mkdir()
     name = "000000000001.jpg"
     (images / name).rename(images / "deep" / name)
-    b64 = base64.urlsafe_b64encode(f"s3://bucket/a/{name}".encode()).decode()
-    change(path, lambda tasks: tasks[0]["data"].update(image=address.format(name, b64=b64)))
+    change(path, lambda tasks: tasks[0]["data"].update(image=address.format(name)))
     found = import_label_studio(path, images).document
     assert [image["file_name"] for image in found["images"]] == [f"deep/{name}", "000000000002.jpg"]
 
@@ -191,24 +167,6 @@ def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Pa
     assert any("other names than those that are given" in note for note in imported.notes)
     with pytest.raises(DataError, match="a keypoint twice"):
         import_label_studio(path, images, ["nose", "nose"])
-
-
-@pytest.mark.parametrize("name, number", [("Nose", 2), ("muzzle", 1)])
-def test_names_that_may_be_mistakes_are_named(tmp_path: Path, name: str, number: int) -> None:
-    """One label of a large project makes one more keypoint of the skeleton."""
-    path, images = export(tmp_path, document(range(1, 121), [person(n, n) for n in range(1, 121)]))
-    assert import_label_studio(path, images).notes == ()
-
-    def rename(tasks: list[dict[str, Any]]) -> None:
-        regions = tasks[5]["annotations"][0]["result"]
-        next(r for r in regions if r["value"].get("keypointlabels") == ["nose"])["value"]["keypointlabels"] = [name]
-
-    change(path, rename)
-    notes = import_label_studio(path, images).notes
-    assert len(notes) == number
-    assert notes[0].startswith("names of keypoints on fewer than 1 in 100 objects")
-    assert notes[0].endswith(f": 1 ({name} on 1 of 120)")
-    assert number == 1 or notes[1].endswith(": 1 (nose on 119 and Nose on 1)")
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
@@ -267,20 +225,17 @@ def test_no_image_found_says_why_and_the_tool_needs_a_folder(
     assert "--images" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kept", [0, 1], ids=["nothing", "only a rectangle"])
-def test_an_export_without_keypoints_is_refused_with_the_remedy(tmp_path: Path, kept: int) -> None:
+def test_an_export_without_keypoints_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path, images = export(tmp_path)
 
-    def empty(tasks: Any) -> None:
+    def leave_a_rectangle(tasks: Any) -> None:
         for task in tasks:
-            del task["annotations"][0]["result"][kept:]
+            del task["annotations"][0]["result"][1:]
 
-    change(path, empty)
-    message = rf"{path.name} has no keypoint in any of 2 tasks; label keypoints .* and export the project again"
+    change(path, leave_a_rectangle)
+    message = rf"{path.name} has no keypoint in any of 2 tasks with an image; label keypoints .* and export the project"
     with pytest.raises(DataError, match=message):
         import_label_studio(path, images)
-    with pytest.raises(DataError, match=message):
-        prepare(path, [f"checkpoint.path={tmp_path / 'run'}"], images=images)
 
 
 def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
@@ -288,7 +243,7 @@ def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
     tasks = json.loads(path.read_text())
     expected = [entry["keypoints"] for entry in import_label_studio(path, images).document["annotations"]]
     outcomes = Counter[str]()
-    for seed in range(200):
+    for seed in range(100):
         path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), tasks)))
         try:
             found = import_label_studio(path, images).document
@@ -301,44 +256,7 @@ def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
             assert np.isfinite(points).all() and entry["num_keypoints"] == np.count_nonzero(points[:, 2]), seed
         is_whole = [entry["keypoints"] for entry in found["annotations"]] == expected
         outcomes["whole" if is_whole else "in part"] += 1
-    assert min(outcomes[kind] for kind in ("refused", "whole", "in part")) > 20, outcomes
-
-
-def test_a_task_of_an_image_of_another_shape_is_left_out(tmp_path: Path) -> None:
-    """Another image may have the name. A resized copy is the same image."""
-    path, images = export(tmp_path)
-
-    def edit(tasks: Any) -> None:
-        for number, size in enumerate(((320, 240), (160, 160))):
-            for region in tasks[number]["annotations"][0]["result"]:
-                region.update(original_width=size[0], original_height=size[1])
-
-    change(path, edit)
-    found, _, notes = import_label_studio(path, images)
-    assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg"]
-    assert len(notes) == 1 and "another original_width" in notes[0] and notes[0].endswith(": 1 (task 2)")
-    change(path, lambda tasks: tasks[0]["annotations"][0]["result"].clear())
-    with pytest.raises(DataError, match=r"no keypoint in the tasks that are not left out \(.*another original_width"):
-        import_label_studio(path, images)
-
-
-@pytest.mark.parametrize("scale", [1, 4], ids=["percentages", "pixels"])
-def test_keypoints_beyond_the_image_are_refused_and_a_second_label_is_noted(tmp_path: Path, scale: int) -> None:
-    path, images = export(tmp_path)
-
-    def edit(tasks: Any) -> None:
-        for task in tasks:
-            region = next(r for r in task["annotations"][0]["result"] if r["type"] == "keypointlabels")
-            region["value"]["keypointlabels"].append("tail")
-            region["value"]["x"] += 100 * (scale - 1)
-
-    change(path, edit)
-    if scale == 1:
-        [note] = import_label_studio(path, images).notes
-        assert "several labels, of which the first is used: 2 (task 1, task 2)" in note
-        return
-    with pytest.raises(DataError, match=r"task 2 cannot be read \(.* not percentages of the image\)"):
-        import_label_studio(path, images)
+    assert min(outcomes[kind] for kind in ("refused", "whole", "in part")) > 10, outcomes
 
 
 def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: Path) -> None:
@@ -354,11 +272,6 @@ def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: 
     found, _, notes = import_label_studio(path, images)
     assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
     assert len(notes) == 1 and "different images" in notes[0] and notes[0].endswith(": 2 (task 1, task 2)")
-    # A task that is left out for another reason may still be the one that means the file.
-    change(path, lambda tasks: tasks[1]["data"].update(other="000000000001.jpg"))
-    found, _, notes = import_label_studio(path, images)
-    assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
-    assert [note[note.rindex("(") :] for note in notes] == ["(task 2)", "(task 1)"]
 
 
 def test_a_task_of_two_images_is_left_out(tmp_path: Path) -> None:

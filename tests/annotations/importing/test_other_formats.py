@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
 from posenet.errors import DataError
@@ -149,7 +148,7 @@ def test_labelme(tmp_path: Path, drawn: DrawnSet, monkeypatch: pytest.MonkeyPatc
     folder = write_labelme(tmp_path / "data" / "labelme", *drawn)
     first = min(folder.glob("*.json"))
     remedy = f"{first} is a file of Labelme; make one COCO file of all, with the script in posenet docs custom_data"
-    for refused in (lambda: prepare(folder), lambda: prepare(first), lambda: import_label_studio(first, folder)):
+    for refused in (lambda: prepare(folder), lambda: prepare(first)):
         with pytest.raises(DataError, match=remedy):
             refused()
     run_block_of_the_page("data/labelme")

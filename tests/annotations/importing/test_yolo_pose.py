@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -53,26 +52,6 @@ def test_values_are_converted_to_pixels(data_file: Path) -> None:
         assert found["area"] == pytest.approx(0.53 * width * height, rel=1e-4), "the share in COCO, not the whole box"
 
 
-def test_keypoints_that_are_not_in_fractions_are_refused(data_file: Path) -> None:
-    for number in (1, 2):
-        labels = data_file.parent / "labels" / "train" / f"{number:012d}.txt"
-        words = labels.read_text().split()
-        words[5:7] = ["35.0", "40.0"]
-        labels.write_text(" ".join(words[: 5 + 51]))
-    with pytest.raises(DataError, match=r"000000000001\.txt, line 1: keypoints are not in fractions"):
-        import_yolo_pose(data_file)
-
-
-@pytest.mark.parametrize("visibility", ["-1", "3", "0.93"])
-def test_another_visibility_than_0_1_and_2_is_refused(data_file: Path, visibility: str) -> None:
-    for number in (1, 2):
-        labels = data_file.parent / "labels" / "train" / f"{number:012d}.txt"
-        words = labels.read_text().split()
-        labels.write_text(" ".join([*words[:7], visibility, *words[8 : 5 + 51]]))
-    with pytest.raises(DataError, match=rf"000000000001\.txt, line 1: visibility {visibility} is not 0 "):
-        import_yolo_pose(data_file)
-
-
 def test_the_tool_says_once_that_areas_are_estimated(
     data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,35 +60,6 @@ def test_the_tool_says_once_that_areas_are_estimated(
     assert run_tool("annotations", ["import", str(data_file), "--output", "-"]) == 0
     shown = capsys.readouterr().err
     assert "areas are estimated" in shown and "next:" not in shown and "wrote" not in shown
-
-
-def test_a_box_that_is_not_in_fractions_is_refused(data_file: Path) -> None:
-    for number in (1, 2):
-        labels = data_file.parent / "labels" / "train" / f"{number:012d}.txt"
-        words = labels.read_text().split()
-        labels.write_text(" ".join(["0", "320.5", *words[2 : 5 + 51]]))
-    message = r"000000000001\.txt, line 1: the box 320\.5 .* not in fractions .*\(and 1 of 3 images more\)"
-    with pytest.raises(DataError, match=message):
-        import_yolo_pose(data_file)
-
-
-@pytest.mark.parametrize("is_wrong", [True, False])
-def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool) -> None:
-    """Also where the box that is read ends inside the image and is around all keypoints."""
-    content = document(
-        [1], [person(n, 1, (x, y, 50, 60)) for n, (x, y) in enumerate([(20, 20), (90, 20), (90, 60)], 1)]
-    )
-    images = write_images(tmp_path / "drawn", content)
-    if is_wrong:
-        for entry in content["annotations"]:
-            x, y, width, height = entry["bbox"]
-            entry["bbox"] = [x - (x + width) / 2, y - (y + height) / 2, x + width, y + height]
-    data_file = write_yolo_pose(tmp_path / "set", images, content)
-    if not is_wrong:
-        assert import_yolo_pose(data_file).notes == ()
-        return
-    with pytest.raises(DataError, match="3 of 3 boxes are around their keypoints only if they are two corners"):
-        import_yolo_pose(data_file)
 
 
 def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path) -> None:
@@ -127,18 +77,6 @@ def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path)
     ):
         change(data_file, **settings)
         assert import_yolo_pose(data_file, "val" if "val" in settings else "train").document == expected
-
-
-def test_labels_are_beside_the_link_to_an_image_and_not_beside_the_image(data_file: Path, tmp_path: Path) -> None:
-    expected = import_yolo_pose(data_file).document
-    images = data_file.parent / "images" / "train"
-    elsewhere = tmp_path / "elsewhere"
-    images.rename(elsewhere)
-    images.mkdir()
-    for path in elsewhere.iterdir():
-        (images / path.name).symlink_to(path)
-    found, folder, _ = import_yolo_pose(data_file)
-    assert (found, folder) == (expected, images)
 
 
 @pytest.mark.parametrize("line", ["images/train/{}", "data/images/train/{}", "./images/train/{}", "obj_train_data/{}"])
@@ -197,10 +135,6 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     change(data_file, kpt_names=f"{{0: {names}}}")
     assert found() == names
     assert found(names[::-1]) == names[::-1]
-    assert not any("flip_idx" in note for note in import_yolo_pose(data_file).notes)  # no name has a side
-    swapped = ("left_eye", *COCO.file_names[:1], *COCO.file_names[2:])
-    notes = import_yolo_pose(data_file, "train", swapped).notes
-    assert any("flip_idx pairs other keypoints" in note for note in notes)
     assert import_yolo_pose(data_file, number_unnamed=True).document["categories"][0]["keypoints"] == names
     for bad, message in {
         (*names[:3],): "kpt_shape has 17 keypoints, {} has 3; correct one of them",
@@ -232,7 +166,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"names": None}, "has no names"),
         (
             {"names": "[dog]", "kpt_shape": "[17, 2]"},
-            "56 numbers, 39 are expected .*; they fit kpt_shape .17, 3.;",
+            "56 numbers, 39 are expected for 17 keypoints of kpt_shape; correct the line or the data.yaml",
         ),
         ({"names": "{4: dog}"}, "class 0 has no name"),
         ({"train": "images/other"}, "images/other does not exist"),
@@ -257,8 +191,10 @@ def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path
     faults = {
         "0 0.5 0.5 0.1": "4 numbers, 56 are expected for 17 keypoints of kpt_shape",
         "0 " + "x " * 55: "could not convert",
-        "0 0.5 0.5 " + "inf " * 53: "number 4 is inf",
+        "0 0.5 0.5 " + "inf " * 53: "a number is not finite",
         "0.5 " + "0.5 " * 55: "class 0.5 has no name",
+        "0 320.5 " + "0.5 " * 54: "the box 320.5 .* is not in fractions of the image",
+        "0 " + "0.5 " * 4 + "35.0 40.0 2 " + "0.5 0.5 2 " * 16: "keypoints are not in fractions of the image",
     }
     for line, fault in faults.items():
         label.write_text("\n\n" + line)
@@ -289,40 +225,6 @@ def test_an_object_of_five_numbers_is_a_place_that_training_ignores(data_file: P
         import_yolo_pose(data_file)
 
 
-def test_label_files_of_no_image_are_named_and_refused_if_they_are_most(data_file: Path) -> None:
-    images, labels = (data_file.parent / kind / "train" for kind in ("images", "labels"))
-    (labels / "classes.txt").write_text("person\n")
-    shutil.copy(labels / "000000000001.txt", labels / "other.txt")
-    assert (
-        "label files of no image, left out: give them the name of their image: 1 (other.txt)"
-        in import_yolo_pose(data_file).notes
-    )
-    for number in range(9):  # many, but those of the images are there: a part of the images
-        shutil.copy(labels / "000000000001.txt", labels / f"left_{number}.txt")
-    assert import_yolo_pose(data_file).document["annotations"]
-    for number in range(9):
-        (labels / f"left_{number}.txt").unlink()
-    for number in (1, 2):
-        (images / f"{number:012d}.jpg").rename(images / f"new_{number}.jpg")
-    message = "3 label files belong to no image, such as .*000000000001.txt, and 3 of 3 images of train have none; give"
-    with pytest.raises(DataError, match=message):
-        import_yolo_pose(data_file)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell upper and lower case apart")
-def test_label_files_that_differ_in_case_are_named(data_file: Path) -> None:
-    for path in (data_file.parent / "labels" / "train").iterdir():
-        path.rename(path.with_suffix(".TXT"))
-    with pytest.raises(DataError, match="2 label files differ only in upper and lower case .*000000000001.TXT"):
-        import_yolo_pose(data_file)
-
-
-def test_a_set_without_labels_is_refused(data_file: Path) -> None:
-    shutil.rmtree(data_file.parent / "labels")
-    with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000001.txt"):
-        import_yolo_pose(data_file)
-
-
 def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ConfigError, match=r"pip install 'simplepose\[yolo\]'"):
@@ -345,7 +247,7 @@ def test_any_damage_is_imported_or_refused_in_one_line(data_file: Path, name: st
         change(data_file, train=name)
         (root / name).write_text("".join(f"./images/train/{n:012d}.jpg\n" for n in (1, 2, 3)))
     content = (root / name).read_bytes()
-    for seed in range(150):
+    for seed in range(60):
         (root / name).write_bytes(mutate_bytes(np.random.default_rng(seed), content))
         try:
             import_yolo_pose(data_file)
