@@ -93,14 +93,10 @@ def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) ->
     assert not Path("drawn").exists() and Path("mine").is_dir()
 
 
-def test_a_new_prediction_replaces_the_journals_of_several_processes(photos: Path) -> None:
-    for rank in range(2):
-        Path(f"p.jsonl.progress-{rank}-of-2").write_text('{"run": {}, "outputs": []}\n')
-    Path("p.jsonl.progress-0-of-3").write_text("of another program")
+def test_a_prediction_is_continued_by_as_many_processes(photos: Path) -> None:
+    Path("p.jsonl.progress-0-of-2").write_text('{"run": {}}\n')
     with pytest.raises(DataError, match="another number of processes .*; continue it with as many, or start"):
         predict(photos, spot_predictor(), json="p.jsonl", resume=True)
-    predict([photos], Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1)), json="p.jsonl")
-    assert [path.name for path in Path().glob("*-of-*")] == ["p.jsonl.progress-0-of-3"]
 
 
 @pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])

@@ -14,7 +14,7 @@ from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
-from posenet.inference.outputs.journal import find_outputs_of_others, side_files
+from posenet.inference.outputs.journal import can_continue, side_files
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
@@ -94,7 +94,7 @@ def choose_outputs(
 
     Raises:
         ConfigError: the options contradict each other.
-        DataError: a file cannot be written, see ``check_outputs``, or continued, see ``find_outputs_of_others``.
+        DataError: a file cannot be written, see ``check_outputs``, or continued, see ``can_continue``.
     """
     output, json, heatmaps = options.output, options.json, options.heatmaps
     if not (output or json or options.coco or options.csv or heatmaps or options.show):
@@ -201,22 +201,17 @@ def _check_outputs(
     journals: dict[Path, re.Pattern[bytes]] = {}
     if file is not None and (_needs_journals(outputs, options, world_size) or is_lines_file(file)):
         journals = side_files(file, world_size)
-    others = outputs.files
-    if file is not None and options.resume and not options.overwrite:
-        others = find_outputs_of_others(file, outputs.files, world_size)
-    is_continued = len(others) < len(outputs.files)
+    # A prediction that is continued replaces what it has written, drawings among them.
+    is_continued = options.resume and not options.overwrite and file is not None and can_continue(file, world_size)
     sheet_files = [path for source, path in outputs.sheets.items() if source.kind == "image"]
     sheet_folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
     check_outputs(
         [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheet_files],
         inputs,
-        # A prediction that is continued replaces what it has written, drawings among them, ...
         overwrite=options.overwrite or is_continued,
         folders=sheet_folders,
         side_files=journals,
     )
-    if is_continued:
-        check_outputs(others)  # ... and no files of another prediction.
 
 
 def choose_journaled_file(
