@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,11 +122,27 @@ def choose_outputs(
         folders=list(named.values()),
         new_folders=[folder for folder in named.values() if not os.path.exists(folder)],
     )
-    if _needs_journals(outputs, options, world_size) and outputs.first_file is None:
+    file = outputs.first_file
+    needs_journals = _needs_journals(outputs, options, world_size)
+    if needs_journals and file is None:
         reason = "resume=True" if options.resume else "a prediction by several processes"
         raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
-    inputs = itertools.chain(other_inputs, (source.path for source in sources if source.path is not None))
-    _check_outputs(outputs, inputs, options, world_size)
+    # A prediction that is continued replaces what it has written, drawings among them.
+    is_continued = file is not None and options.resume and not options.overwrite and can_continue(file, world_size)
+    journals = side_files(file, world_size) if file and (needs_journals or is_lines_file(file)) else {}
+    sheets = outputs.sheets.items()
+    check_outputs(
+        [
+            *outputs.files,
+            *outputs.drawings.values(),
+            *outputs.people.values(),
+            *(path for source, path in sheets if source.kind == "image"),
+        ],
+        itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
+        overwrite=options.overwrite or is_continued,
+        folders=[path for source, path in sheets if source.kind != "image"],
+        side_files=journals,
+    )
     return outputs
 
 
@@ -193,27 +208,6 @@ def _needs_journals(outputs: Outputs, options: PredictionOptions, world_size: in
     return options.resume or (world_size > 1 and bool(outputs.files))
 
 
-def _check_outputs(
-    outputs: Outputs, inputs: Iterable[str | Path | int], options: PredictionOptions, world_size: int
-) -> None:
-    """Check all files that will be written, and make their folders."""
-    file = outputs.first_file
-    journals: dict[Path, re.Pattern[bytes]] = {}
-    if file is not None and (_needs_journals(outputs, options, world_size) or is_lines_file(file)):
-        journals = side_files(file, world_size)
-    # A prediction that is continued replaces what it has written, drawings among them.
-    is_continued = options.resume and not options.overwrite and file is not None and can_continue(file, world_size)
-    sheet_files = [path for source, path in outputs.sheets.items() if source.kind == "image"]
-    sheet_folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
-    check_outputs(
-        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheet_files],
-        inputs,
-        overwrite=options.overwrite or is_continued,
-        folders=sheet_folders,
-        side_files=journals,
-    )
-
-
 def choose_journaled_file(
     outputs: Outputs, sources: Sequence[Source], options: PredictionOptions, num_blocks: int, world_size: int
 ) -> Path | None:
@@ -221,6 +215,6 @@ def choose_journaled_file(
     file = outputs.first_file
     if _needs_journals(outputs, options, world_size):
         return file
-    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
+    is_continuable = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
     is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
-    return file if can_continue and is_long else None
+    return file if is_continuable and is_long else None
