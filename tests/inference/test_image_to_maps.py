@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import cv2
 import numpy as np
 import pytest
@@ -72,23 +70,6 @@ def test_maps_are_the_average_of_all_scales_and_mirrored_images(
         assert maps.dtype == np.float32
         np.testing.assert_allclose(maps, expected, atol=1e-5)
         np.testing.assert_array_equal(predictor.run_network(batch)[number], maps[:DECODED])
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [
-        lambda maps: maps.astype(np.float64),
-        lambda maps: np.ascontiguousarray(maps.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2),
-    ],
-    ids=["float64", "channels last"],
-)
-def test_a_function_may_return_maps_of_any_type_and_layout(convert: Callable[[np.ndarray], np.ndarray]) -> None:
-    settings = InferenceConfig(height=100, scales=(0.5, 1.0), flip=True)
-    expected = Predictor(noise_maps, settings)
-    other = Predictor(lambda images: convert(noise_maps(images)), settings)
-    batch = prepare(expected)
-    for maps, expected_maps in zip(other.run_network(batch), expected.run_network(batch), strict=True):
-        np.testing.assert_array_equal(maps, expected_maps)
 
 
 @pytest.mark.parametrize("settings", [{}, {"flip": True}, {"scales": (0.5, 1.0), "flip": True}], ids=str)

@@ -43,14 +43,6 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "target.mp4").write_bytes(b"old")
-    (tmp_path / "camera-2.mp4").symlink_to(tmp_path / "target.mp4")
-    with write_drawings({CAMERA: tmp_path / "camera-2.mp4"}) as write:
-        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), GREY)
-    assert (tmp_path / "camera-2.mp4").is_symlink() and len(read_video(tmp_path / "target.mp4")) == 1
-
-
 def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISPLAY", ":77")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
