@@ -144,8 +144,8 @@ class Result(Sequence[Person]):
 
         drawing = Image.fromarray(self.plot(**options)[..., ::-1])
         # Linux has viewers also where there is no display.
-        has_display = not sys.platform.startswith("linux") or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
-        can_show = has_display or "IPython" in sys.modules
+        has_display = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+        can_show = has_display or not sys.platform.startswith("linux") or "IPython" in sys.modules
         if not (can_show and ImageShow.show(drawing)):
             raise ConfigError('nothing can show images here; write them to a file with save("drawn.jpg")')
 
