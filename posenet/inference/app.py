@@ -19,7 +19,6 @@ from typing import Any
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.inference.media.sources import find_sources
 from posenet.inference.outputs.people_files import ImageIds, write_json
-from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
@@ -32,8 +31,6 @@ MAX_ROWS = 500
 HEIGHT = 560
 """Of the drawing on the page, in pixels."""
 MESSAGE_SECONDS = 30
-EMPTY_IS_ZERO = "(result, ...settings) => [result, ...settings.map(setting => setting ?? 0)]"
-"""JavaScript that the page runs before ``draw``: somebody who types a score empties its field first."""
 
 _log = logging.getLogger(__name__)
 
@@ -117,12 +114,21 @@ def make_page(
     """
     import gradio as gr
 
+    people = predictor.skeleton.people
     stop = threading.Event()
 
-    def require_scores(*scores: float) -> None:
-        for score in scores:
-            if not 0 <= score <= 1:  # Gradio's sliders accept NaN
-                raise gr.Error(f"{score} is not a score between 0 and 1", print_exception=False)
+    def show(
+        drawing: Path | None = None, is_video: bool = False, text: str = "", rows: Any = (), file: Path | None = None
+    ) -> list[Any]:
+        headers = [predictor.skeleton.category, "score", "box", *predictor.skeleton.keypoints]
+        table = {"headers": ["second", *headers] if is_video else headers, "data": list(rows)}
+        return [
+            gr.update(value=None if is_video else drawing, visible=not is_video),
+            gr.update(value=drawing if is_video else None, visible=is_video),
+            html.escape(text),
+            gr.update(value=table, visible=bool(rows)),
+            gr.update(value=file, interactive=file is not None),
+        ]
 
     def find(
         path: str | None,
@@ -135,71 +141,53 @@ def make_page(
     ) -> Any:
         if path is None:
             return show()
-        require_scores(min_score, keypoint_score)
         stop.clear()
         finder = copy.copy(predictor)
         finder.min_score = min_score
+        written = Path(tempfile.mkdtemp(dir=folder))
+        file = written / f"{Path(path).stem}.json"
+        problems: list[DataError] = []
+        rows: list[list[str]] = []
         try:
-            with finding:
-                if find_sources([path])[0].kind == "image":
-                    finder.min_score = 0.0  # ``draw`` leaves people out, without another run of the network
-                    return draw(_without_folder(finder(path)), min_score, keypoint_score, style)
-                video, rows, file, summary = _predict_video(
+            source = find_sources([path])[0]
+            is_video = source.kind != "image"
+            # The page keeps files in folders of its own, which nobody needs to see.
+            named = dataclasses.replace(source, location=Path(Path(path).name))
+            with finding, write_json(file, ImageIds([named])) as write:
+
+                def collect(result: Result) -> None:
+                    if result.error is not None:
+                        problems.append(result.error)
+                        return
+                    frame = result.frame
+                    write(dataclasses.replace(result, frame=dataclasses.replace(frame, source=named)))
+                    rows.extend(_rows(result)[: MAX_ROWS - len(rows)])
+                    if frame.number is not None:
+                        progress((frame.number + 1, frame.number + frame.expected or None), unit="frames")
+
+                summary = predict(
                     path,
                     finder,
-                    Path(tempfile.mkdtemp(dir=folder)),
-                    lambda done, total: progress((done, total), unit="frames"),
+                    output=str(written / "drawing"),
+                    progress=False,
+                    on_result=collect,
                     stop_requested=lambda: stop.is_set() or stop_requested(),
                     keypoint_score=keypoint_score,
                     style=style,
-                    track=track,
-                    smooth=smooth,
+                    track=track and is_video,
+                    smooth=smooth and is_video,
                 )
         except PosenetError as error:
-            raise gr.Error(_to_html(error, path), duration=MESSAGE_SECONDS, print_exception=False) from error
+            # Where nothing could be read, the first problem says why.
+            text = _to_html(problems[0] if problems else error, path)
+            raise gr.Error(text, duration=MESSAGE_SECONDS, print_exception=False) from error
         for problem in summary.unreadable.values():
             gr.Warning(_to_html(problem, path), duration=MESSAGE_SECONDS)
         more = f"; the table shows the first {MAX_ROWS}, the file all" if len(rows) == MAX_ROWS else ""
-        return show(video=video, text=f"{summary}{more}", rows=rows, file=file)
+        # There is no drawing if the user has stopped the prediction before the first frame.
+        return show(next((written / "drawing").glob("*"), None), is_video, f"{summary}{more}", rows, file)
 
-    def draw(result: Result | None, min_score: float, keypoint_score: float, style: Any) -> Any:
-        if result is None:  # a video is only predicted again when the user asks for it
-            return gr.skip()
-        require_scores(min_score, keypoint_score)
-        kept = dataclasses.replace(result, people=[person for person in result if person.score >= min_score])
-        file = Path(tempfile.mkdtemp(dir=folder)) / f"{kept.frame.source.stem}.json"
-        with write_json(file, ImageIds([kept.frame.source])) as write:
-            write(kept)
-        drawing = kept.plot(style=style, keypoint_min_score=keypoint_score)
-        return show(result, drawing[..., ::-1], text=str(kept), rows=_rows(kept), file=file)
-
-    def show(
-        result: Result | None = None,
-        drawing: Any = None,
-        video: Path | None = None,
-        text: str = "",
-        rows: list[list[str]] | None = None,
-        file: Path | None = None,
-    ) -> list[Any]:
-        headers = [
-            *(["second"] if video else []),
-            predictor.skeleton.category,
-            "score",
-            "box",
-            *predictor.skeleton.keypoints,
-        ]
-        return [
-            result,
-            gr.update(value=drawing, visible=video is None),
-            gr.update(value=video, visible=video is not None),
-            html.escape(text),
-            gr.update(value={"headers": headers, "data": rows or []}, visible=bool(rows)),
-            gr.update(value=file, interactive=file is not None),
-        ]
-
-    people = predictor.skeleton.people
     with gr.Blocks(title="posenet", analytics_enabled=False) as page:
-        found = gr.State()
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 with gr.Tab("File"):
@@ -213,70 +201,31 @@ def make_page(
                         type="filepath",
                         image_mode=None,
                     )
-                min_score = gr.Slider(0, 1, MIN_SCORE, step=0.01, label=f"Minimum score of {people}")
-                keypoint_score = gr.Slider(
-                    0, 1, KEYPOINT_MIN_SCORE, step=0.01, label="Minimum score of keypoints drawn"
-                )
-                style = gr.Radio(STYLES, value=STYLES[0], label="Style of the drawing")
-                with gr.Accordion("Videos"):
-                    track = gr.Checkbox(True, label=f"Track {people} from frame to frame")
-                    smooth = gr.Checkbox(False, label="Remove the jitter of keypoints")
-                    with gr.Row():
-                        again = gr.Button("Predict again", size="sm", min_width=100)
-                        stopper = gr.Button("Stop", size="sm", min_width=60)
+                settings = [
+                    gr.Slider(0, 1, MIN_SCORE, step=0.01, label=f"Minimum score of {people}"),
+                    gr.Slider(0, 1, KEYPOINT_MIN_SCORE, step=0.01, label="Minimum score of keypoints drawn"),
+                    gr.Radio(STYLES, value=STYLES[0], label="Style of the drawing"),
+                    gr.Checkbox(True, label=f"Track {people} from frame to frame of a video"),
+                    gr.Checkbox(False, label="Remove the jitter of keypoints in a video"),
+                ]
+                with gr.Row():
+                    again = gr.Button("Find again", size="sm", min_width=100)
+                    stopper = gr.Button("Stop", size="sm", min_width=60)
             with gr.Column(scale=3):
                 options = {"label": people.capitalize(), "interactive": False, "height": HEIGHT}
-                drawing = gr.Image(**options, format="jpeg", buttons=["download", "fullscreen"])
-                video = gr.Video(**options, visible=False, buttons=["download"])
-                text = gr.HTML()
-                table = gr.Dataframe(
-                    label="Keypoints: x, y in pixels (score)", interactive=False, visible=False, max_height=300
-                )
-                download = gr.DownloadButton("Download JSON", size="md", interactive=False)
-        looks = [min_score, keypoint_score, style]
-        outputs = [found, drawing, video, text, table, download]
-        file.change(find, [file, *looks, track, smooth], outputs)
-        again.click(find, [file, *looks, track, smooth], outputs)
-        camera.change(find, [camera, *looks, track, smooth], outputs)
+                outputs = [
+                    gr.Image(**options, buttons=["download", "fullscreen"]),
+                    gr.Video(**options, visible=False, buttons=["download"]),
+                    gr.HTML(),
+                    gr.Dataframe(
+                        label="Keypoints: x, y in pixels (score)", interactive=False, visible=False, max_height=300
+                    ),
+                    gr.DownloadButton("Download JSON", size="md", interactive=False),
+                ]
+        gr.on([file.change, again.click], find, [file, *settings], outputs)
+        camera.change(find, [camera, *settings], outputs, api_name=False)
         stopper.click(stop.set, queue=False, api_name="stop")
-        gr.on(
-            [setting.change for setting in looks],
-            draw,
-            [found, *looks],
-            outputs,
-            js=EMPTY_IS_ZERO,
-            show_progress="hidden",
-        )
     return page
-
-
-def _predict_video(
-    path: str, predictor: Predictor, folder: Path, on_frame: Callable[[int, int | None], object], **options: Any
-) -> tuple[Path | None, list[list[str]], Path, PredictionSummary]:
-    """The drawing of a video, the first rows of the table, the file of all people, and what has been found.
-
-    There is no drawing if the user has stopped the prediction before the first frame.
-    """
-    problems: list[DataError] = []
-    rows: list[list[str]] = []
-    file = folder / f"{Path(path).stem}.json"
-    with write_json(file, ImageIds([])) as write:
-
-        def collect(result: Result) -> None:
-            if result.error is not None:
-                problems.append(result.error)
-                return
-            write(_without_folder(result))
-            rows.extend(_rows(result)[: MAX_ROWS - len(rows)])
-            number = result.frame.number or 0
-            on_frame(number + 1, number + result.frame.expected or None)
-
-        drawings = folder / "drawing"
-        try:
-            summary = predict(path, predictor, output=str(drawings), progress=False, on_result=collect, **options)
-        except DataError as error:
-            raise (problems or [error])[0] from error  # the cause, which predict logs
-    return next(drawings.glob("*"), None), rows, file, summary
 
 
 def _rows(result: Result) -> list[list[str]]:
@@ -288,12 +237,6 @@ def _rows(result: Result) -> list[list[str]]:
         box = ", ".join(f"{value:.0f}" for value in person.box)
         rows.append([*second, str(person.id or number), f"{person.score:.2f}", box, *keypoints])
     return rows
-
-
-def _without_folder(result: Result) -> Result:
-    """The result under the name of its file alone, because the page keeps files in folders of its own."""
-    source = dataclasses.replace(result.frame.source, location=Path(Path(result.frame.source.name).name))
-    return dataclasses.replace(result, frame=dataclasses.replace(result.frame, source=source))
 
 
 def _to_html(error: Exception, path: str) -> str:

@@ -184,10 +184,6 @@ class InputBatch(NamedTuple):
         return self.letterboxes[0]
 
 
-_Resampled = tuple[np.ndarray, Resampling]
-"""(C, h, w) maps of a scale, and how they are resampled to the cells of the largest scale."""
-
-
 class PendingMaps(NamedTuple):
     """The averaged maps of N images, which a device may still be computing, and what maps people back."""
 
@@ -257,33 +253,28 @@ def _average_on_host(
 ) -> list[np.ndarray]:
     """The averages for each image, whatever runs the network."""
     num_maps = sum(batch.counts) * (2 if flip else 1)
-    plans_of_scales = [
-        [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
-        for letterboxes in batch.letterboxes
-    ]
-
-    def weigh_maps(scale: int, others_of_images: Sequence[Sequence[_Resampled]]) -> list[np.ndarray]:
-        """The part of a scale in the average of each image, plus the parts of other scales, which are resampled."""
-        images, weight = batch.inputs[scale], batch.counts[scale] / num_maps
-        totals = [np.empty((num_channels, *plan.cells), np.float32) for plan in plans_of_scales[scale]]
+    averages: list[np.ndarray] = []
+    for images, count, letterboxes in zip(batch.inputs, batch.counts, batch.letterboxes):
+        plans = [plan_resampling(*pair) for pair in zip(letterboxes, batch.map_letterboxes)]
+        weighed = [np.empty((num_channels, *plan.cells), np.float32) for plan in plans]
         # The mirrored maps come first: the network may write to the same array again.
         if flip:
-            _write_mirrored_maps(network, images, skeleton, totals)
-        for maps, total, others in zip(_compute_maps(network, images, skeleton), totals, others_of_images):
-            channels = maps[:num_channels, : total.shape[1], : total.shape[2]]
-            if not flip:
-                np.multiply(channels, weight, out=total)
-            # All scales of one channel after another, while it is in the cache.
-            for number, out in enumerate(total):
-                if flip:
-                    cv2.addWeighted(out, weight, channels[number], weight, 0, dst=out)
-                for cells, plan in others:
-                    cv2.add(out, resample_map(cells[number], plan), dst=out)
-        return totals
-
-    nothing: list[list[_Resampled]] = [[] for _ in batch.map_letterboxes]
-    smaller = [list(zip(weigh_maps(scale, nothing), plans_of_scales[scale])) for scale in range(1, len(batch.counts))]
-    return weigh_maps(0, list(zip(*smaller)) or nothing)
+            _write_mirrored_maps(network, images, skeleton, weighed)
+        weight = count / num_maps
+        for maps, out in zip(_compute_maps(network, images, skeleton), weighed):
+            channels = maps[:num_channels, : out.shape[1], : out.shape[2]]
+            if flip:
+                for channel, mirrored in zip(channels, out):
+                    cv2.addWeighted(mirrored, weight, channel, weight, 0, dst=mirrored)
+            else:
+                np.multiply(channels, weight, out=out)
+        if not averages:  # the largest scale
+            averages = weighed
+            continue
+        for average, maps, plan in zip(averages, weighed, plans):
+            for total, cells in zip(average, maps):
+                cv2.add(total, resample_map(cells, plan), dst=total)
+    return averages
 
 
 def _write_mirrored_maps(

@@ -87,10 +87,10 @@ def predict_frames(
         predictor: a ``Predictor``, which has no type here because its module imports this one.
         busy: receives the seconds in which each stage was at work; those of "reading" are what the others waited.
     """
-    stages = _Stages(predictor, {} if busy is None else busy)
+    clock = _Clock({} if busy is None else busy)
     with (
-        contextlib.closing(_fill_batches(predictor, stages.timed_items("reading", frames))) as batches,
-        contextlib.closing(_run_batches(stages, batches)) as results,
+        contextlib.closing(_fill_batches(predictor, clock.read(frames))) as batches,
+        contextlib.closing(_run_batches(predictor, clock, batches)) as results,
     ):
         yield from _in_order(results)
 
@@ -144,49 +144,18 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
         raise failure
 
 
-class _Stages:
-    """The stages of a predictor, and the seconds in which each was at work."""
+class _Clock:
+    """The seconds in which each stage was at work; while several threads are in a stage, they count once."""
 
-    def __init__(self, predictor: Any, busy: dict[str, float]) -> None:
-        self.predictor = predictor
-        self.busy = busy
+    def __init__(self, busy: dict[str, float]) -> None:
+        self._busy = busy
         self._running: Counter[str] = Counter()
         self._begins: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def prepare(self, images: Sequence[np.ndarray]) -> Any:
-        """Resize and pad images."""
-        with self._timed("resizing"):
-            return self.predictor.prepare_inputs(images)
-
-    def compute(self, inputs: Future[Any]) -> Any:
-        """Start to compute the maps of a batch."""
-        batch = inputs.result()
-        with self._timed("network"):
-            return self.predictor.start_network(batch)
-
-    def decode(self, started: Future[Any], frames: Sequence[Frame]) -> list[Result]:
-        """Wait for the maps, and find the people in them."""
-        pending = started.result()
-        with self._timed("network"):
-            maps = pending.wait()
-        with self._timed("decoding"):
-            results: list[Result] = self.predictor.decode_batch(pending, maps, frames)
-        return results
-
-    def timed_items(self, name: str, items: Iterable[Frame]) -> Iterator[Frame]:
-        """The same items; the time in which they are read counts."""
-        iterator = iter(items)
-        while True:
-            with self._timed(name):
-                item = next(iterator, None)
-            if item is None:
-                return
-            yield item
-
     @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
-        """Add the time of this context to that of a stage; while several threads are in one, it counts once."""
+    def at_work(self, name: str) -> Iterator[None]:
+        """Within this context, a thread is in a stage."""
         with self._lock:
             self._running[name] += 1
             if self._running[name] == 1:
@@ -197,14 +166,42 @@ class _Stages:
             with self._lock:
                 self._running[name] -= 1
                 if not self._running[name]:
-                    self.busy[name] = self.busy.get(name, 0.0) + time.perf_counter() - self._begins[name]
+                    self._busy[name] = self._busy.get(name, 0.0) + time.perf_counter() - self._begins[name]
+
+    def read(self, frames: Iterable[Frame]) -> Iterator[Frame]:
+        """The same frames; the time in which they are read counts."""
+        iterator = iter(frames)
+        while True:
+            with self.at_work("reading"):
+                frame = next(iterator, None)
+            if frame is None:
+                return
+            yield frame
 
 
-def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
+def _run_batches(predictor: Any, clock: _Clock, batches: Iterable[Batch]) -> Generator[tuple[int, Result], None, None]:
     """Results with the places of their frames, in the order of the batches."""
-    predictor = stages.predictor
     failures: list[Exception] = []
     running: deque[tuple[Batch, Future[list[Result]]]] = deque()
+
+    # Each stage waits for the one before. The batches pass every stage in their order.
+
+    def prepare(images: Sequence[np.ndarray]) -> Any:
+        with clock.at_work("resizing"):
+            return predictor.prepare_inputs(images)
+
+    def compute(prepared: Future[Any]) -> Any:
+        inputs = prepared.result()
+        with clock.at_work("network"):
+            return predictor.start_network(inputs)
+
+    def decode(started: Future[Any], frames: Sequence[Frame]) -> list[Result]:
+        pending = started.result()
+        with clock.at_work("network"):
+            maps = pending.wait()
+        with clock.at_work("decoding"):
+            results: list[Result] = predictor.decode_batch(pending, maps, frames)
+        return results
 
     def finish_first() -> Iterator[tuple[int, Result]]:
         batch, results = running.popleft()
@@ -228,10 +225,9 @@ def _run_batches(stages: _Stages, batches: Iterable[Batch]) -> Generator[tuple[i
             else:
                 while not is_room_for(batch):
                     yield from finish_first()
-                # Each stage waits for the one before. The batches pass every stage in their order.
-                inputs = preparing.submit(stages.prepare, [frame.image for frame in batch.frames])
-                maps = computing.submit(stages.compute, inputs)
-                running.append((batch, decoding.submit(stages.decode, maps, batch.frames)))
+                inputs = preparing.submit(prepare, [frame.image for frame in batch.frames])
+                maps = computing.submit(compute, inputs)
+                running.append((batch, decoding.submit(decode, maps, batch.frames)))
             while running and running[0][1].done():
                 yield from finish_first()
         while running:

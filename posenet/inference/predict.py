@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import hashlib
 import itertools
 import logging
@@ -20,7 +19,7 @@ from typing import Any
 
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
-from posenet.files import name_file_in_errors, remove_leftovers, resolve_link
+from posenet.files import name_file_in_errors, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
@@ -32,7 +31,7 @@ from posenet.inference.outputs.choose import (
     sheet_path,
 )
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
-from posenet.inference.outputs.journal import Journal, journal_paths, remove_journals_of_others
+from posenet.inference.outputs.journal import Journal, journal_paths
 from posenet.inference.outputs.people_files import ImageIds, Write, open_people_files, write_json_folder
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, split_into_blocks, track_people
@@ -43,7 +42,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-JOURNAL_VERSION = 5
+JOURNAL_VERSION = 6
 """Journals of another version are not continued."""
 
 AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]
@@ -140,7 +139,7 @@ class _Run:
     journaled: Path | None
     """The file of people that has journals; None without."""
     description: dict[str, Any]
-    """Everything that the people depend on, for the journals. Messages name the keys whose values differ."""
+    """Everything that the files of people depend on, for the journals. Messages name the keys whose values differ."""
 
     def journals(self) -> list[Journal]:
         """The journals of all processes."""
@@ -191,11 +190,7 @@ def _prepare(
     sources = list(itertools.chain(*blocks))
     share = list(itertools.chain(*ranks.share(blocks)))
     journaled = choose_journaled_file(outputs, sources, options, len(blocks), ranks.world_size)
-    description = {}
-    if journaled is not None:
-        description = _describe(options, sources, loaded, tracking)
-        if not options.resume:
-            ranks.run_on_main(functools.partial(remove_journals_of_others, journaled, ranks.world_size))
+    description = {} if journaled is None else _describe(options, sources, journaled, outputs, loaded, tracking)
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
 
 
@@ -240,7 +235,12 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
 
 
 def _describe(
-    options: PredictionOptions, sources: Sequence[Source], predictor: Predictor, tracking: TrackingConfig | None
+    options: PredictionOptions,
+    sources: Sequence[Source],
+    journaled: Path,
+    outputs: Outputs,
+    predictor: Predictor,
+    tracking: TrackingConfig | None,
 ) -> dict[str, Any]:
     """See ``_Run.description``."""
     inputs = hashlib.sha256()
@@ -253,6 +253,7 @@ def _describe(
     return {
         "journal": JOURNAL_VERSION,
         "inputs": inputs.hexdigest(),
+        "outputs (--json, --coco, --csv)": [os.path.relpath(file, journaled.parent) for file in outputs.files],
         **predictor.origin,
         "inference settings": settings | {"scales": list(predictor.settings.scales)},
         "--min-score": predictor.min_score,
@@ -279,11 +280,8 @@ def _predict_share(
         journals = run.journals()
         journal = journals[run.ranks.rank] if journals else None
         if journal:
-            opened = journal.open(run.description, run.outputs.files, resume=run.options.resume)
-            is_locked = stack.enter_context(opened)
-            if is_locked and run.options.resume and run.ranks.is_main:
-                for path in run.outputs.files:
-                    remove_leftovers(resolve_link(Path(path)))
+            files = [resolve_link(Path(file)) for file in run.outputs.files]
+            stack.enter_context(journal.open(run.description, files, resume=run.options.resume))
         write_people = open_people_files(run.outputs, run.sources, run.predictor, stack) if is_alone else []
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
@@ -408,7 +406,7 @@ def _join_journals(run: _Run, summary: PredictionSummary) -> None:
             stack.enter_context(name_file_in_errors(", ".join(run.outputs.files)))
             writers = open_people_files(run.outputs, run.sources, run.predictor, stack)
             for journal in journals:
-                with journal.open(run.description, run.outputs.files, resume=True):
+                with journal.open(run.description, (), resume=True):
                     for result in run.tracked(journal.replay()):
                         if result.error is None:
                             for write in writers:

@@ -143,7 +143,9 @@ class Result(Sequence[Person]):
         from PIL import Image, ImageShow
 
         drawing = Image.fromarray(self.plot(**options)[..., ::-1])
-        can_show = has_display() or "IPython" in sys.modules
+        # Linux has viewers also where there is no display.
+        has_display = any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+        can_show = has_display or not sys.platform.startswith("linux") or "IPython" in sys.modules
         if not (can_show and ImageShow.show(drawing)):
             raise ConfigError('nothing can show images here; write them to a file with save("drawn.jpg")')
 
@@ -158,8 +160,3 @@ class Result(Sequence[Person]):
     def to_coco(self, image_id: int | str, category: int = 1) -> list[dict[str, Any]]:
         """The people in COCO's results format; keypoints that were not found are at (0, 0)."""
         return [person.to_coco_result(image_id, category) for person in self]
-
-
-def has_display() -> bool:
-    """Whether this system states a display, or always has one."""
-    return not sys.platform.startswith("linux") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))

@@ -197,9 +197,6 @@ def test_a_complete_file_is_written_again_and_other_inputs_are_refused(
     ):
         assert predict(*words, *others) == 2
         assert f"was written with other {name}" in capsys.readouterr().err
-    assert predict(inputs, "--csv", tmp_path / "whole.csv") == 2
-    assert predict(inputs, *words, "--csv", tmp_path / "p.csv") == 2
-    assert (tmp_path / "p.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     journal = path.with_name("p.jsonl.progress")
     content = journal.read_bytes()
     capsys.readouterr()

@@ -54,17 +54,6 @@ def test_pandas_makes_tables_of_people_and_of_keypoints(result: Result) -> None:
     assert (0, "left_wrist") not in found.index and len(found) == 2 * COCO.num_keypoints - 1
 
 
-def test_pil_shows_a_drawing_in_the_right_colours(result: Result) -> None:
-    pil = pytest.importorskip("PIL.Image")
-    drawing = result.plot(colours="side")
-    image = pil.fromarray(drawing[..., ::-1])
-    assert image.size == (600, 400) and image.mode == "RGB"
-    x, y = np.rint(person_at(450).keypoints[WRIST, :2]).astype(int).tolist()
-    assert image.getpixel((x, y)) == tuple(drawing[y, x, ::-1].tolist())
-    red, _, blue = image.getpixel((x, y))
-    assert blue > red, "the left is blue"
-
-
 def test_people_of_other_programs_become_persons() -> None:
     """In COCO's order, as most other programs have them."""
     sv = pytest.importorskip("supervision", reason="supervision is not installed (pip install supervision)")

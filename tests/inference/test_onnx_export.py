@@ -76,14 +76,6 @@ def test_a_file_computes_the_maps_of_pytorch_for_any_shape(network: PoseNet, mod
         np.testing.assert_allclose(maps, expected, atol=2e-3 * np.abs(expected).max())
 
 
-def test_the_network_is_not_changed_and_the_file_says_what_it_is(network: PoseNet, model: Any) -> None:
-    assert not network.training and isinstance(network, PoseNet)
-    assert model.producer_name == "posenet"
-    [settings] = [json.loads(entry.value) for entry in model.metadata_props if entry.key == PROPERTY]
-    assert settings["inference"]["height"] == 512 and settings["precision"] == "float32"
-    assert "nose" in settings["model"]["skeleton"]["keypoints"]
-
-
 @pytest.mark.parametrize("settings", [{}, {"flip": True, "scales": (0.5, 1.0)}], ids=str)
 def test_an_exported_file_finds_the_people_that_pytorch_finds(
     spot_file: Path, runtime: str, settings: dict[str, Any]
@@ -101,7 +93,8 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
 
 def test_a_file_says_what_its_arrays_mean(tmp_path: Path, model: Any, runtime: str) -> None:
     """A lit block of pixels is highest in the map that the file names, in the cell whose position the file gives."""
-    about = json.loads(model.metadata_props[0].value)
+    [about] = [json.loads(entry.value) for entry in model.metadata_props if entry.key == PROPERTY]
+    assert about["inference"]["height"] == 512 and about["precision"] == "float32"
     assert {key: about[key] for key in ("colours", "padding", "padded_sides", "multiple", "stride", "first_cell")} == {
         "colours": "BGR",
         "padding": 128,
@@ -121,16 +114,6 @@ def test_a_file_says_what_its_arrays_mean(tmp_path: Path, model: Any, runtime: s
     nose = maps[about["channels"].index(["keypoint", "nose"])]
     assert np.unravel_index(nose.argmax(), nose.shape) == (row, column)
     assert nose[row, column] == pytest.approx(0.8, abs=1e-3) and np.count_nonzero(nose > 1e-3) == 1
-
-
-def test_a_file_without_the_meaning_of_its_arrays_is_loaded(spot_file: Path, tmp_path: Path) -> None:
-    """As earlier versions have written it."""
-    changed = onnx.load(spot_file)
-    about = json.loads(changed.metadata_props[0].value)
-    kept = ("format", "multiple", "stride", "precision", "inference", "model", "data")
-    onnx.helper.set_model_props(changed, {PROPERTY: json.dumps({key: about[key] for key in kept})})
-    (tmp_path / "old.onnx").write_bytes(changed.SerializeToString())
-    assert Predictor(tmp_path / "old.onnx", device="cpu").settings == Predictor(spot_file, device="cpu").settings
 
 
 def test_the_example_without_posenet_finds_the_keypoints_that_posenet_finds(
@@ -172,18 +155,6 @@ def test_an_fp16_file_has_half_the_size_and_nearly_the_same_maps(network: PoseNe
     assert maps.dtype == np.float32 and np.abs(maps - expected).max() < 5e-3 * np.abs(expected).max()
 
 
-def test_positions_of_people_are_the_same_in_fp16(spot_file: Path, tmp_path: Path, runtime: str) -> None:
-    (tmp_path / "a.onnx").write_bytes(build_onnx(LinearSpotNetwork(), Config(), amp="fp16").SerializeToString())
-    photo = spot_people_image(200, 300, 2)
-    expected, found = (
-        Predictor(path, device="cpu", amp="off", backend=runtime, min_score=0, height=192)(photo)  # type: ignore[arg-type]
-        for path in (spot_file, tmp_path / "a.onnx")
-    )
-    assert len(found) == len(expected) == 2
-    for one, other in zip(found, expected):
-        np.testing.assert_allclose(one.keypoints, other.keypoints, atol=0.05)
-
-
 def test_a_weight_that_fp16_cannot_hold_is_refused() -> None:
     network = LinearSpotNetwork()
     assert network.colours.bias is not None
@@ -201,9 +172,8 @@ def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", ["SSE41", "AVX2"])
 def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_pytorch(
-    isa: str, model: Any, tmp_path: Path
+    model: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("openvino")
     file = tmp_path / "network.onnx"
@@ -215,23 +185,10 @@ def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_
             f"image = numpy.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype='uint8'); "
             f"numpy.save({str(tmp_path / amp)!r}, predictor.compute_maps(image))"
         )
-        environment = os.environ | {"ONEDNN_MAX_CPU_ISA": isa}
+        environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "SSE41"}
         subprocess.run([sys.executable, "-c", compute_and_save], env=environment, check=True)
         expected = Predictor(file, backend="onnxruntime").compute_maps(images(1, 128, 128)[0])
         np.testing.assert_allclose(np.load(tmp_path / f"{amp}.npy"), expected, atol=tolerance * np.abs(expected).max())
-
-
-def test_auto_chooses_an_installed_backend(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnxruntime")
-
-    def load_auto() -> object:
-        return Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend="auto").network
-
-    assert not isinstance(load_auto(), TorchNetwork)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "torch" else None)
-    assert isinstance(load_auto(), TorchNetwork)
-    with pytest.raises(ConfigError, match=r"needs the package onnx; pip install 'simplepose\[export\]'"):
-        Predictor.from_checkpoint(checkpoint, device="cpu", backend="openvino")
 
 
 def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runtime: str) -> None:
@@ -256,7 +213,8 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
 
 def test_an_exported_file_of_an_earlier_version_has_todays_names() -> None:
     short = Path(__file__).parents[1] / "fixtures" / "coco_short_names.toml"
-    stored = json.loads(describe_config(Config(), "float32")[PROPERTY])
+    about = json.loads(describe_config(Config(), "float32")[PROPERTY])
+    stored = {key: about[key] for key in ("format", "multiple", "stride", "precision", "inference", "model", "data")}
     stored["model"]["skeleton"] = tomllib.loads(short.read_text())
     assert read_config({PROPERTY: json.dumps(stored)}, "a.onnx").model.skeleton == COCO
 
@@ -318,7 +276,7 @@ def test_files_that_posenet_has_not_exported_are_refused(spot_file: Path, tmp_pa
         Predictor.from_checkpoint(tmp_path / "missing.onnx", backend=runtime)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_file_with_a_weight_that_is_not_finite_is_refused(
     spot_file: Path, tmp_path: Path, runtime: str, value: float
 ) -> None:
@@ -334,7 +292,7 @@ def test_a_file_with_a_weight_that_is_not_finite_is_refused(
         Predictor.from_checkpoint(path, device="cpu", amp="off", backend=runtime)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["one dimension", "empty", "twice the size", "float64"])
+@pytest.mark.parametrize("kind", ["one dimension", "float64"])
 def test_a_file_with_maps_of_another_shape_or_type_is_refused(
     spot_file: Path, tmp_path: Path, runtime: str, kind: str
 ) -> None:
@@ -342,20 +300,10 @@ def test_a_file_with_maps_of_another_shape_or_type_is_refused(
     node = next(node for node in changed.graph.node if "maps" in node.output)
     node.output[:] = ["inner" if name == "maps" else name for name in node.output]
     helper = onnx.helper
-
-    def constant(name: str, values: list[float], number: int) -> None:
-        changed.graph.initializer.append(helper.make_tensor(name, number, [len(values)], values))
-
     output_type = onnx.TensorProto.FLOAT
     if kind == "one dimension":
-        constant("shape", [-1], onnx.TensorProto.INT64)
+        changed.graph.initializer.append(helper.make_tensor("shape", onnx.TensorProto.INT64, [1], [-1]))
         node = helper.make_node("Reshape", ["inner", "shape"], ["maps"])
-    elif kind == "empty":
-        for name, number in (("starts", 0), ("ends", 0), ("axes", 3)):
-            constant(name, [number], onnx.TensorProto.INT64)
-        node = helper.make_node("Slice", ["inner", "starts", "ends", "axes"], ["maps"])
-    elif kind == "twice the size":
-        node = helper.make_node("Concat", ["inner", "inner"], ["maps"], axis=3)
     else:
         output_type = onnx.TensorProto.DOUBLE
         node = helper.make_node("Cast", ["inner"], ["maps"], to=output_type)
@@ -444,50 +392,24 @@ def test_cuda_does_not_time_algorithms_for_each_shape(session_on_gpu: Callable[.
 
 
 def test_tensorrt_keeps_the_engines_of_each_file_apart(
-    session_on_gpu: Callable[..., FakeSession], tmp_path: Path
+    session_on_gpu: Callable[..., FakeSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def options(*args: Any, **keywords: Any) -> dict[str, Any]:
-        session = session_on_gpu(*args, **keywords)
-        names = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
-        assert (
-            session.names == names and session.options[names[1]]["device_id"] == session.options[names[0]]["device_id"]
-        )
-        chosen: dict[str, Any] = session.options[names[0]]
-        return chosen
-
-    first = options("tensorrt")
-    folder = Path(first.pop("trt_engine_cache_path"))
-    assert folder.is_dir() and folder.parent == tmp_path / "home" / "tensorrt"
-    assert first == {"device_id": 0, "trt_fp16_enable": True, "trt_engine_cache_enable": True}
-    assert options("tensorrt:1", amp="fp16")["device_id"] == 1
-    assert not options("tensorrt", amp="off")["trt_fp16_enable"]
-    assert options("tensorrt", amp="off")["trt_engine_cache_path"] == str(folder)
-    assert options("tensorrt", model=b"b")["trt_engine_cache_path"] != str(folder)
-    with pytest.raises(ConfigError, match="leave out amp bf16"):
-        session_on_gpu("tensorrt", amp="bf16")
+    session = session_on_gpu("tensorrt:1")
+    assert session.names == ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
+    assert [options["device_id"] for options in session.options.values()] == [1, 1]
+    first, single, other = (
+        session_on_gpu("tensorrt", **options).options["TensorrtExecutionProvider"]
+        for options in ({"amp": "fp16"}, {"amp": "off"}, {"model": b"b"})
+    )
+    assert [options["trt_fp16_enable"] for options in (first, single, other)] == [True, False, True]
+    folders = [Path(options["trt_engine_cache_path"]) for options in (first, single, other)]
+    assert folders[0] == folders[1] != folders[2] and folders[0].is_dir()
+    assert folders[0].parent == tmp_path / "home" / "tensorrt"
     with pytest.raises(ConfigError, match="leave out amp fp16"):
         session_on_gpu("cuda", amp="fp16")
-
-
-def test_a_folder_of_engines_that_cannot_be_made_is_named(
-    session_on_gpu: Callable[..., FakeSession], tmp_path: Path
-) -> None:
-    (tmp_path / "home").write_text("a file")
-    with pytest.raises(ConfigError, match="cannot write .*/home/tensorrt/.*; set POSENET_HOME to another folder"):
-        session_on_gpu("tensorrt")
-
-
-def test_tensorrt_that_is_missing_or_does_not_start_is_an_error(
-    spot_file: Path, session_on_gpu: Callable[..., FakeSession], monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(FakeSession, "get_providers", lambda self: self.names[1:])
     with pytest.raises(ConfigError, match="cannot use tensorrt here: TensorRT's or CUDA's libraries are missing"):
         session_on_gpu("tensorrt")
-    monkeypatch.undo()
-    # Without a backend, the one that knows the device runs the file, also where OpenVINO is installed.
-    for device in ("tensorrt", "cuda"):
-        with pytest.raises(ConfigError, match=f"ONNX Runtime has no device '{device}' here"):
-            Predictor(spot_file, device=device)
 
 
 class FakeDriver:
@@ -519,8 +441,9 @@ def test_each_process_uses_the_gpu_of_its_local_rank(
     assert device_of_process(spot_file, "cpu", backend, 2) == "cpu"
     with pytest.raises(ConfigError, match="local rank 4 has no device: this machine has only 4"):
         device_of_process(spot_file, "auto", backend, 4)
-    with pytest.raises(ConfigError, match="device cuda:1: every process uses another device"):
-        device_of_process(spot_file, "cuda:1", backend, 1)
+    for device, runtime in (("cuda:1", backend), ("GPU.1", "openvino")):
+        with pytest.raises(ConfigError, match=f"device {device}: every process uses another device"):
+            device_of_process(spot_file, device, runtime, 1)  # type: ignore[arg-type]
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(1))  # as under a scheduler
     assert device_of_process(spot_file, "cuda", backend, 3) == "cuda"
 
@@ -535,78 +458,41 @@ def test_each_process_uses_the_device_of_its_local_rank_in_pytorch(
         device_of_process("a.pth", "cuda", backend, 5)
 
 
-def test_each_process_uses_the_openvino_device_of_its_local_rank(
-    spot_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("openvino")
-    assert device_of_process(spot_file, "auto", "openvino", 1) == "auto"
-    assert device_of_process(spot_file, "cpu", "openvino", 1) == "cpu"
-    with pytest.raises(ConfigError, match="every process uses another device"):
-        device_of_process(spot_file, "GPU.1", "openvino", 1)
-
-
 def calibration_images() -> list[np.ndarray]:
     return list(images(4, 64, 128))
 
 
 @pytest.fixture(scope="module")
-def quantized(network: nn.Module) -> Any:
-    """``model`` in 8 bits."""
+def quantized() -> tuple[Any, Any]:
+    """A network with every second bias 0, as without training: as it is quantized, and in 8 bits."""
     pytest.importorskip("onnxruntime")
-    return quantize_onnx(build_onnx(network, Config(), for_quantization=True), Config(), calibration_images())
+    network = random_network().eval()
+    for module in [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)][::2]:
+        nn.init.zeros_(module.bias)
+        nn.init.zeros_(module.running_mean)
+    unquantized = build_onnx(network, Config(), for_quantization=True)
+    return unquantized, quantize_onnx(unquantized, Config(), calibration_images())
 
 
-def test_only_a_float_file_has_transposed_convolutions(model: Any, quantized: Any) -> None:
-    counts = [[node.op_type for node in graph.graph.node].count("ConvTranspose") for graph in (model, quantized)]
+def test_all_convolutions_but_two_of_an_8_bit_file_are_in_8_bits(model: Any, quantized: tuple[Any, Any]) -> None:
+    """Two products of 8-bit numbers fit into 16 bits, because processors without VNNI cut off larger sums."""
+    graph = quantized[1].graph
+    counts = [[node.op_type for node in nodes].count("ConvTranspose") for nodes in (model.graph.node, graph.node)]
     assert counts == [8, 0]  # four in each of two stacks
-
-
-def test_an_8_bit_file_has_a_scale_for_each_output_channel_of_all_convolutions_but_two(quantized: Any) -> None:
-    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
-    stored = {node.output[0]: node for node in quantized.graph.node if node.op_type == "DequantizeLinear"}
-    convolutions = [node for node in quantized.graph.node if node.op_type == "Conv"]
-    rounded = [node.input[1] in stored for node in convolutions]
-    assert rounded == [True] * (len(rounded) - 2) + [False] * 2
-    weight = stored[convolutions[1].input[1]]
-    assert weights[weight.input[0]].dtype == np.int8 and weights[weight.input[1]].ndim == 1
-
-
-def test_two_products_of_8_bit_numbers_fit_into_16_bits(quantized: Any) -> None:
-    """Processors without VNNI cut off larger sums."""
-    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
-    largest = max(int(np.abs(w.astype(int)).max()) for w in weights.values() if w.ndim == 4 and w.dtype == np.int8)
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    stored = {node.output[0]: node.input for node in graph.node if node.op_type == "DequantizeLinear"}
+    convolutions = [node for node in graph.node if node.op_type == "Conv"]
+    assert not any(node.input[1] in stored for node in convolutions[-2:])
+    inputs = [stored[node.input[1]] for node in convolutions[:-2]]
+    largest = max(np.abs(weights[weight].astype(int)).max() for weight, *_ in inputs)
     assert largest > 60 and 2 * 255 * largest < 2**15
+    assert all(weights[scale].ndim == 1 for _, scale, *_ in inputs), "a scale for each output channel"
 
 
-def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, quantized: Any, runtime: str) -> None:
-    inputs = images(1, 64, 128)
-    expected = load(model, runtime)(inputs)
-    maps = load(quantized, runtime, amp="auto")(inputs)
-    assert np.abs(maps - expected).mean() < 0.1 * np.abs(expected).mean()
-
-
-@pytest.fixture(scope="module")
-def model_without_biases() -> Any:
-    network = random_network(1)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.zeros_(module.bias)
-            nn.init.zeros_(module.running_mean)
-    return build_onnx(network, Config(), for_quantization=True)
-
-
-@pytest.fixture(scope="module")
-def quantized_without_biases(model_without_biases: Any) -> Any:
-    pytest.importorskip("onnxruntime")
-    return quantize_onnx(model_without_biases, Config(), calibration_images())
-
-
-def test_a_network_without_biases_is_quantized_and_runs(
-    model_without_biases: Any, quantized_without_biases: Any, runtime: str
-) -> None:
+def test_an_8_bit_file_computes_nearly_the_same_maps(quantized: tuple[Any, Any], runtime: str) -> None:
     """OpenVINO leaves out a bias of zeros, and then reads wrong addresses where the input is small."""
-    compute_maps = load(quantized_without_biases, runtime, amp="auto")
-    compute_float_maps = load(model_without_biases, runtime)
+    unquantized, model = quantized
+    compute_float_maps, compute_maps = load(unquantized, runtime), load(model, runtime, amp="auto")
     for side in (64, 128):
         maps = compute_maps(images(2, side, side))
         expected = compute_float_maps(images(2, side, side))
@@ -627,8 +513,7 @@ def test_calibration_images_are_resized_as_for_prediction_and_come_from_all_part
     values = [int(image[0, 0, 0]) for image in chosen]
     assert values == sorted(set(values)) and len(values) == CALIBRATION_IMAGES
     assert values[0] == 0 and values[-1] == len(files) - 1
-    assert {image.shape for image in chosen} == {(64, 128, 3)}
-    assert [int(image[0, 0, 0]) for image in read_calibration_images(files[:5], prepare)] == [0, 1, 2, 3, 4]
+    assert {image.shape for image in chosen} == {(64, 128, 3)} and len(read_calibration_images(files[:5], prepare)) == 5
     with pytest.raises(DataError, match="no images for calibration"):
         quantize_onnx(model, Config(), [])
 

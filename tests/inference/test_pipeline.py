@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from posenet.devices.ranks import Ranks
-from posenet.errors import DataError
 from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source
 from posenet.inference.pipeline import (
@@ -119,31 +118,18 @@ def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:
     assert seen == [1] * 5
 
 
-def test_the_time_of_each_stage_is_measured() -> None:
-    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64), min_score=0)
+def test_the_time_of_each_stage_is_measured_and_counts_once_while_several_threads_are_in_it() -> None:
+    class SlowPredictor(Predictor):
+        def decode_batch(self, *arguments: Any) -> list[Result]:
+            time.sleep(0.05)
+            return super().decode_batch(*arguments)
+
+    predictor = SlowPredictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1), min_score=0)
     busy: dict[str, float] = {}
-    assert len(list(predict_frames(predictor, [frame_of("square")] * 3, busy))) == 3
+    start = time.perf_counter()
+    assert len(list(predict_frames(predictor, (frame_of("square") for _ in range(16)), busy))) == 16
     assert set(busy) == {"reading", "resizing", "network", "decoding"} and all(value > 0 for value in busy.values())
-
-
-def test_closing_the_results_ends_the_reading() -> None:
-    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1), min_score=0)
-    closed = False
-
-    def frames() -> Iterator[Frame]:
-        nonlocal closed
-        try:
-            while True:
-                yield frame_of("square")
-        finally:
-            closed = True
-
-    source = frames()
-    results = predict_frames(predictor, source)
-    assert len(next(results)) == 1
-    results.close()
-    source.close()  # type: ignore[attr-defined]
-    assert closed
+    assert busy["decoding"] > 0.05 and max(busy.values()) <= time.perf_counter() - start
 
 
 def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,66 +163,6 @@ def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(mo
     assert len(network.shapes) <= 2
 
 
-def test_frames_without_an_image_come_in_order_and_run_nothing() -> None:
-    error = DataError("damaged")
-    frames = [Frame(IN_MEMORY, error=error), frame_of("square"), Frame(IN_MEMORY, error=error)]
-    network = SpotNetwork()
-    predictor = Predictor(network, InferenceConfig(height=64), min_score=0)
-    results = list(predict_frames(predictor, frames))
-    assert [result.error for result in results] == [error, None, error]
-    assert [len(result) for result in results] == [0, 1, 0] and len(network.shapes) == 1
-    assert np.array_equal(results[1].image, frames[1].image)
-
-
-class AnnouncingPredictor(Predictor):
-    """Says when the first batch is decoded."""
-
-    def __init__(self) -> None:
-        super().__init__(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
-        self.has_decoded = threading.Event()
-
-    def decode_batch(self, *arguments: Any) -> list[Result]:
-        results = super().decode_batch(*arguments)
-        self.has_decoded.set()
-        return results
-
-
-@pytest.mark.parametrize("num_images", [1, BATCH_SIZE], ids=["waits for its batch", "runs"])
-def test_an_image_does_not_wait_for_the_end_of_many_damaged_ones(num_images: int) -> None:
-    predictor = AnnouncingPredictor()
-    num_damaged = 200_000
-    read = 0
-
-    def frames() -> Iterator[Frame]:
-        nonlocal read
-        yield from (frame_of("square") for _ in range(num_images))
-        for read in range(1, num_damaged + 1):
-            yield Frame(IN_MEMORY, error=DataError("damaged"))
-            if read == WINDOW_BATCHES * BATCH_SIZE:
-                predictor.has_decoded.wait(timeout=20)
-
-    results = predict_frames(predictor, frames())
-    assert len(next(results)) == 1
-    assert read < num_damaged
-    results.close()
-
-
-def test_a_stage_that_several_threads_are_in_counts_once() -> None:
-    """Four threads decode at the same time, and each waits for the device."""
-
-    class SlowPredictor(Predictor):
-        def decode_batch(self, *arguments: Any) -> list[Result]:
-            threading.Event().wait(0.05)
-            return super().decode_batch(*arguments)
-
-    predictor = SlowPredictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1), min_score=0)
-    busy: dict[str, float] = {}
-    start = time.perf_counter()
-    assert len(list(predict_frames(predictor, (frame_of("square") for _ in range(16)), busy))) == 16
-    assert 0.05 < busy["decoding"] <= time.perf_counter() - start
-    assert max(busy.values()) <= time.perf_counter() - start
-
-
 def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
     source = Source("video", Path("a.mp4"))
     frames = [Frame(source, np.zeros((4, 6, 3), np.uint8), number, number / 10) for number in range(3)] * 2
@@ -246,8 +172,8 @@ def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
     assert [result.ids for result in tracked] == [[], [], [1]] * 2
 
 
-@pytest.mark.parametrize("num_images", [1000, 5000, 20_000])
-@pytest.mark.parametrize("world_size", [2, 4, 8, 16])
+@pytest.mark.parametrize("num_images", [1000, 20_000])
+@pytest.mark.parametrize("world_size", [2, 16])
 def test_processes_get_equal_shares_of_images(num_images: int, world_size: int) -> None:
     blocks = split_into_blocks([Source("image", Path(f"{number}.jpg")) for number in range(num_images)], 8)
     assert max(map(len, blocks)) <= 8 * MAX_BLOCK_BATCHES

@@ -54,12 +54,11 @@ def spot_predictor() -> Predictor:
     return Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
 
 
-@pytest.mark.parametrize("options", [{}, {"track": True}, {"smooth": True, "output": "drawn"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"smooth": True, "output": "drawn"}], ids=str)
 @pytest.mark.parametrize("stop_after", [1, 9, 21])
 def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, options: dict, stop_after: int) -> None:
-    whole_network = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
     drawn = {"output": "whole"} if "output" in options else {}
-    predict(clip, whole_network, json="whole.jsonl", **options | drawn)
+    predict(clip, spot_predictor(), json="whole.jsonl", **options | drawn)
     written = 0
 
     def count(result: object) -> None:
@@ -93,14 +92,10 @@ def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) ->
     assert not Path("drawn").exists() and Path("mine").is_dir()
 
 
-def test_a_new_prediction_replaces_the_journals_of_several_processes(photos: Path) -> None:
-    for rank in range(2):
-        Path(f"p.jsonl.progress-{rank}-of-2").write_text('{"run": {}, "outputs": []}\n')
-    Path("p.jsonl.progress-0-of-3").write_text("of another program")
+def test_a_prediction_is_continued_by_as_many_processes(photos: Path) -> None:
+    Path("p.jsonl.progress-0-of-2").write_text('{"run": {}}\n')
     with pytest.raises(DataError, match="another number of processes .*; continue it with as many, or start"):
         predict(photos, spot_predictor(), json="p.jsonl", resume=True)
-    predict([photos], Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=1)), json="p.jsonl")
-    assert [path.name for path in Path().glob("*-of-*")] == ["p.jsonl.progress-0-of-3"]
 
 
 @pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])
@@ -120,20 +115,6 @@ def test_a_drawn_video_that_was_not_completed_is_drawn_again(
     assert not Path("drawn/clip.mp4").exists()
     summary = predict([clip, *others], spot_predictor(), **options)
     assert len(list(read_video("drawn/clip.mp4"))) == summary.counts["video frames"] == 22
-
-
-def test_a_video_that_has_changed_is_not_continued(clip: Path) -> None:
-    results: list[object] = []
-    options = {"json": "p.jsonl", "resume": True}
-    stop = {"on_result": results.append, "stop_requested": lambda: len(results) == 9}
-    predict(clip, spot_predictor(), **options, **stop)
-    from posenet.inference.media.video import VideoWriter
-
-    with contextlib.closing(VideoWriter(clip, (64, 64), 10)) as writer:
-        for number in range(12):
-            writer.write(np.zeros((64, 64, 3), np.uint8), number / 10)
-    with pytest.raises(DataError, match="was written with other inputs"):
-        predict(clip, spot_predictor(), **options)
 
 
 def test_a_video_that_has_lost_frames_but_not_bytes_is_not_continued(clip: Path) -> None:
@@ -161,9 +142,9 @@ def test_drawings_go_into_a_new_folder_if_no_output_is_named(photos: Path) -> No
         assert not np.array_equal(cv2.imread(f"{folder}/a.png"), cv2.imread("photos/a.png"))
 
 
-@pytest.mark.parametrize("name", ["people", "people/", "there"])
+@pytest.mark.parametrize("name", ["people", "people/", "there.2026"])
 def test_a_folder_gets_a_file_of_people_for_each_input(photos: Path, clip: Path, name: str) -> None:
-    Path("there").mkdir()
+    Path("there.2026").mkdir()
     write_image(photos / "empty.png", np.zeros((64, 64, 3), np.uint8))
     summary = predict([photos, clip], spot_predictor(), json=name, csv="people.csv")
     assert summary.files == [name, "people.csv"]
@@ -201,20 +182,10 @@ def test_inputs_that_do_not_exist_are_an_error_before_anything_is_written(inputs
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [b"photos", [b"photos"], None, np.zeros((8, 8, 3), np.uint8), ["photos", 2.5]],
-    ids=["bytes", "list of bytes", "None", "array", "list with a number"],
-)
+@pytest.mark.parametrize("inputs", [b"photos", np.zeros((8, 8, 3), np.uint8), ["photos", 2.5]], ids=str)
 def test_inputs_that_are_no_names_are_an_error(inputs: Any, photos: Path) -> None:
     with pytest.raises(DataError, match="an input must be a name or the number of a camera, not an object of type"):
         predict(inputs, spot_predictor(), json="p.json")
-
-
-def test_a_folder_of_people_may_have_any_name_if_it_exists(photos: Path) -> None:
-    Path("people.2026").mkdir()
-    predict(photos, spot_predictor(), json="people.2026")
-    assert sorted(path.name for path in Path("people.2026").iterdir()) == ["a.json", "b.json"]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +198,7 @@ def test_a_selection_without_frames_is_refused(clip: Path, selection: dict[str, 
             run(clip, spot_predictor(), **selection)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [1, 6])
 def test_large_photographs_are_read_smaller_if_nobody_draws_them(orientation: int) -> None:
     path = Path("large.jpg")
     stored = spot_image(1200, 1600, (300.0, 250.0), (1100.0, 760.0), 60)

@@ -33,11 +33,6 @@ def result(path: Path) -> Result:
     return Predictor(SpotNetwork(), InferenceConfig(height=192), min_score=0)(path)
 
 
-def test_a_drawing_in_the_style_of_openpose_has_its_colours(result: Result) -> None:
-    assert np.array_equal(result.plot(style="openpose"), result.plot(style="openpose", colours="rainbow"))
-    assert not np.array_equal(result.plot(style="openpose"), result.plot())
-
-
 def test_a_result_is_a_sequence_of_people_with_arrays(result: Result, path: Path) -> None:
     assert len(result) == 2 and [*result] == [result[0], result[1]] == list(result[:2])
     assert result.keypoints.shape == (2, 18, 3) and result.keypoints.dtype == np.float32

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from posenet.errors import ConfigError
 from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
-from posenet.inference.outputs.journal import find_outputs_of_others, side_files
+from posenet.inference.outputs.journal import can_continue, side_files
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
@@ -94,7 +93,7 @@ def choose_outputs(
 
     Raises:
         ConfigError: the options contradict each other.
-        DataError: a file cannot be written, see ``check_outputs``, or continued, see ``find_outputs_of_others``.
+        DataError: a file cannot be written, see ``check_outputs``, or continued, see ``can_continue``.
     """
     output, json, heatmaps = options.output, options.json, options.heatmaps
     if not (output or json or options.coco or options.csv or heatmaps or options.show):
@@ -123,11 +122,27 @@ def choose_outputs(
         folders=list(named.values()),
         new_folders=[folder for folder in named.values() if not os.path.exists(folder)],
     )
-    if _needs_journals(outputs, options, world_size) and outputs.first_file is None:
+    file = outputs.first_file
+    needs_journals = _needs_journals(outputs, options, world_size)
+    if needs_journals and file is None:
         reason = "resume=True" if options.resume else "a prediction by several processes"
         raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
-    inputs = itertools.chain(other_inputs, (source.path for source in sources if source.path is not None))
-    _check_outputs(outputs, inputs, options, world_size)
+    # A prediction that is continued replaces what it has written, drawings among them.
+    is_continued = file is not None and options.resume and not options.overwrite and can_continue(file, world_size)
+    journals = side_files(file, world_size) if file and (needs_journals or is_lines_file(file)) else {}
+    sheets = outputs.sheets.items()
+    check_outputs(
+        [
+            *outputs.files,
+            *outputs.drawings.values(),
+            *outputs.people.values(),
+            *(path for source, path in sheets if source.kind == "image"),
+        ],
+        itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
+        overwrite=options.overwrite or is_continued,
+        folders=[path for source, path in sheets if source.kind != "image"],
+        side_files=journals,
+    )
     return outputs
 
 
@@ -193,32 +208,6 @@ def _needs_journals(outputs: Outputs, options: PredictionOptions, world_size: in
     return options.resume or (world_size > 1 and bool(outputs.files))
 
 
-def _check_outputs(
-    outputs: Outputs, inputs: Iterable[str | Path | int], options: PredictionOptions, world_size: int
-) -> None:
-    """Check all files that will be written, and make their folders."""
-    file = outputs.first_file
-    journals: dict[Path, re.Pattern[bytes]] = {}
-    if file is not None and (_needs_journals(outputs, options, world_size) or is_lines_file(file)):
-        journals = side_files(file, world_size)
-    others = outputs.files
-    if file is not None and options.resume and not options.overwrite:
-        others = find_outputs_of_others(file, outputs.files, world_size)
-    is_continued = len(others) < len(outputs.files)
-    sheet_files = [path for source, path in outputs.sheets.items() if source.kind == "image"]
-    sheet_folders = [path for source, path in outputs.sheets.items() if source.kind != "image"]
-    check_outputs(
-        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheet_files],
-        inputs,
-        # A prediction that is continued replaces what it has written, drawings among them, ...
-        overwrite=options.overwrite or is_continued,
-        folders=sheet_folders,
-        side_files=journals,
-    )
-    if is_continued:
-        check_outputs(others)  # ... and no files of another prediction.
-
-
 def choose_journaled_file(
     outputs: Outputs, sources: Sequence[Source], options: PredictionOptions, num_blocks: int, world_size: int
 ) -> Path | None:
@@ -226,6 +215,6 @@ def choose_journaled_file(
     file = outputs.first_file
     if _needs_journals(outputs, options, world_size):
         return file
-    can_continue = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
+    is_continuable = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
     is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
-    return file if can_continue and is_long else None
+    return file if is_continuable and is_long else None

@@ -7,26 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.files import (
-    OWN_LOCK,
-    begins_like,
-    lock_path,
-    name_file_in_errors,
-    output_lock,
-    remove_leftovers,
-    write_atomically,
-)
+from posenet.files import OWN_LOCK, lock_path, name_file_in_errors, output_lock, remove_leftovers, write_atomically
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -37,8 +28,6 @@ OWN_JOURNAL = re.compile(rb'\{"run": \{')
 """How every journal begins."""
 END = "end"
 """Key of the last line."""
-
-_log = logging.getLogger(__name__)
 
 
 def journal_paths(file: Path, world_size: int) -> list[Path]:
@@ -53,14 +42,15 @@ def side_files(file: Path, world_size: int) -> dict[Path, re.Pattern[bytes]]:
     return dict.fromkeys(journals, OWN_JOURNAL) | dict.fromkeys(map(lock_path, journals), OWN_LOCK)
 
 
-def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) -> list[str]:
-    """Those of ``outputs`` that a run which resumes ``file`` must not replace: no journal names them as its own.
+def can_continue(file: Path, world_size: int) -> bool:
+    """Whether an earlier run has left journals for a file of people.
 
     Raises:
-        DataError: the file of people exists without a journal, or was begun by another number of processes, or a
-            journal is damaged.
+        DataError: the file of people exists without a journal, or was begun by another number of processes.
     """
-    journals = _existing_journals(file)
+    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
+    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
+    journals = sorted(path for path in siblings if pattern.fullmatch(path.name))
     if file.exists() and not journals:
         raise DataError(
             f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
@@ -71,31 +61,7 @@ def find_outputs_of_others(file: Path, outputs: Sequence[str], world_size: int) 
             f"{file} was begun by another number of processes ({journals[0].name}); continue it with as "
             "many, or start again with overwrite=True and without resume=True"
         )
-    recorded: set[str] = set()
-    for path in journals:
-        if begins_like(path, OWN_JOURNAL):
-            # Journals of version 0.5, which are refused later, do not name them.
-            recorded.update(_read_header(path).get("outputs", _relative(outputs, path)))
-    return [output for output, name in zip(outputs, _relative(outputs, file)) if name not in recorded]
-
-
-def remove_journals_of_others(file: Path, world_size: int) -> None:
-    """Remove the journals of an earlier prediction by another number of processes, which a new one replaces."""
-    for path in set(_existing_journals(file)) - set(journal_paths(file, world_size)):
-        if begins_like(path, OWN_JOURNAL):
-            path.unlink()
-
-
-def _existing_journals(file: Path) -> list[Path]:
-    """The journals of any number of processes for a file of people."""
-    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
-    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
-    return sorted(path for path in siblings if pattern.fullmatch(path.name))
-
-
-def _relative(outputs: Sequence[str], file: Path) -> list[str]:
-    """Paths as seen from the folder of a file."""
-    return [os.path.relpath(output, file.parent) for output in outputs]
+    return bool(journals)
 
 
 class Journal:
@@ -120,28 +86,26 @@ class Journal:
         self._batch_size = batch_size
 
     @contextlib.contextmanager
-    def open(self, run: Mapping[str, Any], outputs: Sequence[str], *, resume: bool) -> Iterator[bool]:
+    def open(self, run: Mapping[str, Any], outputs: Iterable[Path], *, resume: bool) -> Iterator[None]:
         """Start the journal, or ``resume`` an earlier one, if there is one. Others cannot write it in this context.
 
-        Yields False where the file system has no locks, so that others could.
-
         Args:
-            run: everything that the people depend on.
-            outputs: the files of people, which a later run with ``resume`` may replace.
+            run: everything that the people and the files of them depend on.
+            outputs: files that nobody else is writing; what killed runs have left beside them is removed.
 
         Raises:
             DataError: another process writes it, or it is of a run with other inputs or flags.
         """
         with output_lock(self.path, self.path.with_suffix("")) as is_locked:
             if is_locked:
-                remove_leftovers(self.path)
+                for path in (self.path, *outputs):
+                    remove_leftovers(path)
             if resume and self.path.exists():
                 _require_same_run(self.path, run)
             else:
-                header = {"run": dict(run), "outputs": _relative(outputs, self.path)}
-                write_atomically(self.path, json.dumps(header).encode() + b"\n")
+                write_atomically(self.path, json.dumps({"run": run}).encode() + b"\n")
             with open(self.path, "ab", buffering=0) as self._file:
-                yield is_locked
+                yield
 
     def replay(self) -> Iterator[Result]:
         """Yield the results of the blocks that are complete; cut off what is neither in them nor in ``begun``."""
@@ -216,22 +180,13 @@ def _checksum(text: bytes) -> bytes:
     return b"%08x" % zlib.crc32(text)
 
 
-def _read_header(path: Path) -> dict[str, Any]:
-    """The first line of a journal; ``DataError`` if it is damaged."""
-    with open(path, "rb") as file:
-        try:
-            header = dict(json.loads(file.readline()))
-            header["run"] = dict(header["run"])
-            if "outputs" in header:
-                header["outputs"] = list(map(str, header["outputs"]))
-            return header
-        except (ValueError, LookupError, TypeError, RecursionError):
-            raise DataError(f"{path} is damaged; delete it to start again") from None
-
-
 def _require_same_run(path: Path, run: Mapping[str, Any]) -> None:
     """Raise ``DataError`` if a journal is of another run, or damaged."""
-    earlier = _read_header(path)["run"]
+    try:
+        with open(path, "rb") as file:
+            earlier = dict(json.loads(file.readline())["run"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise DataError(f"{path} is damaged; delete it to start again") from None
     if changed := [name for name in run if earlier.get(name) != run[name]]:
         raise DataError(
             f"{path.with_suffix('')} was written with other {', '.join(changed)}; continue it with the same ones, or "

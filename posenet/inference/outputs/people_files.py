@@ -8,8 +8,6 @@ import functools
 import itertools
 import json
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -204,7 +202,7 @@ def listed_names(sources: Iterable[Source]) -> dict[Source, str]:
 def write_coco(
     path: Path, sources: Sequence[Source], skeleton: Skeleton, exif_frame: ExifFrame = DataConfig.exif_frame
 ) -> Iterator[Write]:
-    """Images and people as a COCO data set, without holding them in memory; see docs/predicting.md.
+    """Images and people as a COCO data set, without holding the people in memory; see docs/predicting.md.
 
     A person of whom only derived keypoints were found, such as the neck, has no keypoint that COCO knows and is left
     out.
@@ -216,11 +214,12 @@ def write_coco(
     names = listed_names(sources)
     ids = ImageIds(sources)
     annotation_ids = itertools.count(1)
-    with open_text_output(path) as file, tempfile.TemporaryFile("w+", encoding="utf-8") as images:
+    images: list[dict[str, Any]] = []
+    with open_text_output(path) as file:
         category = json.dumps([_category(skeleton)])
         file.write(f'{{"info": {{"description": "People found by posenet"}}, "licenses": [], "categories": {category}')
         file.write(',\n"annotations": ')
-        with _json_list(file) as append_annotation, _json_list(images) as append_image:
+        with _json_list(file) as append_annotation:
 
             def write(result: Result) -> None:
                 frame = result.frame
@@ -238,7 +237,7 @@ def write_coco(
                 }
                 if moment := _moment(frame):
                     image |= {"video": frame.source.name, **moment}
-                append_image(image)
+                images.append(image)
                 for person in result:
                     keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
                     if not keypoints[:, 2].any():
@@ -249,8 +248,9 @@ def write_coco(
 
             yield write
         file.write(',\n"images": ')
-        images.seek(0)
-        shutil.copyfileobj(images, file)
+        with _json_list(file) as append_image:
+            for image in images:
+                append_image(image)
         file.write("}\n")
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.media.sources import Source, find_sources, parse_standard_input
 from posenet.inference.outputs.choose import drawing_suffix, output_paths
-from posenet.inference.outputs.drawings import write_drawings
-from tests.helpers.videos import GREY
 
 CAMERA = Source("camera", 2)
 
@@ -23,21 +21,9 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
     ]
 
 
-def test_drawings_of_subfolders_go_into_subfolders(tmp_path: Path) -> None:
-    subfolders = ("cam", "", "Cam")
-    sources = [Source("image", Path("in", str(i), "1.png"), Path(name)) for i, name in enumerate(subfolders)]
-    paths = output_paths(sources, tmp_path, drawing_suffix)
-    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
-
-
 def test_long_names_are_shortened_and_stay_unique(tmp_path: Path) -> None:
     stem = "x" * 252
     sources = [Source("image", Path("in", name)) for name in (stem + ".jp", "x" * 251 + ".jpg")]
     sources += [Source("video", Path("in", stem + ".ts")), Source("image", Path("in", "y" * 241 + ".jpg"))]
     names = [path.name for path in output_paths(sources, tmp_path, drawing_suffix).values()]
     assert names == ["x" * 251 + ".png", "x" * 251 + ".jpg", "x" * 251 + ".mp4", "y" * 241 + ".jpg"]
-    with write_drawings(output_paths(sources, tmp_path, drawing_suffix)) as write:
-        for source in sources:
-            if source.kind == "image":
-                write(Frame(source, GREY), GREY)
-    assert {path.name for path in tmp_path.iterdir()} == {name for name in names if not name.endswith(".mp4")}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
@@ -46,27 +43,10 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "target.mp4").write_bytes(b"old")
-    (tmp_path / "camera-2.mp4").symlink_to(tmp_path / "target.mp4")
-    with write_drawings({CAMERA: tmp_path / "camera-2.mp4"}) as write:
-        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), GREY)
-    assert (tmp_path / "camera-2.mp4").is_symlink() and len(read_video(tmp_path / "target.mp4")) == 1
-
-
 def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.delenv("DISPLAY", raising=False)
-    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  GUI:                           QT5\n")
-    with pytest.raises(ConfigError, match="show=True needs a display: there is none"):
-        require_display()
     monkeypatch.setenv("DISPLAY", ":77")
-    monkeypatch.setattr(sys, "executable", shutil.which("false") or pytest.skip("no command that fails"))
-    with pytest.raises(ConfigError, match="DISPLAY=:77 cannot be used"):
-        require_display()
-    monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  GUI:                           NONE\n")
-    with pytest.raises(ConfigError, match="headless"):
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    with pytest.raises(ConfigError, match=r"needs a display, and OpenCV cannot open a window here \(DISPLAY=:77;"):
         require_display()
 
 

@@ -29,13 +29,11 @@ def damage(text: bytes, kind: str) -> bytes:
     return {
         "torn": text[: len(text) // 2] + b"\n",
         "another number": text.replace(b"0.5", b"0.7"),
-        "another source": text.replace(b'"source": 1', b'"source": 2'),
-        "without a checksum": text.partition(b" ")[2],
         "no JSON": b"\x00\xff\n",
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["torn", "another number", "another source", "without a checksum", "no JSON"])
+@pytest.mark.parametrize("kind", ["torn", "another number", "no JSON"])
 def test_a_line_that_was_damaged_ends_the_journal(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "p.progress"
     journal = new_journal(path)
@@ -68,10 +66,3 @@ def test_what_was_found_is_read_from_the_journal(tmp_path: Path) -> None:
     assert [result.frame.source for result in (first, second, third)] == sources and journal.next_block == 3
     assert first == [PERSON] and first.frame.size == (4, 6) and first.best_score == 0.6
     assert str(second.error) == "1.png is cut off" and third == []
-
-
-def test_temporary_files_that_a_killed_run_has_left_are_removed(tmp_path: Path) -> None:
-    (tmp_path / ".a.progress.7.tmp").touch()
-    with new_journal(tmp_path / "a.progress").open({}, [], resume=True):
-        pass
-    assert [path.name for path in tmp_path.iterdir()] == ["a.progress"]
