@@ -29,6 +29,7 @@ import json
 import os
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -212,9 +213,10 @@ def _check_tables(
 
 
 class Store:
-    """A store that is open for reading.
+    """A store that is open for reading, until it is closed or nothing refers to it any more.
 
-    Processes that are forked share the open file; in others, unpickling opens it again.
+    Processes that are forked share the open file; in others, unpickling opens it again. A file that is replaced in the
+    meantime is still read by those that have it open.
 
     Args:
         skeleton: the skeleton that the store must have been built for; None accepts any.
@@ -223,8 +225,7 @@ class Store:
         path, skeleton, fingerprint: of the store.
         num_images, num_people: their numbers; ``len(store)`` is the number of samples.
         num_image_bytes: size of all stored images together.
-        max_side, jpeg_quality: images with a longer side than this were made smaller, and encoded as JPEG of this
-            quality; 0 if all are stored as they are.
+        max_side: images with a longer side than this were made smaller; 0 if all are stored as they are.
         records: (N,) of ``RECORD_TYPE``.
         originals: (N,) of ``ORIGINAL_TYPE``: the image files that were stored.
         image_ids: (N,) int64.
@@ -237,15 +238,15 @@ class Store:
 
     def __init__(self, path: str | Path, skeleton: Skeleton | None = None) -> None:
         self.path = Path(path)
-        self._file: _OpenFile | None = None
         with self._data_errors():
             with open_input(self.path) as raw:
-                self._identity = _identify(raw.fileno())
                 if raw.read(len(_SIGNATURES[0])) not in _SIGNATURES:
                     raise ValueError("not an HDF5 file of the layout with checksums")
             # Stores never change, and not every file system has the locks that HDF5 takes.
             with h5py.File(self.path, "r", locking=False) as file:
                 self._read_tables(file, skeleton)
+            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, self._descriptor)
         self.num_images = len(self.records)
         self.num_people = len(self._people)
         self.image_ids = np.ascontiguousarray(self.records["image_id"])
@@ -276,7 +277,6 @@ class Store:
         own = skeleton_from_table(json.loads(text))
         _check_tables(tables, own.num_keypoints, len(file["images"]), len(file["labels"]))
         self.max_side = int(file.attrs.get("max_side", 0))
-        self.jpeg_quality = int(file.attrs.get("jpeg_quality", 0))
         self.records = tables["record"]
         self.originals = tables.get("original", self.records[list(OriginalRow._fields)].astype(ORIGINAL_TYPE))
         self._file_names = tables["file_name"]
@@ -339,34 +339,11 @@ class Store:
     def _read(self, offset: int, size: int) -> bytes:
         """Read bytes of the file; ``DataError`` if that fails again and again, or the file ends early."""
         for seconds in RETRY_SECONDS:
-            try:
-                return self._read_once(offset, size)
-            except OSError:
-                self.close()  # the open file may be stale
-                time.sleep(seconds)
+            with contextlib.suppress(OSError):
+                return _read_at(self._descriptor, size, offset)
+            time.sleep(seconds)
         with self._data_errors():
-            return self._read_once(offset, size)
-
-    def _read_once(self, offset: int, size: int) -> bytes:
-        file = self._file or self._open()
-        data = b""
-        while len(data) < size:
-            more = _pread(file.descriptor, size - len(data), offset + len(data))
-            if not more:
-                raise OSError("the file ends early")
-            data += more
-        return data
-
-    def _open(self) -> _OpenFile:
-        file = _OpenFile(self.path)
-        if _identify(file.descriptor) != self._identity:
-            raise DataError(f"{self.path} was rebuilt while in use; start again")
-        self._file = file
-        return file
-
-    def close(self) -> None:
-        """Close the file; the next read opens it again."""
-        self._file = None
+            return _read_at(self._descriptor, size, offset)
 
     def __enter__(self) -> Store:
         return self
@@ -391,17 +368,6 @@ class Store:
             ) from error
 
 
-class _OpenFile:
-    """A file that is closed when the last thread that reads from it drops its reference."""
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
-
-
 def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
     """Open a store that was pickled; ``DataError`` if it has been rebuilt in the meantime."""
     store = Store(path, skeleton)
@@ -410,22 +376,19 @@ def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
     return store
 
 
-def _identify(descriptor: int) -> tuple[int, ...]:
-    """Values that differ between a file and any other that takes its name later."""
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 _seek_lock = threading.Lock()
 
 
-def _pread(descriptor: int, size: int, offset: int) -> bytes:
-    """``os.pread``, also on systems without it."""
+def _read_at(descriptor: int, size: int, offset: int) -> bytes:
     if hasattr(os, "pread"):
-        return os.pread(descriptor, size, offset)
-    with _seek_lock:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        return os.read(descriptor, size)
+        data = os.pread(descriptor, size, offset)
+    else:  # Windows
+        with _seek_lock:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            data = os.read(descriptor, size)
+    if len(data) < size:
+        raise OSError("the file ends early")
+    return data
 
 
 def missing_store(path: str | Path) -> DataError:
