@@ -185,11 +185,11 @@ def _check_tables(
     records, people, samples, names = (tables[name] for name in ("record", "person", "sample", "file_name"))
     originals = tables.get("original", np.zeros(records.shape, ORIGINAL_TYPE))
     types = [table.dtype for table in (records, originals, people, samples)]
-    if types != [RECORD_TYPE, ORIGINAL_TYPE, PERSON_TYPE, np.dtype("<i8")] or names.dtype.kind != "S":
+    shapes = [records.shape[1:], names.shape, originals.shape, people.shape[1:], samples.shape[1:]]
+    expected_shapes = [(), (len(records),), (len(records),), (), (2,)]
+    expected_types = [RECORD_TYPE, ORIGINAL_TYPE, PERSON_TYPE, np.dtype("<i8")]
+    if types != expected_types or names.dtype.kind != "S" or shapes != expected_shapes:
         raise ValueError("its tables have other columns")
-    one_per_image = {names.shape, records.shape, originals.shape}
-    if len(one_per_image) > 1 or records.ndim != 1 or people.ndim != 1 or samples.shape[1:] != (2,):
-        raise ValueError("its tables have other shapes")
     row: Any = RecordRow._make(records[name].astype(np.int64) for name in RecordRow._fields)
     label_bytes = 12 * num_keypoints * row.num_people + row.mask_all_bytes + row.mask_miss_bytes
     is_possible = np.all([column >= 0 for column in row[1:]], axis=0)  # an image id may be negative
@@ -198,15 +198,14 @@ def _check_tables(
     is_possible &= row.image_start <= num_image_bytes - row.image_bytes
     is_possible &= row.label_start <= num_label_bytes - label_bytes
     is_possible &= row.first_person == row.num_people.cumsum() - row.num_people
-    if not is_possible.all() or row.num_people.sum() != len(people):
-        raise ValueError("its records point to something that does not exist")
     images, persons = samples.T
-    if not ((images >= 0) & (images < len(records))).all():
-        raise ValueError("its samples point to images that do not exist")
+    has_images = is_possible.all() and ((images >= 0) & (images < len(records))).all()
+    if not has_images or row.num_people.sum() != len(people):
+        raise ValueError("its tables point to something that does not exist")
     is_person = persons != NO_PERSON
     images, persons = images[is_person], persons[is_person]
     if not ((persons >= 0) & (persons < row.num_people[images])).all():
-        raise ValueError("its samples point to people who do not exist")
+        raise ValueError("its tables point to something that does not exist")
     main_boxes = people["box"][row.first_person[images] + persons]
     if not np.isfinite(people["box"]).all() or not (main_boxes[:, 2:] > 0).all():
         raise ValueError("it has people without a box")

