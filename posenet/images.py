@@ -465,7 +465,9 @@ def _require_jpeg_end(data: np.ndarray) -> None:
     """
     content = data.tobytes()
     if is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]:
-        raise ValueError("is cut off: the end of the JPEG data is missing; copy it or download it again")
+        raise ValueError(
+            "is cut off: the end of the JPEG data is missing; copy it or download it again, or save it again"
+        )
 
 
 def _decode_heif(data: np.ndarray) -> np.ndarray:
