@@ -1,6 +1,6 @@
 """Image files: finding, reading, decoding and writing them, and their EXIF orientation.
 
-OpenCV decodes the pixels; Pillow reads the headers. HEIC and AVIF files need the extra ``heif``.
+OpenCV decodes the pixels; Pillow reads the headers. HEIC files need the extra ``heif``.
 
 A camera stores the pixels as its sensor reads them, and notes in the EXIF data how viewers must turn them. So an image
 has two frames: the *stored* frame of the pixels in the file, and the *displayed* frame of the image that viewers show.
@@ -53,10 +53,7 @@ ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
-_UNWRITTEN = bytes(64)
-"""More zeros in a row than the data of pixels end with."""
-_AVIF_BRANDS = frozenset((b"avif", b"avis"))
-_HEIF_BRANDS = _AVIF_BRANDS | {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}
+_HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
@@ -164,10 +161,10 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
         if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
             with _data_errors(path):
                 require_regular_file(path)
-        raise DataError(f"no such file or folder: {item}{_separator_hint(item)}")
+        raise DataError(f"no such file or folder: {item}")
     files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
     if not files:
-        raise DataError(f"no file matches {item}{_separator_hint(item)}")
+        raise DataError(f"no file matches {item}")
     return files
 
 
@@ -191,12 +188,6 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, lef
                 yield Path(entry)
         elif not entry.name.startswith("."):
             left_out[suffix or "without suffix"] += 1
-
-
-def _separator_hint(path: str | Path) -> str:
-    """The remedy for a path with the separators of Windows on another system."""
-    corrected = str(path).replace("\\", "/")
-    return f"; folders are separated by /: {corrected}" if corrected != str(path) and glob.glob(corrected) else ""
 
 
 def read_image_file(path: str | Path) -> np.ndarray:
@@ -243,7 +234,7 @@ def _data_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}{_separator_hint(path)}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise DataError(f"{path} {error}") from error
 
@@ -405,10 +396,7 @@ def check_image(data: np.ndarray) -> ImageHeader:
     ``ValueError`` says why bytes cannot be decoded.
     """
     header = parse_header(data)
-    content = data.tobytes()
-    if is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]:
-        # Some releases of OpenCV fill the missing rows with grey and report no error.
-        add_jpeg_end(data)
+    _require_jpeg_end(data)
     decode_checked_image(data, header.height, header.width, 8 if is_jpeg(data) else 1)
     return header
 
@@ -422,16 +410,12 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
-    brand = data[8:12].tobytes() if data[4:8].tobytes() == b"ftyp" else b""
-    image = _decode_with_opencv(data, reduction)
-    if image is None and is_jpeg(data):
-        image = _decode_with_opencv(add_jpeg_end(data), reduction)
-    if image is None and brand in _HEIF_BRANDS:
+    if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
+    image = _decode_with_opencv(data, reduction)
     if image is None:
+        _require_jpeg_end(data)
         raise ValueError(f"cannot be decoded; {_REMEDY}")
-    if brand in _AVIF_BRANDS:
-        return apply_orientation(image, _avif_orientation(data))
     # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most. JPEG has 8 bits.
     if not is_jpeg(data) and image.max() <= 16:
         deep = _decode_with_opencv(data, flags=cv2.IMREAD_ANYDEPTH)
@@ -467,15 +451,6 @@ def _log_bit_depth(depth: int) -> None:
     )
 
 
-def _avif_orientation(data: np.ndarray) -> int:
-    """The orientation by which OpenCV does not turn an AVIF file, as EXIF counts it."""
-    try:
-        with Image.open(io.BytesIO(data.data)) as image:
-            return _exif_orientation(image)
-    except PILLOW_ERRORS:
-        return 1
-
-
 def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) -> np.ndarray | None:
     try:
         return cv2.imdecode(data, _COLOUR_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION | flags)
@@ -483,41 +458,32 @@ def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) ->
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
 
 
-def add_jpeg_end(data: np.ndarray) -> np.ndarray:
-    """Add the end marker to a JPEG file without one; ``ValueError`` if more is missing, or the file is damaged."""
-    start = data.tobytes().rstrip(b"\xff")  # a lone 0xff is the first half of the marker
-    # A copy that was interrupted may have the full length. The decoder takes the zeros for pixels.
-    if start.endswith(_UNWRITTEN):
-        raise ValueError("is cut off: it ends with zeros in place of JPEG data; copy it or download it again")
-    # A decoder computes missing pixels from whatever follows. If two continuations decode to the same image, none is
-    # missing.
-    continuations = [start + filler + _JPEG_END for filler in (b"", b"\x55" * 64)]
-    try:
-        first, second = map(_decode_with_pillow, continuations)  # OpenCV would write lines of libjpeg to the terminal
-    except PILLOW_ERRORS as error:
-        raise ValueError(f"cannot be decoded; {_REMEDY}") from error
-    if not np.array_equal(first, second):
-        raise ValueError("is cut off: the JPEG data end early; copy it or download it again")
-    return np.frombuffer(continuations[0], np.uint8)
+def _require_jpeg_end(data: np.ndarray) -> None:
+    """Raise ``ValueError`` if a JPEG file lacks its end, or a copy that was interrupted has left zeros in its place.
 
-
-def _decode_with_pillow(content: bytes) -> np.ndarray:
-    with Image.open(io.BytesIO(content)) as image:
-        return np.asarray(image)
+    Some releases of OpenCV fill the missing rows with grey and report no error.
+    """
+    content = data.tobytes()
+    if is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]:
+        raise ValueError(
+            "is cut off: the end of the JPEG data is missing; copy it or download it again, or save it again"
+        )
 
 
 def _decode_heif(data: np.ndarray) -> np.ndarray:
     """Decode a HEIC or AVIF file as displayed: its own rotation and, where it has one, that of EXIF are followed."""
-    try:
+    with contextlib.suppress(ImportError):
         import pillow_heif
-    except ImportError as error:
-        raise ValueError(f"is a HEIC or AVIF image: pip install 'simplepose[heif]' to read it, or {_REMEDY}") from error
-    pillow_heif.register_heif_opener()
+
+        pillow_heif.register_heif_opener()
     try:
         with Image.open(io.BytesIO(data.data)) as image:
             rgb = ImageOps.exif_transpose(image).convert("RGB")
     except PILLOW_ERRORS as error:
-        raise ValueError(f"cannot be decoded ({to_single_line(str(error))}); {_REMEDY}") from error
+        raise ValueError(
+            f"cannot be decoded ({to_single_line(str(error))}); HEIC images need pip install 'simplepose[heif]'; or "
+            f"{_REMEDY}"
+        ) from error
     return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)
 
 
@@ -547,8 +513,6 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
-    if image is None:
-        raise DataError("an image must be an array, not None, which cv2.imread returns for a file it cannot read")
     if isinstance(image, str) and is_address(image):
         return download_image(image)
     if isinstance(image, (str, os.PathLike)):
@@ -560,7 +524,7 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
         reason = to_single_line(str(error))
         raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
-    if array.ndim == 0:  # bytes, for example
+    if array.ndim == 0:  # bytes, for example, or None, which cv2.imread returns for a file that it cannot read
         raise DataError(f"an image must be a path, an address, a PIL image or an array, not {type(image).__name__}")
     return _array_to_bgr(array, channels)
 

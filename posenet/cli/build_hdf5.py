@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--output", type=Path, metavar="FILE.h5", help="the store")
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
     add_switch(parser, "--verify", help="read the whole finished store and check it")
-    add_switch(parser, "--stats", help="count people, keypoints, sizes and masks")
+    add_switch(parser, "--stats", help="count people, keypoints and sizes")
     add(
         "--preview",
         type=Path,

@@ -277,22 +277,8 @@ def jitter_to_bgra(image: np.ndarray, jitter: tuple[float, float, float] | None)
     """Shift hue, saturation and value of a BGR image unless ``jitter`` is None; returns (H, W, 4) BGRA."""
     if jitter is None:
         return cv2.cvtColor(image, cv2.COLOR_BGR2BGRA)
-    hue_shift, saturation_shift, value_shift = (round(shift) for shift in jitter)
-    # One plane at a time: a lookup table with three columns takes OpenCV more than twice as long.
-    hue, saturation, value = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
-    saturation = _add_saturated(saturation, saturation_shift)
-    value = _add_saturated(value, value_shift)
-    # Hue is an angle that wraps at 180, while bytes wrap at 256: where the sum reaches 180, add 256 - 180 more.
-    hue_shift %= NUM_HUES
-    wraps = (hue >= NUM_HUES - hue_shift).view(np.uint8)
-    hue += wraps * np.uint8(256 - NUM_HUES) + np.uint8(hue_shift)
-    return cv2.cvtColor(cv2.merge([hue, saturation, value]), cv2.COLOR_HSV2BGR, dstCn=4)
-
-
-def _add_saturated(plane: np.ndarray, shift: int) -> np.ndarray:
-    """Add a number to a (H, W) uint8 plane; the result stops at 0 and 255.
-
-    The plane is flattened, because for a plane with four columns OpenCV would take the scalar for a second image.
-    """
-    total = cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0))  # type: ignore[call-overload]  # OpenCV's types omit this
-    return np.asarray(total).reshape(plane.shape)
+    hue, saturation, value = (round(shift) for shift in jitter)
+    levels = np.arange(256)
+    tables = [(levels + hue) % NUM_HUES, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)]
+    shifted = cv2.LUT(cv2.cvtColor(image, cv2.COLOR_BGR2HSV), np.stack(tables, axis=1)[:, None].astype(np.uint8))
+    return cv2.cvtColor(shifted, cv2.COLOR_HSV2BGR, dstCn=4)

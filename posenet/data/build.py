@@ -295,14 +295,11 @@ class _ReplacedStore(NamedTuple):
 
     def read_shrunk(self, row: int, original: OriginalRow, size: tuple[int, int]) -> np.ndarray | None:
         """The bytes of an image, if it was made smaller to (height, width) ``size`` in the frame of ``original``."""
-        record = self.store.records[row]
-        is_same = (record["height"], record["width"]) == size and self.store.originals[row].item() == original
-        if not is_same or self.store.jpeg_quality != JPEG_QUALITY:
-            return None
-        try:
-            return self.store.read_record(row).image_bytes
-        except DataError:  # it is damaged
-            return None
+        with contextlib.suppress(DataError):  # it is damaged
+            record = self.store.read_record(row)
+            if (record.height, record.width) == size and self.store.originals[row].item() == original:
+                return record.image_bytes
+        return None
 
 
 def _read_image(

@@ -62,7 +62,6 @@ def _format_cell(value: str | float) -> str:
 
 def summarize(store: Store) -> StoreSummary:
     """Count the content of a store."""
-    num_file_bytes = store.path.stat().st_size
     return StoreSummary(
         store.skeleton,
         store.num_images,
@@ -70,7 +69,7 @@ def summarize(store: Store) -> StoreSummary:
         len(store),
         count_background(store),
         store.num_image_bytes,
-        num_file_bytes,
+        store.path.stat().st_size,
     )
 
 
@@ -152,23 +151,19 @@ def describe_sets(stores: StoreList, framing: str, background: float = DataConfi
 
 
 def compute_statistics(store: Store) -> list[Table]:
-    """Count people, keypoints, sizes and masks of a store, without reading images; ``DataError`` if it is damaged."""
+    """Count people, keypoints and sizes of a store, without reading images; ``DataError`` if it is damaged."""
     people, main_person = store.skeleton.people, f"main {store.skeleton.category}"
     image_rows, main_rows = store.samples[store.samples[:, 1] != NO_PERSON].T
     num_main = np.bincount(image_rows, minlength=store.num_images)
     visibilities = []
     main_heights = []
-    mask_shares = []
     main_rows_of_images = np.split(main_rows, np.cumsum(num_main)[:-1])
     for row, image_main_rows in enumerate(progress_bar(main_rows_of_images, "statistics", leave=False)):
         record = store.read_record(row, with_image=False)
         visibilities.append(record.joints[..., 2])
         main_heights.append(record.people["box"][image_main_rows, 3])
-        masks = (record.person_mask, record.mask_miss)
-        mask_shares.append([runs[1::2].sum() / (record.width * record.height) for runs in masks])
 
     widths, heights, kilobytes = (store.records[name] for name in ("width", "height", "image_bytes"))
-    people_shares, supervised_shares = np.array(mask_shares).T
     quantities = {"width, pixels": widths, "height, pixels": heights, "file, kB": kilobytes / 1000}
     if len(main_rows):
         quantities[f"{main_person}'s height, pixels"] = np.concatenate(main_heights)
@@ -183,13 +178,11 @@ def compute_statistics(store: Store) -> list[Table]:
         counts[f"images without {people}"] = num_background
     quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
     size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
-    mask_rows = [_mask_row(people, people_shares), _mask_row("not supervised", 1 - supervised_shares)]
     tables = [Table("Contents", ("", "count"), list(counts.items()))]
     if store.num_people:
         tables.append(_people_table(people, np.array([len(values) for values in visibilities]), num_main))
         tables.append(_keypoint_table(store.skeleton, np.concatenate(visibilities)))
     tables.append(Table("Sizes", ("", *quartiles), size_rows))
-    tables.append(Table("Masks", ("", "of the area", "images that have any"), mask_rows))
     return tables
 
 
@@ -208,8 +201,3 @@ def _keypoint_table(skeleton: Skeleton, visibilities: np.ndarray) -> Table:
         visible_share = (values == 2).sum() / max(num_labelled, 1)
         rows.append((name, f"{num_labelled / len(values):.1%}", f"{visible_share:.1%}"))
     return Table(f"Keypoints of all {skeleton.people}", ("keypoint", "labelled", "visible, of the labelled"), rows)
-
-
-def _mask_row(name: str, shares: np.ndarray) -> tuple[str, str, str]:
-    """Mean share of the image area, and share of the images where it is not zero."""
-    return name, f"{shares.mean():.1%}", f"{(shares > 0).mean():.1%}"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -12,10 +10,7 @@ import pickle
 import signal
 import threading
 import warnings
-import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple
 
 import cv2
@@ -28,13 +23,6 @@ from posenet.data.dataset import Batch, SampleKey
 
 PREFETCH_FACTOR = 2
 """Batches that a worker may be ahead of the main process."""
-KEPT_BLOCKS = 64
-"""Blocks of shared memory that the main process keeps mapped: those of some 20 workers."""
-GRACE_SECONDS = 300
-"""Time that a worker continues after SIGTERM, so that the current training step can finish."""
-M_TRIM_THRESHOLD = -1
-M_MMAP_THRESHOLD = -3
-"""Parameters of glibc's ``mallopt`` (malloc.h)."""
 
 
 class _Sender:
@@ -90,14 +78,8 @@ class _Message(NamedTuple):
         return _receive_batch, tuple(self)
 
 
-_received_blocks: deque[Tensor] = deque(maxlen=KEPT_BLOCKS)
-"""While a block is referenced, PyTorch need not map it again when it is received the next time. The end of a loader
-releases them all; another loader that is still in use maps its blocks again."""
-
-
 def _receive_batch(block: Tensor, sizes: list[int]) -> Batch:
     """Copy a batch out of the block, and give the block back to its worker."""
-    _received_blocks.append(block)
     pickled, *arrays = _split_block(block.clone(), sizes)
     block[0] = 0
     fields = pickle.loads(pickled.tobytes(), buffers=arrays)
@@ -115,54 +97,35 @@ def _aligned(size: int) -> int:
     return -(-size // 64) * 64
 
 
-_worker_processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
-"""The workers that this process has started."""
+def _worker_name() -> str:
+    """The name of the workers of this process. Those of a process that it was forked from have another one."""
+    return f"posenet data worker of {os.getpid()}"
 
 
+@atexit.register
 def _end_workers() -> None:
-    """End the workers at the exit of this process.
-
-    Python would send them SIGTERM, after which they continue for ``GRACE_SECONDS``, and wait for them.
-    """
-    for worker in list(_worker_processes):
-        worker.kill()
-        worker.join()
-
-
-atexit.register(_end_workers)  # runs before Python's own function, which was registered earlier
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_worker_processes.clear)
-
-
-@contextlib.contextmanager
-def _without_sigchld_handler() -> Iterator[None]:
-    """Remove the signal handler with which PyTorch reports the death of a worker; iterating reports it too.
-
-    The handler raises an error wherever the main process is, perhaps in the middle of a step or a checkpoint, or while
-    ``_end_workers`` ends the others.
-    """
-    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGCHLD)
-    yield
-    if _is_of_torch(signal.getsignal(signal.SIGCHLD)):
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None or _is_of_torch(before) else before)
-
-
-def _is_of_torch(handler: object) -> bool:
-    return str(getattr(handler, "__module__", "")).startswith("torch.")
+    """End the workers at the exit of this process, before Python waits for them: they ignore its SIGTERM."""
+    for process in multiprocessing.active_children():
+        if process.name == _worker_name():
+            process.kill()
+            process.join()
 
 
 class _Loader(DataLoader[Batch]):
     """A loader whose workers end with this process, also if a loop over it is left early."""
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # PyTorch's type is a private class
-        others = set(multiprocessing.active_children())
-        with _without_sigchld_handler():
-            batches = super().__iter__()
-        started = set(multiprocessing.active_children()) - others
-        _worker_processes.update(process for process in started if process.daemon)
+        others = multiprocessing.active_children()
+        has_signal = hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGCHLD) if has_signal else None
+        batches = super().__iter__()
+        # PyTorch's handler raises an error wherever the main process is, perhaps in the middle of a step or of a
+        # checkpoint, when a worker has died. Iterating reports that too.
+        if handler is not None:
+            signal.signal(signal.SIGCHLD, handler)
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.name = _worker_name()
         return batches
 
 
@@ -172,7 +135,7 @@ def make_loader(
     """Create a loader that yields one batch for each list of keys. With 0 workers it loads in this process."""
     # PyTorch warns about more workers than cores, but their number is the user's choice.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-    loader = _Loader(
+    return _Loader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -183,34 +146,16 @@ def make_loader(
         prefetch_factor=PREFETCH_FACTOR if workers else None,
         generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
     )
-    weakref.finalize(loader, _received_blocks.clear)
-    return loader
-
-
-def keep_freed_memory() -> None:
-    """Reuse freed memory for the next images instead of returning it to the system. Does nothing without glibc.
-
-    By default, the C library returns the memory of every image and requests it again for the next one. This takes a
-    fifth of the time of decoding the image.
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest value that glibc accepts
-        mallopt(M_TRIM_THRESHOLD, 2**30)
 
 
 def _start_worker(_: int) -> None:
     # A forked worker must not collect objects of the main process, whose ends could wait for threads that the fork has
     # not copied. Visiting them would also copy the memory that both processes share.
     gc.freeze()
-    keep_freed_memory()
     # One thread per worker: OpenCV's thread pool would compete with the other workers for the same cores.
     cv2.setNumThreads(0)
-    # Ctrl-C and a scheduler's SIGTERM reach every process, but the main process finishes its step first and then ends
-    # its workers. If it fails to do so, the alarm ends them.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "SIGUSR1"):
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    if hasattr(signal, "alarm"):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_SECONDS))
+    # Ctrl-C and a scheduler's signals reach every process, but the main process finishes its step first and then ends
+    # its workers. Workers without a main process end themselves.
+    for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)

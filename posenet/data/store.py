@@ -29,6 +29,7 @@ import json
 import os
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -184,11 +185,11 @@ def _check_tables(
     records, people, samples, names = (tables[name] for name in ("record", "person", "sample", "file_name"))
     originals = tables.get("original", np.zeros(records.shape, ORIGINAL_TYPE))
     types = [table.dtype for table in (records, originals, people, samples)]
-    if types != [RECORD_TYPE, ORIGINAL_TYPE, PERSON_TYPE, np.dtype("<i8")] or names.dtype.kind != "S":
+    shapes = [records.shape[1:], names.shape, originals.shape, people.shape[1:], samples.shape[1:]]
+    expected_shapes = [(), (len(records),), (len(records),), (), (2,)]
+    expected_types = [RECORD_TYPE, ORIGINAL_TYPE, PERSON_TYPE, np.dtype("<i8")]
+    if types != expected_types or names.dtype.kind != "S" or shapes != expected_shapes:
         raise ValueError("its tables have other columns")
-    one_per_image = {names.shape, records.shape, originals.shape}
-    if len(one_per_image) > 1 or records.ndim != 1 or people.ndim != 1 or samples.shape[1:] != (2,):
-        raise ValueError("its tables have other shapes")
     row: Any = RecordRow._make(records[name].astype(np.int64) for name in RecordRow._fields)
     label_bytes = 12 * num_keypoints * row.num_people + row.mask_all_bytes + row.mask_miss_bytes
     is_possible = np.all([column >= 0 for column in row[1:]], axis=0)  # an image id may be negative
@@ -197,24 +198,24 @@ def _check_tables(
     is_possible &= row.image_start <= num_image_bytes - row.image_bytes
     is_possible &= row.label_start <= num_label_bytes - label_bytes
     is_possible &= row.first_person == row.num_people.cumsum() - row.num_people
-    if not is_possible.all() or row.num_people.sum() != len(people):
-        raise ValueError("its records point to something that does not exist")
     images, persons = samples.T
-    if not ((images >= 0) & (images < len(records))).all():
-        raise ValueError("its samples point to images that do not exist")
+    has_images = is_possible.all() and ((images >= 0) & (images < len(records))).all()
+    if not has_images or row.num_people.sum() != len(people):
+        raise ValueError("its tables point to something that does not exist")
     is_person = persons != NO_PERSON
     images, persons = images[is_person], persons[is_person]
     if not ((persons >= 0) & (persons < row.num_people[images])).all():
-        raise ValueError("its samples point to people who do not exist")
+        raise ValueError("its tables point to something that does not exist")
     main_boxes = people["box"][row.first_person[images] + persons]
     if not np.isfinite(people["box"]).all() or not (main_boxes[:, 2:] > 0).all():
         raise ValueError("it has people without a box")
 
 
 class Store:
-    """A store that is open for reading.
+    """A store that is open for reading, until it is closed or nothing refers to it any more.
 
-    Processes that are forked share the open file; in others, unpickling opens it again.
+    Processes that are forked share the open file; in others, unpickling opens it again. A file that is replaced in the
+    meantime is still read by those that have it open.
 
     Args:
         skeleton: the skeleton that the store must have been built for; None accepts any.
@@ -223,8 +224,7 @@ class Store:
         path, skeleton, fingerprint: of the store.
         num_images, num_people: their numbers; ``len(store)`` is the number of samples.
         num_image_bytes: size of all stored images together.
-        max_side, jpeg_quality: images with a longer side than this were made smaller, and encoded as JPEG of this
-            quality; 0 if all are stored as they are.
+        max_side: images with a longer side than this were made smaller; 0 if all are stored as they are.
         records: (N,) of ``RECORD_TYPE``.
         originals: (N,) of ``ORIGINAL_TYPE``: the image files that were stored.
         image_ids: (N,) int64.
@@ -237,15 +237,15 @@ class Store:
 
     def __init__(self, path: str | Path, skeleton: Skeleton | None = None) -> None:
         self.path = Path(path)
-        self._file: _OpenFile | None = None
         with self._data_errors():
             with open_input(self.path) as raw:
-                self._identity = _identify(raw.fileno())
                 if raw.read(len(_SIGNATURES[0])) not in _SIGNATURES:
                     raise ValueError("not an HDF5 file of the layout with checksums")
             # Stores never change, and not every file system has the locks that HDF5 takes.
             with h5py.File(self.path, "r", locking=False) as file:
                 self._read_tables(file, skeleton)
+            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self.close = weakref.finalize(self, os.close, self._descriptor)
         self.num_images = len(self.records)
         self.num_people = len(self._people)
         self.image_ids = np.ascontiguousarray(self.records["image_id"])
@@ -276,7 +276,6 @@ class Store:
         own = skeleton_from_table(json.loads(text))
         _check_tables(tables, own.num_keypoints, len(file["images"]), len(file["labels"]))
         self.max_side = int(file.attrs.get("max_side", 0))
-        self.jpeg_quality = int(file.attrs.get("jpeg_quality", 0))
         self.records = tables["record"]
         self.originals = tables.get("original", self.records[list(OriginalRow._fields)].astype(ORIGINAL_TYPE))
         self._file_names = tables["file_name"]
@@ -339,34 +338,11 @@ class Store:
     def _read(self, offset: int, size: int) -> bytes:
         """Read bytes of the file; ``DataError`` if that fails again and again, or the file ends early."""
         for seconds in RETRY_SECONDS:
-            try:
-                return self._read_once(offset, size)
-            except OSError:
-                self.close()  # the open file may be stale
-                time.sleep(seconds)
+            with contextlib.suppress(OSError):
+                return _read_at(self._descriptor, size, offset)
+            time.sleep(seconds)
         with self._data_errors():
-            return self._read_once(offset, size)
-
-    def _read_once(self, offset: int, size: int) -> bytes:
-        file = self._file or self._open()
-        data = b""
-        while len(data) < size:
-            more = _pread(file.descriptor, size - len(data), offset + len(data))
-            if not more:
-                raise OSError("the file ends early")
-            data += more
-        return data
-
-    def _open(self) -> _OpenFile:
-        file = _OpenFile(self.path)
-        if _identify(file.descriptor) != self._identity:
-            raise DataError(f"{self.path} was rebuilt while in use; start again")
-        self._file = file
-        return file
-
-    def close(self) -> None:
-        """Close the file; the next read opens it again."""
-        self._file = None
+            return _read_at(self._descriptor, size, offset)
 
     def __enter__(self) -> Store:
         return self
@@ -391,17 +367,6 @@ class Store:
             ) from error
 
 
-class _OpenFile:
-    """A file that is closed when the last thread that reads from it drops its reference."""
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
-
-
 def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
     """Open a store that was pickled; ``DataError`` if it has been rebuilt in the meantime."""
     store = Store(path, skeleton)
@@ -410,22 +375,19 @@ def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
     return store
 
 
-def _identify(descriptor: int) -> tuple[int, ...]:
-    """Values that differ between a file and any other that takes its name later."""
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 _seek_lock = threading.Lock()
 
 
-def _pread(descriptor: int, size: int, offset: int) -> bytes:
-    """``os.pread``, also on systems without it."""
+def _read_at(descriptor: int, size: int, offset: int) -> bytes:
     if hasattr(os, "pread"):
-        return os.pread(descriptor, size, offset)
-    with _seek_lock:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        return os.read(descriptor, size)
+        data = os.pread(descriptor, size, offset)
+    else:  # Windows
+        with _seek_lock:
+            os.lseek(descriptor, offset, os.SEEK_SET)
+            data = os.read(descriptor, size)
+    if len(data) < size:
+        raise OSError("the file ends early")
+    return data
 
 
 def missing_store(path: str | Path) -> DataError:

@@ -78,11 +78,13 @@ def open_store_writer(
         with output_lock(path) as is_locked:
             if is_locked:
                 remove_leftovers(path)
-            _require_disk_space(path, num_image_bytes)
+            free = shutil.disk_usage(path.parent).free
+            if free < num_image_bytes + SPARE_BYTES:
+                raise DataError(f"cannot write {path}: the disk has {free / 1e6:.0f} MB left; free some space")
             with (
                 atomic_replacement(path) as unfinished,
                 # An array cannot shrink, and the bytes of smaller images are counted at the end; they wait here.
-                tempfile.TemporaryFile(dir=path.parent) if max_side else contextlib.nullcontext() as waiting,
+                tempfile.TemporaryFile(dir=path.parent) as waiting,
             ):
                 with _create_hdf5(unfinished) as file:
                     writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
@@ -120,14 +122,12 @@ def _create_hdf5(path: Path) -> Iterator[h5py.File]:
 class StoreWriter:
     """Appends images to the unfinished store ``file``, which will be called ``path``."""
 
-    def __init__(
-        self, path: Path, file: h5py.File, num_image_bytes: int, max_side: int = 0, waiting: IO[bytes] | None = None
-    ) -> None:
+    def __init__(self, path: Path, file: h5py.File, num_image_bytes: int, max_side: int, waiting: IO[bytes]) -> None:
         self.path = path
         self._file = file
         self._max_side = max_side
         self._waiting = waiting
-        self._images = None if waiting else file.create_dataset("images", num_image_bytes, np.uint8)
+        self._images = None if max_side else file.create_dataset("images", num_image_bytes, np.uint8)
         self._records: list[RecordRow] = []
         self._originals: list[OriginalRow] = []
         self._file_names: list[bytes] = []
@@ -163,29 +163,18 @@ class StoreWriter:
         self._image_end += row.image_bytes
         self._label_end += len(labels)
         self._num_people += row.num_people
-        self._write_image(record, row.image_start)
+        if self._images is None:
+            self._waiting.write(record.image_bytes.data)
+        elif self._image_end > len(self._images):
+            raise DataError(f"{record.source} has grown while the store was built; build it again")
+        else:
+            self._images[row.image_start : self._image_end] = record.image_bytes
         self._samples += [(len(self._records), person) for person in main_rows]
         self._records.append(row)
         self._originals.append(original or OriginalRow(row.image_bytes, row.image_crc, row.orientation))
         self._file_names.append(record.file_name.encode(errors="surrogateescape"))
         self._people.append(record.people)
         self._labels.append(labels)
-
-    def _write_image(self, record: Record, start: int) -> None:
-        if self._images is not None and self._image_end > len(self._images):
-            raise DataError(f"{record.source} has grown while the store was built; build it again")
-        _require_disk_space(self.path, len(record.image_bytes))
-        if self._images is not None:
-            self._images[start : self._image_end] = record.image_bytes
-        elif self._waiting is not None:
-            self._waiting.write(record.image_bytes.data)
-
-    def _write_waiting(self, file: IO[bytes]) -> None:
-        _require_disk_space(self.path, self._image_end)
-        images = self._file.create_dataset("images", self._image_end, np.uint8)
-        file.seek(0)
-        for start in range(0, self._image_end, COPIED_BYTES):
-            images[start : start + COPIED_BYTES] = np.frombuffer(file.read(COPIED_BYTES), np.uint8)
 
     def write_tables(self, skeleton: Skeleton, source: str) -> None:
         """Write all arrays that are not written yet, and the attributes."""
@@ -202,9 +191,11 @@ class StoreWriter:
         }
         if self._max_side:
             tables["original"] = np.array(self._originals, ORIGINAL_TYPE)
-        if self._waiting is not None:
-            self._write_waiting(self._waiting)
-        _require_disk_space(self.path, self._label_end + sum(table.nbytes for table in tables.values()))
+        if self._images is None:
+            self._images = self._file.create_dataset("images", self._image_end, np.uint8)
+            self._waiting.seek(0)
+            for start in range(0, self._image_end, COPIED_BYTES):
+                self._images[start : start + COPIED_BYTES] = np.frombuffer(self._waiting.read(COPIED_BYTES), np.uint8)
         self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
         for name, table in tables.items():
             self._file.create_dataset(name, data=table)
@@ -223,13 +214,6 @@ class StoreWriter:
         attributes |= {"images": len(self._records), "people": self._num_people, "samples": len(self._samples)}
         for name, value in attributes.items():
             self._file.attrs[name] = value
-
-
-def _require_disk_space(path: Path, size: int) -> None:
-    """Raise ``DataError`` unless ``size`` more bytes fit on the disk. HDF5 itself may crash on a full disk."""
-    free = shutil.disk_usage(path.parent).free
-    if free < size + SPARE_BYTES:
-        raise DataError(f"cannot write {path}: the disk has {free / 1e6:.0f} MB left; free some space")
 
 
 def check_store_output(path: Path, overwrite: bool) -> None:

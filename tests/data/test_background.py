@@ -6,14 +6,12 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
 from posenet.cli.main import main
 from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset, SampleKey
-from posenet.data.inspection import compute_statistics, describe_sets, find_shared_images, verify_store
+from posenet.data.inspection import describe_sets, verify_store
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.data.store_list import StoreList, count_background, open_data_sets
@@ -21,7 +19,6 @@ from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.settings import AugmentConfig, DataSetConfig, load_config
 from posenet.skeleton import COCO
-from tests.helpers.batches import same_batch
 from tests.helpers.drawn_data import crowd, decode_masks, document, person, write_annotations, write_images
 from tests.helpers.tiny_training import train_tiny, weights
 
@@ -74,15 +71,6 @@ def test_only_images_without_any_annotation_are_stored(tmp_path: Path) -> None:
     assert not person_mask.any() and mask_miss.all()
 
 
-def test_an_image_of_another_category_is_not_one_of_nobody(tmp_path: Path) -> None:
-    content = document([1, 2], [person(10, 1), person(11, 2, category_id=2)])
-    content["categories"].append({"id": 2, "name": "box", "keypoints": ["a"], "skeleton": []})
-    for annotation in content["annotations"][1:]:
-        annotation.update(keypoints=[30, 30, 2], num_keypoints=1)
-    coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
-    assert build_store(*coco, tmp_path / "a.h5", background=True, progress=False).summary.num_background == 0
-
-
 def test_the_tool_says_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images, annotations = write_photographs(tmp_path)
     words = ["build-hdf5", "--images", str(images), "--annotations", str(annotations), "--output"]
@@ -109,15 +97,6 @@ def test_every_epoch_contains_exactly_the_share_and_draws_all_equally_often(
     assert sum(drawn) == 7 * count and max(drawn) - min(drawn) <= 1
 
 
-def test_an_epoch_that_is_resumed_goes_on_with_the_same_samples(paths: dict[str, Path]) -> None:
-    with open_data_sets(str(paths["with"]), None) as stores:
-        whole = epoch_keys(stores, 0.4, 2, batch_size=4)
-        assert epoch_keys(stores, 0.4, 2, batch_size=4, step=3) == whole[12:]
-        dataset = PoseDataset(stores, (64, 64), augment=AugmentConfig(), seed=3)
-        again = PoseDataset(stores, (64, 64), augment=AugmentConfig(), seed=3)
-        assert same_batch(dataset.__getitems__(whole[12:16]), again.__getitems__(whole[12:16]))
-
-
 def test_a_store_without_such_images_is_drawn_from_as_before(paths: dict[str, Path]) -> None:
     with open_data_sets(str(paths["without"]), None) as stores:
         assert stores.draws("person", 0.9) == stores.draws("image", 0.0) == [(20, 20)]
@@ -135,19 +114,14 @@ def test_their_targets_are_empty_and_supervised_everywhere(paths: dict[str, Path
     assert not targets.any()
 
 
-def test_a_run_with_batches_of_nobody_has_a_finite_loss_and_can_be_repeated(
-    paths: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_run_with_batches_of_nobody_has_a_finite_loss(paths: dict[str, Path], tmp_path: Path) -> None:
     stores = {"train": paths["with"], "val": paths["without"]}
     settings = ("data.background=0.8", "data.allow_overlap=true", "data.framing=image")
-    for name in ("one", "two"):
-        result = train_tiny(stores, tmp_path / name, *settings, max_steps=30)
-        assert result.steps == 30
-    one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
-    assert all(torch.equal(one[name], two[name]) and one[name].isfinite().all() for name in one)
-    text = (tmp_path / "one" / "log.txt").read_text()
+    assert train_tiny(stores, tmp_path / "run", *settings, max_steps=10).steps == 10
+    assert all(tensor.isfinite().all() for tensor in weights(tmp_path / "run").values())
+    text = (tmp_path / "run" / "log.txt").read_text()
     assert "Images without people: 7, 80 of them per epoch" in text and " on 20 samples of " in text
-    log = (tmp_path / "one" / "log.jsonl").read_text()
+    log = (tmp_path / "run" / "log.jsonl").read_text()
     assert "NaN" not in log and "Infinity" not in log
 
 
@@ -196,13 +170,6 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
         train_tiny({"train": tmp_path / "b.h5", "val": paths["without"]}, tmp_path / "alone")
     with pytest.raises(DataError, match=r"b.h5 contains only images without people; .*: data.val = "):
         train_tiny({"train": paths["without"], "val": tmp_path / "b.h5"}, tmp_path / "alone", "data.allow_overlap=true")
-
-
-def test_they_are_counted_and_compared_as_other_images(paths: dict[str, Path]) -> None:
-    with Store(paths["with"]) as store, Store(paths["without"]) as other:
-        assert len(find_shared_images(store, other)) == 20
-        assert ("images without people", 7) in compute_statistics(store)[0].rows
-        assert np.array_equal(store.image_ids[20:], list(EMPTY))
 
 
 @pytest.mark.parametrize("value", ["-0.1", "1", "1.5"])

@@ -39,7 +39,7 @@ def write_one(folder: Path, drawn: OrientedImage, frame: str) -> tuple[Path, Pat
 @pytest.mark.parametrize(
     "orientation, frame, size",
     [(o, ("stored", "displayed")[o % 2], (160, 240)) for o in range(1, 9)]
-    + [(o, ("displayed", "stored")[o % 2], (163, 239)) for o in range(1, 9)],
+    + [(o, ("displayed", "stored")[o % 2], (163, 239)) for o in (1, 3, 6, 7)],
 )
 def test_the_keypoint_stays_on_the_block(tmp_path: Path, orientation: int, frame: str, size: tuple[int, int]) -> None:
     drawn = oriented_image(orientation, size)
@@ -78,16 +78,6 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
 
     evaluation = evaluate_people(predict, images, annotations, exif_frame=frame)
     assert evaluation.metrics["AP"] == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
-    "size, orientation, allowed", [((160, 240), 6, True), ((163, 239), 6, False), ((163, 239), 1, True)]
-)
-def test_a_turned_image_is_reduced_only_if_its_first_pixels_are_whole(
-    tmp_path: Path, size: tuple[int, int], orientation: int, allowed: bool
-) -> None:
-    build_store(*write_one(tmp_path, oriented_image(orientation, size), "displayed"), tmp_path / "a.h5")
-    assert Store(tmp_path / "a.h5").read_record(0).allows_reduction(8) == allowed
 
 
 def test_build_reports_what_decided_the_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,6 +61,9 @@ class TestMaxSide:
         report = build(coco, tmp_path / "small.h5", max_side=80)
         build(coco, tmp_path / "whole.h5")
         assert (report.num_shrunk, report.num_resized) == (3, 0)
+        assert build(coco, tmp_path / "same.h5", max_side=WIDTH).num_shrunk == 0
+        with pytest.raises(DataError, match="max_side is -1; give the longest side"):
+            build(coco, tmp_path / "a.h5", max_side=-1)
         with Store(tmp_path / "small.h5") as small, Store(tmp_path / "whole.h5") as whole:
             assert (small.max_side, whole.max_side) == (80, 0)
             assert verify_store(small) == report.summary
@@ -79,19 +82,7 @@ class TestMaxSide:
                     assert (mask != halved).mean() < 0.05
                 assert not decode_masks(record)[1][20, 60], "the crowd"
 
-    def test_a_negative_side_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match="max_side is -1; give the longest side"):
-            build(write_photographs(tmp_path), tmp_path / "a.h5", max_side=-1)
-        assert not (tmp_path / "a.h5").exists()
-
-    def test_images_that_are_not_larger_stay_as_they_are(self, tmp_path: Path) -> None:
-        coco = write_photographs(tmp_path)
-        assert build(coco, tmp_path / "a.h5", max_side=WIDTH).num_shrunk == 0
-        with Store(tmp_path / "a.h5") as store:
-            record = store.read_record(0)
-            assert record.image_bytes.tobytes() == (coco[0] / record.file_name).read_bytes()
-
-    @pytest.mark.parametrize("orientation", range(1, 9))
+    @pytest.mark.parametrize("orientation", [1, 3, 6, 7])
     def test_every_orientation_is_followed_once(self, tmp_path: Path, orientation: int) -> None:
         """The pixels of the smaller image lie in the frame of the annotations, and it has no orientation itself."""
         coco = write_photographs(tmp_path, 1)
@@ -111,24 +102,6 @@ class TestMaxSide:
         assert (small.height, small.width) == (whole.height // 2, whole.width // 2)
         expected = cv2.resize(whole.decode_image(), (small.width, small.height), interpolation=cv2.INTER_AREA)
         assert np.abs(small.decode_image().astype(int) - expected).mean() < 3
-
-    def test_images_without_annotations_become_smaller_too(self, tmp_path: Path) -> None:
-        images, _ = write_photographs(tmp_path)
-        build((images, None), tmp_path / "a.h5", max_side=80)
-        with Store(tmp_path / "a.h5") as store:
-            record = store.read_record(0)
-            assert (record.height, record.width) == (60, 80) and not record.is_annotated
-            assert verify_store(store).num_images == 3
-
-    def test_a_file_with_fewer_bytes_than_its_smaller_image(self, tmp_path: Path) -> None:
-        coco = write_photographs(tmp_path)
-        pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
-        for path in coco[0].iterdir():
-            cv2.imwrite(str(path), pixels, [cv2.IMWRITE_JPEG_QUALITY, 5])
-        report = build(coco, tmp_path / "a.h5", max_side=150)
-        assert report.summary.num_image_bytes > sum(path.stat().st_size for path in coco[0].iterdir())
-        with Store(tmp_path / "a.h5") as store:
-            assert verify_store(store).num_images == 3
 
     def test_a_store_has_no_room_for_the_larger_images(self, tmp_path: Path) -> None:
         summary = build(write_photographs(tmp_path, 20), tmp_path / "a.h5", max_side=100).summary
@@ -183,10 +156,8 @@ class TestReplacedStore:
             assert build(coco, tmp_path / "a.h5", max_side=80).num_reused == 3
         assert (tmp_path / "a.h5").read_bytes() == before
 
-    @pytest.mark.parametrize("change", ["size", "frame", "quality", "damage", "none"])
-    def test_a_smaller_image_that_would_be_another_one_is_made_again(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-    ) -> None:
+    @pytest.mark.parametrize("change", ["size", "frame", "damage", "none"])
+    def test_a_smaller_image_that_would_be_another_one_is_made_again(self, tmp_path: Path, change: str) -> None:
         coco = write_photographs(tmp_path)
         for path in coco[0].iterdir():  # half a turn leaves the size as it is
             path.write_bytes(with_orientation(path.read_bytes(), 3))
@@ -196,20 +167,11 @@ class TestReplacedStore:
             options["max_side"] = 100
         elif change == "frame":
             options["exif_frame"] = "stored"
-        elif change == "quality":
-            monkeypatch.setattr(build_module, "JPEG_QUALITY", 90)
         elif change == "damage":
             flip_bit(tmp_path / "a.h5", "images", 1)
         build(coco, tmp_path / "fresh.h5", **options)
         expected = {"none": 3, "damage": 2}.get(change, 0)
         assert build(coco, tmp_path / "a.h5", **options).num_reused == expected
-        assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
-
-    def test_another_max_side_checks_the_files_of_the_store_no_more(self, tmp_path: Path) -> None:
-        coco = write_photographs(tmp_path)
-        build(coco, tmp_path / "a.h5", max_side=80)
-        build(coco, tmp_path / "fresh.h5")
-        assert build(coco, tmp_path / "a.h5").num_reused == 3
         assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
 
     def test_a_damaged_store_is_built_anew(self, tmp_path: Path) -> None:

@@ -5,19 +5,10 @@ from __future__ import annotations
 from itertools import chain
 
 import pytest
-from torch.utils.data import DataLoader, Dataset
 
 from posenet.data.dataset import SampleKey
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store_list import Draws
-
-
-class Echo(Dataset[SampleKey]):
-    """A data set whose samples are their keys."""
-
-    def __getitem__(self, key: SampleKey) -> SampleKey:
-        return key
-
 
 DRAWS = (Draws(7, 7), Draws(10, 4), Draws(5, 12))
 """Three sets with the weights 1, 0.4 and 2.4: an epoch draws 23 of 22 samples."""
@@ -42,12 +33,7 @@ def test_an_epoch_is_a_permutation_of_whole_steps(length: int, batch_size: int, 
     assert [len(batch) for batch in batches] == [batch_size] * len(sampler)
     assert len(sampler) == sampler.steps * per_step
     assert {epoch for epoch, _ in chain.from_iterable(batches)} == {2}
-
-
-def test_every_epoch_leaves_out_other_samples() -> None:
-    sampler = TrainSampler(13, 4, seed=0)
-    left_out = [set(range(13)) - set(indices(keys(sampler, epoch))) for epoch in range(20)]
-    assert len(set(map(frozenset, left_out))) > 5
+    assert {type(part) for key in batches[0] for part in key} == {int}
 
 
 @pytest.mark.parametrize("draws", [(), (Draws(50, 50),), (Draws(50, 10),)])
@@ -126,40 +112,22 @@ def test_a_small_list_of_sets_is_repeated_with_other_augmentations_too() -> None
     assert 13 <= sum(index % 5 < 2 for index in seen) <= 14, "five of six"
 
 
-def test_a_data_set_that_fills_a_step_is_not_repeated() -> None:
-    assert sorted(indices(keys(TrainSampler(16, 8, 0, batches_per_step=2), 0))) == list(range(16))
-
-
-def drawn(sampler: TrainSampler, epoch: int) -> list[list[int]]:
-    """The samples that an epoch draws from each set of ``DRAWS``, without the numbers of their repetitions."""
-    samples = [index % 22 for index in indices(keys(sampler, epoch))]
-    return [[index for index in samples if index in rows] for rows in (range(7), range(7, 17), range(17, 22))]
-
-
-def test_sets_of_equal_weights_are_drawn_like_one_set() -> None:
-    one = TrainSampler(22, 4, seed=5)
-    three = TrainSampler(22, 4, seed=5, draws=(Draws(7, 7), Draws(10, 10), Draws(5, 5)))
-    assert [keys(one, epoch) for epoch in range(3)] == [keys(three, epoch) for epoch in range(3)]
-
-
 def test_an_epoch_draws_the_configured_number_from_every_set_and_its_samples_equally_often() -> None:
     sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
     counts = [0] * 22
     for epoch in range(11):
-        samples = drawn(sampler, epoch)
-        assert [len(rows) for rows in samples] == [7, 4, 12]
-        for index in chain.from_iterable(samples):
+        seen = indices(keys(sampler, epoch))
+        samples = [index % 22 for index in seen]
+        assert [sum(index in rows for index in samples) for rows in (range(7), range(7, 17), range(17, 22))] == [
+            7,
+            4,
+            12,
+        ]
+        assert len(set(seen)) == 23 and max(seen) >= 22, "a sample that is repeated has another index"
+        for index in samples:
             counts[index] += 1
         for times in (counts[:7], counts[7:17], counts[17:]):
             assert max(times) - min(times) <= 1
-
-
-def test_a_sample_that_is_drawn_several_times_in_an_epoch_has_another_index_each_time() -> None:
-    sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
-    for epoch in range(6):
-        seen = indices(keys(sampler, epoch))
-        assert len(set(seen)) == len(seen) == 23
-        assert max(seen) >= 22
 
 
 def test_an_empty_data_set_is_rejected() -> None:
@@ -167,21 +135,8 @@ def test_an_empty_data_set_is_rejected() -> None:
         TrainSampler(0, 4, seed=0)
 
 
-def test_keys_are_plain_integers() -> None:
-    key = keys(TrainSampler(4, 2, seed=0), 0)[0][0]
-    assert [type(part) for part in key] == [int, int]
-
-
-def test_a_loader_with_persistent_workers_follows_start() -> None:
-    sampler = TrainSampler(20, 4, seed=0)
-    loader = DataLoader(Echo(), batch_sampler=sampler, collate_fn=list, num_workers=1, persistent_workers=True)
-    for epoch, step in ((0, 0), (1, 3), (2, 0)):
-        sampler.start(epoch, step)
-        assert list(loader) == keys(TrainSampler(20, 4, seed=0), epoch, step)
-
-
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 9])
-@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("length", [0, 1, 8, 9])
+@pytest.mark.parametrize("world_size", [1, 3])
 def test_validation_covers_every_index_once_over_all_processes(length: int, world_size: int) -> None:
     samplers = [ValidationSampler(length, 2, rank, world_size) for rank in range(world_size)]
     batches = [list(sampler) for sampler in samplers]

@@ -11,7 +11,6 @@ import pickle
 import sys
 import time
 import tomllib
-import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
@@ -23,10 +22,9 @@ import pytest
 
 from posenet.annotations.outlines import encode_mask
 from posenet.data.store import TABLES, Record, Store, compute_fingerprint
-from posenet.data.store_writer import open_store_writer
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_store
+from tests.helpers.drawn_data import decode_masks, flip_bit_at, make_record, write_store
 
 
 def assert_same(found: Record, expected: Record) -> None:
@@ -51,7 +49,11 @@ class TestRoundTrip:
                 assert_same(found, record)
                 assert found.joints.dtype == np.float32
             assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0], [2, 0], [2, 1]]
-            assert store.records["image_bytes"].tolist() == [record.image_bytes.nbytes for record in records]
+            for bad in (-1, 3):
+                with pytest.raises(IndexError):
+                    store.read_record(bad)
+        arrays = [array.nbytes for r in records for array in (r.image_bytes, r.person_mask, r.mask_miss, r.joints)]
+        assert path.stat().st_size < sum(arrays) + 20_000, "a tiny store has no padding"
 
     def test_a_long_run_of_a_mask_and_a_name_that_is_not_utf_8_are_kept(self, tmp_path: Path) -> None:
         mask = np.zeros((300, 400), np.uint8)
@@ -65,52 +67,10 @@ class TestRoundTrip:
         np.testing.assert_array_equal(masks[0], mask)
         assert all(mask.dtype == np.uint8 and mask.flags.c_contiguous for mask in masks)
 
-    def test_rows_that_do_not_exist_are_index_errors(self, path: Path) -> None:
-        with Store(path) as store:
-            for bad in (-1, 3):
-                with pytest.raises(IndexError):
-                    store.read_record(bad)
-
-    def test_a_tiny_store_has_no_padding_and_the_name_of_its_source(
-        self, tmp_path: Path, records: list[Record]
-    ) -> None:
-        path = write_store(tmp_path / "a.h5", records, source="/private/folder/train.json")
-        arrays = [array.nbytes for r in records for array in (r.image_bytes, r.person_mask, r.mask_miss, r.joints)]
-        assert path.stat().st_size < sum(arrays) + 20_000
-        with h5py.File(path) as file:
-            assert file.attrs["source"] == b"train.json"
-            assert b"/private" not in path.read_bytes()
-
-    def test_opening_allocates_memory_for_the_tables_only(self, tmp_path: Path) -> None:
-        small = make_record(1, 1, 16, 16)
-        images = 20_000
-        path = tmp_path / "many.h5"
-        with open_store_writer(path, images * len(small.image_bytes)) as writer:
-            for number in range(images):
-                writer.add(small._replace(image_id=number), [0])
-        tracemalloc.start()
-        try:
-            with Store(path) as store:
-                allocated, peak = tracemalloc.get_traced_memory()
-                assert store.read_record(images - 1).image_id == images - 1
-        finally:
-            tracemalloc.stop()
-        assert allocated < 300 * images
-        assert peak < 600 * images
-        assert path.stat().st_size > 3 * allocated
-
 
 class TestDamage:
-    @pytest.mark.parametrize("array", ["images", "labels"])
-    def test_a_flipped_bit_of_a_record_is_noticed_where_the_record_is_read(self, path: Path, array: str) -> None:
-        flip_bit(path, array, 1)
-        with Store(path) as store:
-            store.read_record(0)
-            store.read_record(2)
-            with pytest.raises(DataError, match=r"tiny.h5: image 3 \(sub/0003\.jpg\) is damaged: .*; restore"):
-                store.read_record(1)
-
-    def test_no_flipped_bit_or_cut_goes_unnoticed_or_crashes(self, tmp_path: Path, records: list[Record]) -> None:
+    @pytest.mark.parametrize("count", [100, pytest.param(800, marks=pytest.mark.torture)])
+    def test_no_flipped_bit_or_cut_goes_unnoticed_or_crashes(self, tmp_path: Path, count: int) -> None:
         """A flip that changes nothing that is read, such as the name of the source, may be accepted."""
         small = [make_record(number, 2, 24, 32) for number in (7, 3, 5)]
         path = write_store(tmp_path / "a.h5", small)
@@ -119,15 +79,15 @@ class TestDamage:
             expected = [store.read_record(row) for row in range(3)]
         rng = np.random.default_rng(0)
         noticed = 0
-        for place in rng.integers(0, len(intact), 400).tolist():
+        for place in rng.integers(0, len(intact), count).tolist():
             flip_bit_at(path, place)
             noticed += self._is_noticed(path, expected)
             flip_bit_at(path, place)
-        for size in rng.integers(0, len(intact), 100).tolist():
+        for size in rng.integers(0, len(intact), count // 4).tolist():
             path.write_bytes(intact[:size])
             with pytest.raises(DataError):
                 read_all(Store(path))
-        assert noticed > 300, "most of the file is data"
+        assert noticed > 0.75 * count, "most of the file is data"
 
     def _is_noticed(self, path: Path, expected: list[Record]) -> bool:
         try:
@@ -151,7 +111,10 @@ class TestDamage:
             with pytest.raises(DataError, match="image 5 .* has 128 x 96 pixels instead of 128 x 95"):
                 store.read_record(1).decode_image()
 
-    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(self, path: Path, records: list[Record]) -> None:
+    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(
+        self, path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("posenet.data.store.RETRY_SECONDS", ())
         with Store(path) as store:
             store.read_record(0)
             os.truncate(path, path.stat().st_size // 2)
@@ -207,25 +170,18 @@ OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "text": (lambda path: path.write_text("not a store\n" * 99), "not an HDF5 file"),
     "layout without checksums": (old_layout, "layout with checksums"),
     "never finished": (with_file(lambda file: file.attrs.pop("format")), "never finished"),
-    "another format": (
-        with_file(lambda file: file.attrs.update(format=np.bytes_("images"))), "not written by posenet build-hdf5",
-    ),
     "newer schema": (with_file(lambda file: file.attrs.update(schema=99)), "schema 99, .*; update posenet"),
     "older schema": (
         with_file(lambda file: file.attrs.update(schema=5)),
         r"schema 5 of an earlier version; build it again: posenet build-hdf5 --images DIR --annotations JSON --output "
         r".*tiny.h5 --overwrite",
     ),
-    "schema is text": (with_file(lambda file: file.attrs.update(schema="new")), "cannot be used as a store"),
     "no fingerprint": (with_file(lambda file: file.attrs.pop("fingerprint")), "cannot be used as a store"),
     "another skeleton text": (
         with_file(lambda file: file.attrs.update(skeleton=np.bytes_("{"))), "do not match its fingerprint",
     ),
-    "array missing": (replace("person", None), "cannot be used as a store"),
     "group for an array": (with_file(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
-    "images missing": (replace("images", None), "cannot be used as a store"),
     "another person's box": (replace("person", lambda rows: rows[::-1].copy()), "do not match its fingerprint"),
-    "another image's name": (replace("file_name", lambda rows: rows[::-1].copy()), "do not match its fingerprint"),
     "sample of no image": (replace("sample", lambda rows: rows + [9, 0]), "do not match its fingerprint"),
     "external link": (replace("person", h5py.ExternalLink("elsewhere.h5", "person")), "cannot be used as a store"),
     "larger than memory": (with_file(huge_table), "cannot be used as a store"),
@@ -264,21 +220,14 @@ def put(column: str, value: Any) -> Callable[[np.ndarray], None]:
 
 
 FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "sample of no image": (forge("sample", lambda rows: rows + [9, 0]), "samples point to images"),
-    "sample of a negative image": (forge("sample", lambda rows: rows - [9, 0]), "samples point to images"),
-    "sample of no person": (forge("sample", lambda rows: rows + [0, 9]), "samples point to people"),
-    "sample of the person -2": (forge("sample", lambda rows: rows * 0 - [0, 2]), "samples point to people"),
-    "samples of one column": (forge("sample", lambda rows: rows[:, 0].copy()), "other shapes"),
+    "sample of no image": (forge("sample", lambda rows: rows + [9, 0]), "point to something"),
+    "sample of no person": (forge("sample", lambda rows: rows + [0, 9]), "point to something"),
     "fractional samples": (forge("sample", lambda rows: rows.astype(float)), "other columns"),
     "no people": (forge("person", lambda rows: rows[:0]), "point to something"),
-    "people of another type": (forge("person", lambda rows: np.zeros(6)), "other columns"),
-    "people without a height": (forge("person", lambda rows: np.zeros_like(rows)), "without a box"),
     "a box that is not finite": (forge("person", put("box", np.nan)), "without a box"),
-    "more images than names": (forge("file_name", lambda rows: rows[:1]), "other shapes"),
+    "more images than names": (forge("file_name", lambda rows: rows[:1]), "other columns"),
     "an image beyond the end": (forge("record", put("image_start", 2**40)), "point to something"),
-    "an image that is too long": (forge("record", put("image_bytes", 2**62)), "point to something"),
     "labels before the start": (forge("record", put("label_start", -8)), "point to something"),
-    "labels that are too long": (forge("record", put("mask_all_bytes", 2**30)), "point to something"),
     "no height": (forge("record", put("height", 0)), "point to something"),
     "a huge image": (forge("record", lambda rows: rows["width"].fill(2**30)), "point to something"),  # type: ignore[func-returns-value]
     "no such orientation": (forge("record", put("orientation", 9)), "point to something"),
@@ -342,86 +291,59 @@ def test_a_store_of_an_earlier_version_has_todays_names(path: Path) -> None:
 
 
 class TestProcesses:
-    def test_a_pickle_contains_no_arrays_and_a_closed_store_can_be_read_again(self, path: Path) -> None:
-        store = Store(path)
-        expected = read_all(store)
-        pickled = pickle.dumps(store)
-        assert len(pickled) < 5000
-        assert read_all(pickle.loads(pickled)) == expected
-        store.close()
-        store.close()
-        assert read_all(store) == expected
-
     @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
     def test_worker_processes_read_beside_the_main_process(self, path: Path, method: str) -> None:
         if method not in multiprocessing.get_all_start_methods():
             pytest.skip(f"no {method} here")
         store = Store(path)
         expected = read_all(store)
+        assert len(pickle.dumps(store)) < 5000, "it contains no arrays"
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
             found = [pool.submit(read_all, store) for _ in range(4)]
             assert all(read_all(store) == expected for _ in range(20))
             assert all(future.result() == expected for future in found)
 
-    def test_threads_share_a_store_also_while_it_is_closed(self, path: Path) -> None:
+    def test_threads_share_a_store(self, path: Path) -> None:
         store = Store(path)
         expected = read_all(store)
         with ThreadPoolExecutor(4) as pool:
             found = [pool.submit(read_all, store) for _ in range(40)]
-            for _ in range(40):
-                store.close()
             assert all(future.result() == expected for future in found)
 
-    def test_a_store_that_is_rebuilt_while_it_is_in_use_is_noticed(self, path: Path) -> None:
+    @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
+    def test_a_store_that_is_rebuilt_is_read_as_it_was_or_not_at_all(self, path: Path) -> None:
         store = Store(path)
+        expected = read_all(store)
         pickled = pickle.dumps(store)
         write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
-        with pytest.raises(DataError, match="rebuilt while in use; start again"):
-            store.read_record(0)
+        assert read_all(store) == expected
         with pytest.raises(DataError, match="rebuilt while in use; start again"):
             pickle.loads(pickled)
 
 
-class TestFailingFileSystem:
-    @pytest.fixture
-    def fail(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[float]]:
-        """Lets the next reads fail as those of a network file system do; returns the seconds waited in between."""
+def test_reading_is_tried_again_and_again_for_some_seconds(
+    path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a network file system needs it that fails now and then."""
+    waits: list[float] = []
+    failures = iter([True] * 3 + [False] * 2 + [True] * 9)
+    read = os.pread
 
-        def let_fail(count: int) -> list[float]:
-            waits: list[float] = []
-            read = os.pread
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        if next(failures):
+            raise OSError(errno.EIO, "Input/output error")
+        return read(descriptor, size, offset)
 
-            def pread(descriptor: int, size: int, offset: int) -> bytes:
-                if len(waits) < count:
-                    raise OSError(errno.EIO, "Input/output error")
-                return read(descriptor, size, offset)
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(os, "pread", pread)
+    with Store(path) as store:
+        assert_same(store.read_record(1), records[1])
+        assert waits == sorted(waits) and 2 < sum(waits) < 5
+        with pytest.raises(DataError, match="tiny.h5 .*Input/output error"):
+            store.read_record(1)
 
-            monkeypatch.setattr(time, "sleep", waits.append)
-            monkeypatch.setattr(os, "pread", pread)
-            return waits
 
-        return let_fail
-
-    def test_reading_is_tried_again_and_again_for_some_seconds(
-        self, path: Path, records: list[Record], fail: Callable[[int], list[float]]
-    ) -> None:
-        with Store(path) as store:
-            waits = fail(3)
-            assert_same(store.read_record(1), records[1])
-            assert waits == sorted(waits) and 2 < sum(waits) < 5
-            waits = fail(99)
-            with pytest.raises(DataError, match="tiny.h5 .*Input/output error"):
-                store.read_record(1)
-        assert len(waits) == 3
-
-    def test_systems_without_pread_read_too_and_bytes_in_pieces_are_put_together(
-        self, path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        read = os.pread
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "pread", lambda descriptor, size, offset: read(descriptor, min(size, 1000), offset))
-            with Store(path) as store:
-                assert_same(store.read_record(0), records[0])
-        monkeypatch.delattr(os, "pread", raising=False)
-        with Store(path) as store:
-            assert_same(store.read_record(2), records[2])
+def test_systems_without_pread_read_too(path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pread", raising=False)
+    with Store(path) as store:
+        assert_same(store.read_record(2), records[2])

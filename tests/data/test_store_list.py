@@ -136,13 +136,6 @@ def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
         assert labelled[COCO.index(name)] and labelled.sum() == 2
 
 
-def test_a_repeated_sample_is_augmented_differently(mixture: StoreList) -> None:
-    dataset = PoseDataset(mixture, (64, 64), augment=AugmentConfig())
-    first, repeated = dataset[0, 0], dataset[0, len(dataset)]
-    assert first.image_ids.tolist() == repeated.image_ids.tolist()
-    assert not np.array_equal(first.joints, repeated.joints)
-
-
 def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, paths: dict[str, str]) -> None:
     assert mixture.names == ["train", "limbs"]
     sizes = [len(data_set.store) for data_set in mixture.sets]

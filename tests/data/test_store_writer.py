@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from posenet.data.store import Record, Store
 from posenet.data.store_writer import open_store_writer
@@ -39,15 +38,6 @@ def test_an_interrupted_build_leaves_nothing(
         writer.add(records[0], [0])
         raise error
     assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_an_interrupted_rebuild_keeps_the_old_store(path: Path, records: list[Record]) -> None:
-    before = path.read_bytes()
-    with pytest.raises(KeyboardInterrupt), open_store_writer(path, 10**6, overwrite=True) as writer:
-        writer.add(records[1], [0])
-        assert path.read_bytes() == before
-        raise KeyboardInterrupt
-    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
 
 
 def test_an_existing_store_is_replaced_only_on_request(path: Path, records: list[Record]) -> None:
@@ -120,14 +110,11 @@ def test_a_file_system_without_locks_gets_a_store_that_opens(
 
 
 def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, records: list[Record]) -> None:
-    for name in (".a.h5.123.tmp", ".a.h5.124-2.tmp", ".a.h5.lock"):
+    kept = {".other.h5.125.tmp", ".a.h5.mine.tmp"}
+    for name in (".a.h5.123.tmp", ".a.h5.124-2.tmp", ".a.h5.lock", *kept):
         (tmp_path / name).write_bytes(b"")
-    kept = {".other.h5.125.tmp": b"another store's", ".a.h5.mine.tmp": b"another program's"}
-    for name, content in kept.items():
-        (tmp_path / name).write_bytes(content)
     path = write_store(tmp_path / "a.h5", records)
     assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
-    assert {name: (tmp_path / name).read_bytes() for name in kept} == kept
     assert Store(path).num_images == 3
 
 
@@ -140,20 +127,7 @@ def test_a_file_of_another_program_is_not_taken_for_the_lock(tmp_path: Path, rec
 
 def test_a_lock_that_cannot_be_used_is_named(tmp_path: Path, records: list[Record]) -> None:
     (tmp_path / ".a.h5.lock").mkdir()
-    with pytest.raises(
-        DataError, match=r"cannot lock .*/a\.h5 \(.*\); if no other process .* delete .*/\.a\.h5\.lock$"
-    ):
-        write_store(tmp_path / "a.h5", records)
-
-
-def test_a_folder_in_which_nothing_can_be_written_is_no_fault_of_the_lock(
-    tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def acquire(*_: object, **__: object) -> None:
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(FileLock, "acquire", acquire)
-    with pytest.raises(DataError, match=r"cannot write .*/a\.h5: Permission denied; .*choose another folder"):
+    with pytest.raises(DataError, match=r"cannot lock .*/a\.h5 \(.*\); .* delete .*/\.a\.h5\.lock$"):
         write_store(tmp_path / "a.h5", records)
 
 

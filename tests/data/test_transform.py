@@ -81,13 +81,10 @@ class TestOwnFunction:
             (to_float, "person_mask", r"\(16, 32\) and type float64"),
         ],
     )
-    @pytest.mark.parametrize("workers", [0, 1])
-    def test_another_shape_or_type_is_refused(
-        self, path: Path, workers: int, function: Transform, name: str, found: str
-    ) -> None:
+    def test_another_shape_or_type_is_refused(self, path: Path, function: Transform, name: str, found: str) -> None:
         dataset = PoseDataset(path, SIZE, transform=function)
         with pytest.raises(ConfigError, match=f"data.transform returned {name} of shape {found} instead"):
-            list(make_loader(dataset, [[(0, 0)]], workers))
+            list(make_loader(dataset, [[(0, 0)]], workers=1))
 
     def test_what_is_no_sample_or_not_finite_is_refused(self, path: Path) -> None:
         for transform, message in [
@@ -110,20 +107,10 @@ class TestOwnFunction:
         for name, is_same in (("plain", False), ("again", True)):
             assert all(torch.equal(results["dark"][key], value) for key, value in results[name].items()) == is_same
 
-    def test_a_shape_that_changes_ends_a_run_in_one_line(self, stores: dict[str, Path], tmp_path: Path) -> None:
-        setting = f"data.transform={__name__}:turn_grey"
-        with pytest.raises(ConfigError) as caught:
-            train_tiny(stores, tmp_path / "run", setting, "data.workers=1", max_steps=1)
-        assert str(caught.value).startswith("data.transform returned image") and "\n" not in str(caught.value)
-
-    @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function", "..math:pi"])
-    def test_a_name_of_nothing_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigError, match=f"data.transform={name} cannot be loaded .*; give module:function"):
+    @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function", "..math:pi", "math:pi"])
+    def test_a_name_of_no_function_is_refused(self, name: str) -> None:
+        with pytest.raises(ConfigError, match=f"data.transform={name} .*; give module:function"):
             load_transform(name)
-
-    def test_a_name_of_something_else_is_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"data.transform=math:pi is not a function; give module:function"):
-            load_transform("math:pi")
 
     @pytest.mark.parametrize("name", ["module", "module:", "a b:c", "/tmp/file.py:change"])
     def test_a_setting_of_another_form_is_refused(self, name: str) -> None:

@@ -14,7 +14,7 @@ from benchmarks.measuring import Table, measure
 from posenet.cli.options import non_negative_int, positive_int
 from posenet.data.augment import Augmentation, largest_reduction, matrix_for_reduced_image, warp_image
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
-from posenet.data.loader import keep_freed_memory, make_loader
+from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store_list import open_data_sets
 from posenet.settings import Config
@@ -34,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, config: Config, device: torch.device) -> list[Table]:
     """Time batches in the order of training, made in this process and, if asked for, by a loader."""
-    keep_freed_memory()  # as a worker does
     with open_data_sets(str(args.h5), None) as store:
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
         batches = training_batches(dataset, args.samples, config.train.batch_size)
