@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -116,25 +115,6 @@ class Diagnosis:
     def num_results(self) -> int:
         """Number of results that the COCO evaluation uses: at most 20 of an image."""
         return len(self.matched.results)
-
-    @cached_property
-    def result_oks(self) -> np.ndarray:
-        """(N,) OKS of every result with its person at OKS 0.1; without one, the highest with anybody, or 0."""
-        _, highest = self.matched.nearest()
-        return np.where(self.matched.person >= 0, self.person_oks[self.matched.person], highest)
-
-    @cached_property
-    def person_oks(self) -> np.ndarray:
-        """(G,) OKS of every annotated person with the result that matches it at OKS 0.1; 0 without one."""
-        pairs = self.matched.pairs
-        is_match = pairs.person == self.matched.person[pairs.result]
-        oks = np.zeros(len(self.matched.truth))
-        oks[pairs.person[is_match]] = self.matched.oks[is_match]
-        return oks
-
-    def image_oks(self) -> np.ndarray:
-        """(images,) sum of ``person_oks`` over the people of every image."""
-        return np.bincount(self.matched.truth.image, weights=self.person_oks, minlength=len(self.images))
 
 
 def diagnose(

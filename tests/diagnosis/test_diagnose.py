@@ -200,18 +200,6 @@ def test_the_thresholds_are_those_of_pycocotools_to_the_last_bit() -> None:
     assert list(OKS_THRESHOLDS) == Params("keypoints").iouThrs.tolist()
 
 
-def test_the_people_of_an_image_have_the_oks_of_their_results(document: dict[str, Any], annotation_file: Path) -> None:
-    diagnosis = run(annotation_file, random_results(document, np.random.default_rng(11)))
-    assert [image.id for image in diagnosis.images] == sorted(image["id"] for image in document["images"])
-    matched = diagnosis.matched
-    found = matched.person >= 0
-    np.testing.assert_array_equal(diagnosis.result_oks[found], diagnosis.person_oks[matched.person[found]])
-    assert (diagnosis.result_oks[found] >= 0.1).all() and len(set(matched.person[found])) == found.sum()
-    assert (diagnosis.person_oks[np.setdiff1d(np.arange(len(matched.truth)), matched.person[found])] == 0).all()
-    sums = [diagnosis.person_oks[matched.truth.image == index].sum() for index in range(len(diagnosis.images))]
-    np.testing.assert_allclose(diagnosis.image_oks(), sums)
-
-
 def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict[str, Any], drawn_file: Path) -> None:
     results = perfect_results(drawn)
     worse = copy.deepcopy(results[0]) | {"score": 1.0}

@@ -12,10 +12,13 @@ MAX_IMAGES = 400
 
 
 def image_losses(diagnosis: Diagnosis) -> np.ndarray:
-    """(images,) what each image costs: the sum of 1 - OKS over its people."""
-    truth = diagnosis.matched.truth
-    people = np.bincount(truth.image[truth.people], minlength=len(diagnosis.images))
-    return np.asarray(people - diagnosis.image_oks())
+    """(images,) what each image costs: the sum, over its people, of 1 - OKS with their results at OKS 0.1."""
+    matched, truth = diagnosis.matched, diagnosis.matched.truth
+    is_match = matched.pairs.person == matched.person[matched.pairs.result]
+    found = truth.image[matched.pairs.person[is_match]]
+    num_images = len(diagnosis.images)
+    people = np.bincount(truth.image[truth.people], minlength=num_images)
+    return np.asarray(people - np.bincount(found, weights=matched.oks[is_match], minlength=num_images))
 
 
 def choose_images(diagnosis: Diagnosis) -> list[int]:

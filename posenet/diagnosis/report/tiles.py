@@ -95,6 +95,7 @@ def _draw_results(
     """The results in an image with frames around missed people, and how many errors of each kind they have."""
     matched, outcome = diagnosis.matched, diagnosis.outcome
     background = outcome.background[0]
+    _, oks = matched.nearest()
     parts = []
     badges: Counter[str] = Counter()
     for number, row in enumerate(range(*np.searchsorted(matched.results.image, [index, index + 1]).tolist())):
@@ -106,7 +107,7 @@ def _draw_results(
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
         errors += ["background"] * bool(background[row])
         badges.update(error.partition(":")[0] for error in errors)
-        facts = f"score {matched.results.scores[row]:.3f}, OKS {diagnosis.result_oks[row]:.3f}"
+        facts = f"score {matched.results.scores[row]:.3f}, OKS {oks[row]:.3f}"
         if not outcome.counted[0, row]:
             facts += ", in a crowd region, which does not count"
         shapes = [_draw_skeleton(keypoints, present, scale, matched.skeleton)]
