@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from posenet.annotations.people import read_split
 from posenet.diagnosis.average_precision import evaluate
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
-from posenet.diagnosis.keypoint_errors import MatchedResults
-from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth
+from posenet.diagnosis.matching import MAX_RESULTS, Results
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import keypoint_similarity
 from tests.helpers.coco_results import coco_ap, people_of, plain_coco
@@ -104,12 +101,3 @@ def test_of_an_image_the_best_results_are_used_and_equal_scores_keep_their_order
     keypoints = np.arange(5 * 51.0).reshape(5, 17, 3)
     equal = Results.select(np.zeros(5, int), keypoints, np.array([1.0, 2, 1, 2, 1]))
     assert equal.keypoints[:, 0, 0].tolist() == [51, 153, 0, 102, 204]
-
-
-def test_images_that_are_not_listed_are_left_out(document: dict[str, Any], annotation_file: Path) -> None:
-    listed = sorted(image["id"] for image in document["images"])[::2]
-    truth = Truth.from_split(read_split(annotation_file, listed), COCO)
-    expected = [entry for entry in document["annotations"] if entry["image_id"] in set(listed)]
-    assert len(truth) == len(expected) and truth.image.max() < len(listed)
-    nobody = Results(np.zeros(0, int), np.zeros((0, 17, 3)), np.zeros(0))
-    assert len(MatchedResults.of(nobody, truth, COCO).person) == 0

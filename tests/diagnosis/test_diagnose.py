@@ -22,7 +22,6 @@ from posenet.diagnosis.error_kinds import (
     UNCORRECTED,
 )
 from posenet.diagnosis.keypoint_errors import UNLABELLED
-from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_to_toml
@@ -151,7 +150,7 @@ def test_spoiled_scores_are_found(document: dict[str, Any], annotation_file: Pat
 
 
 def test_mixed_errors_are_all_found(document: dict[str, Any], annotation_file: Path) -> None:
-    for seed in range(3):
+    for seed in range(2):
         rng = np.random.default_rng(seed)
         injected = InjectedErrors.start(document)
         for kind in rng.permutation(LOCALISATION).tolist():
@@ -225,6 +224,7 @@ def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], drawn_file: Pat
     results = [result for result in perfect_results(drawn) if result["image_id"] in chosen]
     diagnosis = posenet.diagnose(drawn_file, results, image_ids=chosen, progress=False)
     assert {image.id for image in diagnosis.images} == chosen and diagnosis.ap == pytest.approx(1)
+    assert len(diagnosis.matched.truth) == sum(entry["image_id"] in chosen for entry in drawn["annotations"])
 
 
 def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], tmp_path: Path) -> None:
@@ -255,10 +255,3 @@ def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], 
     assert diagnose(path, results, skeleton=file, progress=False).ap == diagnosis.ap
     drafted = diagnose(path, results, progress=False).matched.skeleton  # by the names and with equal OKS constants
     assert drafted.file_names == skeleton.file_names and len(set(drafted.sigmas)) == 1
-
-
-def test_annotations_without_people_are_refused(drawn: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "empty.json"
-    path.write_text(json.dumps(drawn | {"annotations": []}))
-    with pytest.raises(DataError, match="no people with labelled keypoints"):
-        run(path, [])

@@ -29,7 +29,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def quiet_console(browser: Browser) -> Iterator[None]:
     """After every test, the console must be empty: no error, and no request that the policy blocked."""
     browser.resize(1400, 900)
-    browser.prefer("light")
     browser.console()
     yield
     assert browser.console() == []
@@ -151,7 +150,7 @@ def test_the_address_restores_the_view(browser: Browser, one: Path) -> None:
         assert browser.texts(".ap-value") == ["0.717"] and browser.console() == [], view
 
 
-@pytest.mark.parametrize("width", [360, 390, 768, 1400])
+@pytest.mark.parametrize("width", [360, 768, 1400])
 def test_nothing_is_wider_than_the_screen_and_the_menu_stays(browser: Browser, one: Path, width: int) -> None:
     browser.resize(width, 800)
     for view in ("", "image=11", "image=13&person=r0"):
@@ -167,18 +166,6 @@ def test_nothing_is_wider_than_the_screen_and_the_menu_stays(browser: Browser, o
           .filter((node) => node.getBoundingClientRect().right > right).map((node) => node.textContent);
     """)
     assert overflow == []
-
-
-def test_dark_light_and_paper(browser: Browser, one: Path) -> None:
-    background = "return getComputedStyle(document.body).backgroundColor"
-    browser.open(one)
-    light = browser.run(background)
-    browser.prefer("dark")
-    assert browser.run(background) != light
-    browser.prefer("dark", media="print")
-    assert browser.run(background) == light
-    assert visible(browser, ".costs") and visible(browser, "#tiles") and not visible(browser, "#filters")
-    assert browser.print_pages().startswith(b"%PDF")
 
 
 def test_the_policy_stops_connections_and_other_scripts(browser: Browser, one: Path) -> None:
