@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.files import write_atomically
+from posenet.files import read_input, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def has_matplotlib() -> bool:
 def read_log(path: Path) -> RunLog:
     """Read a run's ``log.jsonl``. Steps that a resumed run repeats count once, and incomplete lines are left out."""
     log: RunLog = {"train": [], "epoch": [], "skip": []}
-    for line in path.read_text(errors="replace").splitlines():
+    for line in read_input(path).decode(errors="replace").splitlines():
         try:
             entry = json.loads(line)
             entries = log[entry["kind"]]
