@@ -75,14 +75,14 @@ def _find_problem(entry: dict[str, Any], images: Collection[int], categories: Co
             "correct the results, or leave out those of other categories (posenet evaluate --output writes this id)"
         )
     if not isinstance(keypoints, list) or not _are_numbers(keypoints):
-        return f"has keypoints that are not a list of finite numbers; {_REMEDY}"
+        return f"has keypoints that are not a list of numbers below {MAX_NUMBER:g}; {_REMEDY}"
     if len(keypoints) != count:
         return (
             f"has {len(keypoints)} numbers as keypoints, but the skeleton of {count // 3} needs {count}: x, y "
             "and a score of each; give the results of this skeleton, or the skeleton of the results (skeleton=FILE)"
         )
     if not _are_numbers([score]):
-        return f"has score {truncate_for_message(score)}, which is not a finite number; {_REMEDY}"
+        return f"has score {truncate_for_message(score)}, which is not a number below {MAX_NUMBER:g}; {_REMEDY}"
     return ""
 
 

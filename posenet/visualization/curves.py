@@ -148,7 +148,6 @@ def _plot_loss(axes: Axes, log: RunLog) -> None:
     _plot_curve(axes, _series(log["epoch"], "train_loss"), "training, mean of the epoch", COLOURS[0], 2)
     _plot_curve(axes, _series(log["epoch"], "val_loss"), "validation", COLOURS[1], 2)
     _scale(axes)
-    _leave_out_first_epoch(axes, log)
     if log["skip"]:
         positions = [entry["x"] for entry in log["skip"]]
         heights = np.full(len(positions), 0.02)  # shares of the height of the axes
@@ -206,34 +205,16 @@ def _plot_curve(
     axes.plot(positions, values, label=label, color=colour, linewidth=linewidth, marker=marker)
 
 
-def _finite_values(axes: Axes, start: float = -math.inf) -> np.ndarray:
-    """The finite values of all curves after the position ``start``."""
-    xy = np.concatenate([np.zeros((0, 2)), *(line.get_xydata() for line in axes.get_lines())])
-    return np.asarray(xy[(xy[:, 0] > start) & np.isfinite(xy[:, 1]), 1])
-
-
 def _scale(axes: Axes) -> None:
     """Make the y axis logarithmic if all values are positive and the largest is more than 5 times the smallest."""
     from matplotlib.ticker import LogFormatter
 
-    values = _finite_values(axes)
+    values = np.concatenate([np.zeros(0), *(line.get_ydata() for line in axes.get_lines())])
+    values = values[np.isfinite(values)]
     if len(values) and values.min() > 0 and values.max() > 5 * values.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(LogFormatter())
-
-
-def _leave_out_first_epoch(axes: Axes, log: RunLog) -> None:
-    """From two epochs on, fit the y axis to what follows the first one: its losses are so high that they hide the rest.
-
-    The curves leave the panel there.
-    """
-    if len(log["epoch"]) < 2:
-        return
-    values = _finite_values(axes, start=log["epoch"][0]["x"])
-    if len(values) and (low := values.min()) < (high := values.max()):
-        margin = 0.05 * (high - low)
-        axes.set_ylim(max(low - margin, 0.9 * low), high + margin)
 
 
 def _add_legend(*axes: Axes) -> None:

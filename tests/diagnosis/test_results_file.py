@@ -35,11 +35,11 @@ CHANGES = [
     ({"category_id": None}, "result 2 has category_id None"),
     ({"keypoints": [1.0] * 50}, "result 2 has 50 numbers as keypoints, but .* needs 51: .*skeleton=FILE"),
     *(
-        ({"keypoints": keypoints}, "result 2 has keypoints that are not a list of finite numbers")
+        ({"keypoints": keypoints}, "result 2 has keypoints that are not a list of numbers below")
         for keypoints in (None, [[1, 2, 3]] * 51, ["1"] * 51, [True] * 51, [float("nan")] * 51, [-(10**400)] * 51)
     ),
     *(
-        ({"score": score}, f"result 2 has score .*{text}.*, which is not a finite number")
+        ({"score": score}, f"result 2 has score .*{text}.*, which is not a number below")
         for score, text in ((None, "None"), ("0.9", "0.9"), (True, "True"), (float("nan"), "nan"), ([0.5], "0.5"))
     ),
 ]

@@ -94,15 +94,6 @@ def test_a_loss_that_falls_far_has_a_logarithmic_axis_with_plain_numbers(run: Ru
     assert axes.yaxis.get_tightbbox().x0 >= 0, "the numbers are inside the figure"
 
 
-def test_the_losses_of_the_first_epoch_do_not_hide_those_that_follow(run: Run) -> None:
-    terms = [60.0, 12.0, 8.0, 7.0, 6.5, 6.0]
-    lines = [train_entry(10 * number, terms=[[value]]) for number, value in enumerate(terms, 1)]
-    epochs = [epoch_entry(20 * number, number, train_loss=36 / number, val_loss=9 - number) for number in (1, 2, 3)]
-    assert panels(run(*lines, *epochs[:1], name="one epoch"))["Loss"].get_ylim()[1] > 60
-    low, high = panels(run(*lines, *epochs, name="three epochs"))["Loss"].get_ylim()
-    assert 5 < low < 6 and 18 < high < 30
-
-
 def test_long_runs_have_fewer_points_and_values_that_are_not_finite_leave_a_gap(run: Run) -> None:
     axes = panels(run(*(train_entry(step) for step in range(1, 3 * MAX_POINTS)), name="long"))
     assert len(axes["Learning rate and gradient norm"].get_lines()[0].get_xdata()) == MAX_POINTS

@@ -15,10 +15,11 @@ def image_losses(diagnosis: Diagnosis) -> np.ndarray:
     """(images,) what each image costs: the sum, over its people, of 1 - OKS with their results at OKS 0.1."""
     matched, truth = diagnosis.matched, diagnosis.matched.truth
     is_match = matched.pairs.person == matched.person[matched.pairs.result]
-    found = truth.image[matched.pairs.person[is_match]]
+    oks = np.zeros(len(truth))
+    oks[matched.pairs.person[is_match]] = matched.oks[is_match]
     num_images = len(diagnosis.images)
     people = np.bincount(truth.image[truth.people], minlength=num_images)
-    return np.asarray(people - np.bincount(found, weights=matched.oks[is_match], minlength=num_images))
+    return np.asarray(people - np.bincount(truth.image, weights=oks, minlength=num_images))
 
 
 def choose_images(diagnosis: Diagnosis) -> list[int]:
