@@ -177,17 +177,3 @@ def test_a_tracked_person_keeps_its_colour_and_has_its_number():
     assert not (drawing[:, 300:] == person_colour(3)).all(2).any()
     without_number = draw_people(image, [dataclasses.replace(people[1], id=None)], colours="person")
     assert not np.array_equal(draw_people(image, people[1:], colours="person"), without_number)
-
-
-def test_the_number_of_a_person_at_the_upper_edge_is_not_cut_off():
-    image = np.zeros((800, 600, 3), np.uint8)
-    sizes = []
-    for top in (3, 300):
-        person = person_at(300)
-        person.keypoints[:, 1] += top - person.box[1]
-        without_number = draw_people(image, [person], colours="person")
-        # The first colour of the palette, as without an id.
-        drawing = draw_people(image, [dataclasses.replace(person, id=1 + len(PALETTE))], colours="person")
-        rows, columns = np.nonzero((drawing != without_number).any(axis=2))
-        sizes.append((np.ptp(rows), np.ptp(columns)))
-    assert sizes[0] == sizes[1]

@@ -94,20 +94,13 @@ def test_numbers_in_the_tables_lead_to_their_images_and_back_returns(browser: Br
 
 def test_layers_can_be_switched_by_mouse_and_key(browser: Browser, one: Path) -> None:
     browser.open(one)
-    parts = {
-        "t": ("truth", ".truth .limbs"),
-        "r": ("result", ".result .limbs"),
-        "e": ("errors", ".mark"),
-        "i": ("pixels", "image"),
-    }
     tile = "#tiles [data-image='11'] "
-    for key, (layer, part) in parts.items():
-        assert visible(browser, tile + part)
+    for key, layer, part in (("t", "truth", ".truth .limbs"), ("e", "errors", ".mark"), ("i", "pixels", "image")):
         browser.click(f"#gallery [name={layer}]")
         assert not visible(browser, tile + part) and f"{layer}=0" in browser.address()
         browser.run("document.activeElement.blur()")
         browser.press(key)
-        browser.wait(lambda: visible(browser, tile + part))
+        browser.wait(lambda part=part: visible(browser, tile + part))
     assert not visible(browser, tile + ".box")
     browser.press("b")
     browser.wait(lambda: visible(browser, tile + ".box"))
