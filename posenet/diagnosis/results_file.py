@@ -30,8 +30,6 @@ def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> Results:
         data = read_input(path)
     except OSError as error:
         raise DataError(f"cannot read results {path}: {error.strerror or error}") from error
-    if not data.strip():
-        raise DataError(f"{path} is empty; {_REMEDY}, or [] if nobody was found")
     try:
         entries = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -44,7 +44,7 @@ CHANGES = [
     ),
 ]
 FILES = {
-    " \n": "is empty; give a COCO results file",
+    "": "is not valid JSON .*; give a COCO results file",
     "{": "is not valid JSON",
     "[" * 100000: "is not valid JSON",
     "[1, 2]": "is not a list of results",
