@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.errors import DataError
 from posenet.person import Person
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table
@@ -68,18 +67,10 @@ def test_line_width_follows_the_image_size(person):
     assert panorama.any(axis=2).sum() == pytest.approx(small.any(axis=2).sum(), rel=0.5)
 
 
-def test_images_of_every_kind_are_drawn_on(person):
-    for image in (
-        np.zeros((100, 120), np.uint8),
-        np.zeros((100, 120, 4), np.uint8),
-        np.zeros((100, 120, 3), np.uint16),
-        np.zeros((1, 1, 3), np.uint8),
-        np.zeros((9000, 12, 3), np.uint8),
-    ):
-        drawn = draw_people(image, [person, Person(np.zeros((18, 3), np.float32), 0.0)])
-        assert drawn.dtype == np.uint8 and drawn.shape == (*image.shape[:2], 3)
-    with pytest.raises(DataError):
-        draw_people(np.zeros((5, 5, 3)), [person])
+@pytest.mark.parametrize("shape", [(100, 120), (1, 1, 3), (9000, 12, 3)])
+def test_images_of_every_size_are_drawn_on(person, shape):
+    drawn = draw_people(np.zeros(shape, np.uint8), [person, Person(np.zeros((18, 3), np.float32), 0.0)])
+    assert drawn.dtype == np.uint8 and drawn.shape == (*shape[:2], 3)
 
 
 @pytest.mark.parametrize("style", ["standard", "openpose"])
@@ -161,11 +152,9 @@ def test_a_notebook_shows_a_drawing_as_a_png():
     assert drawing[:0]._repr_png_() is None and drawing[0]._repr_png_() is None and (drawing / 2)._repr_png_() is None
 
 
-def test_rgb_arrays_and_files_are_drawn_as_bgr(tmp_path):
+def test_rgb_arrays_are_drawn_as_bgr():
     image = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
-    cv2.imwrite(str(tmp_path / "a.png"), image)
     assert np.array_equal(draw_people(image[..., ::-1], [], channels="rgb"), image)
-    assert np.array_equal(draw_people(tmp_path / "a.png", []), image)
 
 
 def test_a_tracked_person_keeps_its_colour_and_has_its_number():
