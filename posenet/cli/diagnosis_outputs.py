@@ -10,7 +10,7 @@ from typing import TextIO
 import posenet
 from posenet.cli.logging_setup import print_message
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import CORRECTIONS, TEXTS
+from posenet.diagnosis.error_kinds import TEXTS
 from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
 from posenet.diagnosis.report import REPORT_FILE, write_report
 from posenet.messages import pluralize
@@ -42,21 +42,15 @@ def write_diagnosis(
 
 def _summarize(diagnosis: Diagnosis) -> str:
     """What costs the AP, as a few lines."""
-    counts = diagnosis.counts
-    skeleton = diagnosis.matched.skeleton
+    counts, skeleton = diagnosis.counts, diagnosis.matched.skeleton
     lines = [
         f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {skeleton.count(diagnosis.num_people)}, "
-        f"{pluralize(diagnosis.num_results, 'result')}",
+        f"{skeleton.count(diagnosis.missed, 'missed')} at OKS 0.5, {pluralize(diagnosis.num_results, 'result')}",
         f"  {pluralize(sum(counts.values()), 'keypoint')} compared: "
         + ", ".join(f"{count} {_name(kind)}" for kind, count in counts.items()),
-        f"  at OKS 0.5: {pluralize(diagnosis.background, 'background result')}, "
-        f"{skeleton.count(diagnosis.missed, 'missed')}",
         "  AP gained by correcting "
         + ", then ".join(f"{_name(kind)} {gain:+.3f}" for kind, gain in diagnosis.costs.items()),
-        "  alone: " + ", ".join(f"{_name(kind)} {diagnosis.alone[kind] - diagnosis.ap:+.3f}" for kind in CORRECTIONS),
     ]
-    if diagnosis.num_results == 0:
-        lines.append("  the results are empty, so all are missed")
     return "\n".join(lines)
 
 

@@ -19,16 +19,6 @@ _INTERVAL = (2.5, 97.5)
 
 
 @dataclass(frozen=True)
-class ImageChange:
-    """How well the people of an image were found by two results files."""
-
-    id: int
-    file_name: str  # escape it in HTML
-    before: float  # sum of the OKS of the image's people with their matched results in the first file
-    after: float  # the same in the second file
-
-
-@dataclass(frozen=True)
 class Difference:
     """A results file compared with the first one."""
 
@@ -36,9 +26,6 @@ class Difference:
     name: str  # name of the other one
     ap_difference: float  # AP of the other file minus AP of the first
     interval: tuple[float, float]  # 95 % confidence interval of the AP difference, from the resampled images
-    share_better: float  # share of the resamples, 0-1, in which the other file has the higher AP; ties count half
-    resamples: int  # number of times that the images were resampled
-    images: Sequence[ImageChange]  # images in which people were found better or worse, the largest change first
 
     @property
     def significant(self) -> bool:
@@ -71,23 +58,11 @@ def compare(
                 f"{baseline.name} and {other.name} were diagnosed with different annotations; "
                 "diagnose all results with the same annotation file, images and skeleton"
             )
-    aps = _resample(diagnoses, resamples, seed, progress)  # (files, resamples)
+    aps = _resample(diagnoses, resamples, seed, progress)
     differences = []
-    for other, gain in zip(others, aps[1:] - aps[0]):
-        low, high = np.percentile(gain, _INTERVAL).tolist()
-        sums = zip(baseline.images, baseline.image_oks().tolist(), other.image_oks().tolist())
-        images = [ImageChange(image.id, image.file_name, old, new) for image, old, new in sums if old != new]
-        differences.append(
-            Difference(
-                baseline=baseline.name,
-                name=other.name,
-                ap_difference=other.ap - baseline.ap,
-                interval=(low, high),
-                share_better=float((gain > 0).mean() + (gain == 0).mean() / 2),
-                resamples=resamples,
-                images=sorted(images, key=lambda change: -abs(change.after - change.before)),
-            )
-        )
+    for other, gains in zip(others, aps[1:] - aps[0]):
+        low, high = np.percentile(gains, _INTERVAL).tolist()
+        differences.append(Difference(baseline.name, other.name, other.ap - baseline.ap, (low, high)))
     return differences
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_5
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
 from posenet.diagnosis.matching import Truth
 from posenet.diagnosis.results_file import parse_results, read_results
-from posenet.diagnosis.slices import Attributes, Slice, measure_slices
+from posenet.diagnosis.slices import Groups, Slice, group_people, measure_slices
 from posenet.errors import DataError
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton, load_skeleton
@@ -41,8 +40,8 @@ class Diagnosis:
     """All images of the annotation file, by id: indices of images count in this order. Escape their names in HTML."""
     matched: MatchedResults
     """The results, the annotations and the skeleton; who matches whom, and the kind of every keypoint."""
-    attributes: Attributes
-    """Size, crowding and the like of every annotation."""
+    groups: Mapping[str, Groups]
+    """To which group of size, crowding and the like each annotation belongs; see ``group_people``."""
     outcome: Outcome
     """What the COCO evaluation decides about the results as they are."""
     metrics: Mapping[str, float]
@@ -54,7 +53,7 @@ class Diagnosis:
     alone_precision: Mapping[str, np.ndarray]
     """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
     sensitivity: Mapping[str, Sequence[Slice]]
-    """The people sliced by ``size``, ``labelled keypoints``, ``crowding``, ``truncation`` and ``occlusion``."""
+    """The people of each of ``groups``."""
 
     @property
     def ap(self) -> float:
@@ -117,25 +116,6 @@ class Diagnosis:
         """Number of results that the COCO evaluation uses: at most 20 of an image."""
         return len(self.matched.results)
 
-    @cached_property
-    def result_oks(self) -> np.ndarray:
-        """(N,) OKS of every result with its person at OKS 0.1; without one, the highest with anybody, or 0."""
-        _, highest = self.matched.nearest()
-        return np.where(self.matched.person >= 0, self.person_oks[self.matched.person], highest)
-
-    @cached_property
-    def person_oks(self) -> np.ndarray:
-        """(G,) OKS of every annotated person with the result that matches it at OKS 0.1; 0 without one."""
-        pairs = self.matched.pairs
-        is_match = pairs.person == self.matched.person[pairs.result]
-        oks = np.zeros(len(self.matched.truth))
-        oks[pairs.person[is_match]] = self.matched.oks[is_match]
-        return oks
-
-    def image_oks(self) -> np.ndarray:
-        """(images,) sum of ``person_oks`` over the people of every image."""
-        return np.bincount(self.matched.truth.image, weights=self.person_oks, minlength=len(self.images))
-
 
 def diagnose(
     annotations: str | Path,
@@ -196,18 +176,18 @@ def diagnose(
     matched = MatchedResults.of(checked, truth, skeleton)
     outcome = evaluate(matched)
     precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
-    attributes = Attributes.of(truth, np.array([(image.width, image.height) for image in images]))
-    groups = attributes.groups(len(skeleton.file_keypoints))
+    by_size = {name: evaluate_area(matched, *limits) for name, limits in SIZES.items()}
+    groups = group_people(truth, np.array([(image.width, image.height) for image in images]))
     return Diagnosis(
         name=name,
         images=images,
         matched=matched,
-        attributes=attributes,
+        groups=groups,
         outcome=outcome,
-        metrics=_compute_metrics(matched, outcome),
+        metrics=_compute_metrics(outcome, by_size),
         precision=precision,
         alone_precision=alone,
-        sensitivity=measure_slices(matched, outcome.missed[0], groups),
+        sensitivity=measure_slices(matched, outcome.missed[0], by_size, groups),
     )
 
 
@@ -232,9 +212,9 @@ def _correct(
     return in_turn, alone
 
 
-def _compute_metrics(matched: MatchedResults, outcome: Outcome) -> dict[str, float]:
+def _compute_metrics(outcome: Outcome, by_size: Mapping[str, Outcome]) -> dict[str, float]:
     """COCO's ten keypoint metrics, as ``pycocotools`` defines them."""
-    medium, large = (evaluate_area(matched, *SIZES[size]) for size in ("medium", "large"))
+    medium, large = by_size["medium"], by_size["large"]
     precision, recall = outcome.precision(), outcome.recall()
     at_50, at_75 = 0, 5  # indices of these OKS thresholds
     return {

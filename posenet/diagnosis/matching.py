@@ -19,8 +19,6 @@ from posenet.skeleton.oks import keypoint_similarity, mean_over_labelled
 
 MAX_RESULTS = 20
 """The COCO evaluation uses the results with the highest scores of every image, at most this many."""
-_PAIRS_PER_BLOCK = 65536
-"""Pairs whose OKS is computed at once, which limits the memory."""
 
 
 def index_images(split: Split) -> dict[int, int]:
@@ -115,20 +113,16 @@ def compute_oks(keypoints: np.ndarray, truth: Truth, pairs: Pairs, sigmas: np.nd
     For an annotation without labelled keypoints, COCO takes the mean over all keypoints, at their distances from its
     box, thrice as wide and as high.
     """
-    oks = np.empty(len(pairs.result))
-    for block in np.array_split(np.arange(len(oks)), len(oks) // _PAIRS_PER_BLOCK + 1):
-        person = pairs.person[block]
-        xy = keypoints[pairs.result[block], :, :2]
-        gaps = xy - truth.keypoints[person, :, :2]
-        labelled = truth.labelled[person]
-        region = np.flatnonzero(~labelled.any(axis=1))
-        corner, size = np.split(truth.boxes[person[region], None], 2, axis=2)
-        low, high = corner - size, corner + 2 * size
-        gaps[region] = np.maximum(0, low - xy[region]) + np.maximum(0, xy[region] - high)
-        labelled[region] = True
-        similarity = keypoint_similarity((gaps**2).sum(axis=-1), truth.areas[person, None], sigmas)
-        oks[block] = mean_over_labelled(similarity, labelled)
-    return oks
+    xy = keypoints[pairs.result, :, :2]
+    gaps = xy - truth.keypoints[pairs.person, :, :2]
+    labelled = truth.labelled[pairs.person]
+    region = np.flatnonzero(~labelled.any(axis=1))
+    corner, size = np.split(truth.boxes[pairs.person[region], None], 2, axis=2)
+    low, high = corner - size, corner + 2 * size
+    gaps[region] = np.maximum(0, low - xy[region]) + np.maximum(0, xy[region] - high)
+    labelled[region] = True
+    similarity = keypoint_similarity((gaps**2).sum(axis=-1), truth.areas[pairs.person, None], sigmas)
+    return mean_over_labelled(similarity, labelled)
 
 
 def match(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from posenet.annotations.people import Split
 from posenet.diagnosis.matching import Results, index_images
 from posenet.errors import DataError
 from posenet.files import read_input
-from posenet.messages import pluralize, truncate_for_message
+from posenet.messages import truncate_for_message
 from posenet.skeleton import Skeleton
 
 _REMEDY = "give a COCO results file: a list of objects with image_id, category_id, keypoints and score"
@@ -29,8 +30,6 @@ def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> Results:
         data = read_input(path)
     except OSError as error:
         raise DataError(f"cannot read results {path}: {error.strerror or error}") from error
-    if not data.strip():
-        raise DataError(f"{path} is empty; {_REMEDY}, or [] if nobody was found")
     try:
         entries = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -43,65 +42,48 @@ def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> 
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         hint = " (it is a data set, with the truth?)" if isinstance(entries, dict) and "annotations" in entries else ""
         raise DataError(f"{name} is not a list of results{hint}; {_REMEDY}")
+    index_of = index_images(split)
     num_keypoints = len(skeleton.file_keypoints)
     for number, entry in enumerate(entries, 1):
-        _check_entry(entry, f"{name}: result {number}", split, 3 * num_keypoints)
-    index_of = index_images(split)
-    ids = [int(entry["image_id"]) for entry in entries]
-    if unknown := [image_id for image_id in ids if image_id not in index_of]:
-        raise DataError(
-            f"{name}: {pluralize(len(unknown), 'result')} of images that the annotations do not list, for example "
-            f"image {unknown[0]}; give the results and the annotations of the same images"
-        )
-    keypoints = _finite_array([entry["keypoints"] for entry in entries], f"{name}: a keypoint")
-    scores = _finite_array([entry["score"] for entry in entries], f"{name}: a score")
-    images = np.array([index_of[image_id] for image_id in ids], int)
+        if problem := _find_problem(entry, index_of, split.categories, 3 * num_keypoints):
+            raise DataError(f"{name}: result {number} {problem}")
+    keypoints = np.array([entry["keypoints"] for entry in entries], float)
+    images = np.array([index_of[entry["image_id"]] for entry in entries], int)
+    scores = np.array([entry["score"] for entry in entries], float)
     return Results.select(images, keypoints.reshape(-1, num_keypoints, 3), scores)
 
 
-def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) -> None:
-    image_id: Any = entry.get("image_id")
-    if not _is_whole(image_id) or abs(image_id) >= 2**63:
-        raise DataError(
-            f"{place} has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}, such as "
+def _find_problem(entry: dict[str, Any], images: Collection[int], categories: Collection[int], count: int) -> str:
+    """Why a result cannot be used, and the remedy; empty if it can be. Some programs write an id of 1 as 1.0."""
+    image_id, category, keypoints, score = map(entry.get, ("image_id", "category_id", "keypoints", "score"))
+    if type(image_id) not in (int, float):
+        return (
+            f"has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}, such as "
             "posenet evaluate --output writes (predict names images by their paths)"
         )
-    category = entry.get("category_id")
-    if not _is_whole(category) or category not in split.categories:
-        expected = " or ".join(map(str, sorted(split.categories)))
-        raise DataError(
-            f"{place} has category_id {truncate_for_message(category)}, but the annotated people have {expected}; "
+    if image_id not in images:
+        return (
+            f"has image_id {truncate_for_message(image_id)}, which the annotations do not list; give the results and "
+            "the annotations of the same images"
+        )
+    if type(category) not in (int, float) or category not in categories:
+        expected = " or ".join(map(str, sorted(categories)))
+        return (
+            f"has category_id {truncate_for_message(category)}, but the annotated people have {expected}; "
             "correct the results, or leave out those of other categories (posenet evaluate --output writes this id)"
         )
-    keypoints = entry.get("keypoints")
-    if not isinstance(keypoints, list):
-        raise DataError(f"{place} has no list of keypoints; {_REMEDY}")
+    if not isinstance(keypoints, list) or not _are_numbers(keypoints):
+        return f"has keypoints that are not a list of numbers below {MAX_NUMBER:g}; {_REMEDY}"
     if len(keypoints) != count:
-        raise DataError(
-            f"{place} has {len(keypoints)} numbers as keypoints, but the skeleton of {count // 3} needs {count}: x, y "
+        return (
+            f"has {len(keypoints)} numbers as keypoints, but the skeleton of {count // 3} needs {count}: x, y "
             "and a score of each; give the results of this skeleton, or the skeleton of the results (skeleton=FILE)"
         )
-    if not set(map(type, keypoints)) <= {int, float}:
-        raise DataError(f"{place} has keypoints that are not all numbers; {_REMEDY}")
-    score = entry.get("score")
-    if type(score) not in (int, float):
-        raise DataError(f"{place} has score {truncate_for_message(score)}, which is not a number; {_REMEDY}")
+    if not _are_numbers([score]):
+        return f"has score {truncate_for_message(score)}, which is not a number below {MAX_NUMBER:g}; {_REMEDY}"
+    return ""
 
 
-def _is_whole(value: Any) -> bool:
-    """Whether an id is a whole number. Some programs write 1 as 1.0."""
-    return type(value) is int or (type(value) is float and value.is_integer())
-
-
-def _finite_array(rows: list[Any], place: str) -> np.ndarray:
-    """The numbers of all results as an array; ``DataError`` if one of them is NaN, infinite or huge."""
-    try:
-        array = np.array(rows, float)
-    except OverflowError:  # a whole number that is too large for a float
-        array = np.array([np.inf])
-    valid = np.abs(array) < MAX_NUMBER  # False for NaN
-    if not valid.all():
-        number = int(np.argwhere(~valid)[0, 0]) + 1
-        where = f" of result {number}" if len(array) == len(rows) else ""
-        raise DataError(f"{place}{where} is not a finite number below {MAX_NUMBER:g}; correct or remove the result")
-    return array
+def _are_numbers(values: list[Any]) -> bool:
+    """Whether all values are finite numbers; True and False are not numbers, and NaN is not below the limit."""
+    return all(type(value) in (int, float) and abs(value) < MAX_NUMBER for value in values)

@@ -107,31 +107,35 @@ def draw_people(
             raise ValueError(f"{name} must be one of {', '.join(known)}, not {truncate_for_message(value)}")
     drawing = to_bgr(image, channels).copy()
     figures = []
-    for index, person in reversed([*enumerate(people)]):
-        if person.score >= min_score:
-            person = person.within(MAX_COORDINATE)
-            limbs = _limbs_of(person.skeleton, style)
-            has_sides = bool(person.skeleton.left_right or person.skeleton.colours)
-            scheme = colours or ("side" if style == "standard" and has_sides else "rainbow")
-            keypoint_colours, limb_colours = _choose_colours(person, index, limbs, scheme)
-            is_visible = _visible_keypoints(person, keypoint_min_score)
-            width = line_width if line_width > 0 else _choose_line_width(drawing, person, style)
-            figure = _Figure(
-                person,
-                keypoints=[(k, colour) for k, colour in enumerate(keypoint_colours) if is_visible[k]],
-                limbs=[
-                    (a, b, colour) for (a, b), colour in zip(limbs, limb_colours) if is_visible[a] and is_visible[b]
-                ],
-                line_width=width,
-                radius=radius or (0.9 if style == "standard" else 0.5) * width,
-                number=person.id if colours == "person" else None,
-            )
-            figures.append(figure)
+    drawn = [(index, person) for index, person in enumerate(people) if person.score >= min_score]
+    for index, person in reversed(drawn):
+        person = person.within(MAX_COORDINATE)
+        limbs = _limbs_of(person.skeleton, style)
+        has_sides = bool(person.skeleton.left_right or person.skeleton.colours)
+        scheme = colours or ("side" if style == "standard" and has_sides else "rainbow")
+        keypoint_colours, limb_colours = _choose_colours(person, index, limbs, scheme)
+        is_visible = _visible_keypoints(person, keypoint_min_score)
+        width = line_width if line_width > 0 else _choose_line_width(drawing, person, style)
+        figure = _Figure(
+            person,
+            keypoints=[(k, colour) for k, colour in enumerate(keypoint_colours) if is_visible[k]],
+            limbs=[(a, b, colour) for (a, b), colour in zip(limbs, limb_colours) if is_visible[a] and is_visible[b]],
+            line_width=width,
+            outline_width=max(1, width // 3) if style == "standard" else 0,
+            radius=radius or (0.9 if style == "standard" else 0.5) * width,
+        )
+        figures.append(figure)
     if style == "openpose":
-        _draw_as_openpose(drawing, figures)
-    else:
+        limbs_of_all = drawing.copy()
         for figure in figures:
+            _draw_ellipses(limbs_of_all, figure)
+        cv2.addWeighted(limbs_of_all, OPENPOSE_OPACITY, drawing, 1 - OPENPOSE_OPACITY, 0, dst=drawing)
+    for figure in figures:
+        if style == "standard":
             _draw_lines(drawing, figure)
+        _draw_keypoints(drawing, figure)
+        if colours == "person" and figure.person.id is not None:
+            _draw_number(drawing, figure.person.box, figure.person.id)
     return drawing.view(Drawing)
 
 
@@ -153,8 +157,8 @@ class _Figure(NamedTuple):
     keypoints: list[tuple[int, Colour]]  # those to draw
     limbs: list[tuple[int, int, Colour]]  # those to draw, with the indices of both ends
     line_width: int
+    outline_width: int  # of limbs and keypoints; 0 for none
     radius: float
-    number: int | None  # to write beside the person
 
 
 def _limbs_of(skeleton: Skeleton, style: Style) -> list[tuple[int, int]]:
@@ -192,41 +196,33 @@ def _rainbow(count: int) -> list[Colour]:
 
 
 def _draw_lines(drawing: np.ndarray, figure: _Figure) -> None:
-    """Draw one person in the standard style."""
+    """Draw outlined limbs; all outlines first, so that no outline crosses a limb."""
     points = _fixed_point(figure.person.keypoints[:, :2])
-    outline_width = max(1, figure.line_width // 3)
-    # Draw all outlines first, so that no outline crosses a limb.
-    for a, b, _ in figure.limbs:
-        width = figure.line_width + 2 * outline_width
-        cv2.line(drawing, points[a], points[b], OUTLINE, width, cv2.LINE_AA, _FRACTIONAL_BITS)
+    outlines = [(a, b, OUTLINE, figure.line_width + 2 * figure.outline_width) for a, b, _ in figure.limbs]
+    limbs = [(a, b, colour, figure.line_width) for a, b, colour in figure.limbs]
+    for a, b, colour, width in outlines + limbs:
+        cv2.line(drawing, points[a], points[b], colour, width, cv2.LINE_AA, _FRACTIONAL_BITS)
+
+
+def _draw_ellipses(drawing: np.ndarray, figure: _Figure) -> None:
+    """Draw limbs as OpenPose does."""
+    xy = figure.person.keypoints[:, :2].astype(float)
     for a, b, colour in figure.limbs:
-        cv2.line(drawing, points[a], points[b], colour, figure.line_width, cv2.LINE_AA, _FRACTIONAL_BITS)
+        across, down = (xy[b] - xy[a]).tolist()
+        half_axes = np.array([math.hypot(across, down), figure.line_width]) / 2
+        centre, axes = _fixed_point(np.array([(xy[a] + xy[b]) / 2, half_axes]))
+        angle = math.degrees(math.atan2(down, across))
+        cv2.ellipse(drawing, centre, axes, angle, 0, 360, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+
+
+def _draw_keypoints(drawing: np.ndarray, figure: _Figure) -> None:
+    points = _fixed_point(figure.person.keypoints[:, :2])
     radius = round(figure.radius * 2**_FRACTIONAL_BITS)
-    outline_radius = radius + (outline_width << _FRACTIONAL_BITS)
     for k, colour in figure.keypoints:
-        cv2.circle(drawing, points[k], outline_radius, OUTLINE, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+        if figure.outline_width:
+            outline_radius = radius + (figure.outline_width << _FRACTIONAL_BITS)
+            cv2.circle(drawing, points[k], outline_radius, OUTLINE, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
         cv2.circle(drawing, points[k], radius, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
-    _draw_number(drawing, figure)
-
-
-def _draw_as_openpose(drawing: np.ndarray, figures: Sequence[_Figure]) -> None:
-    """Draw people in the style of OpenPose: all limbs, through which the image is visible, then all keypoints."""
-    limbs = drawing.copy()
-    for figure in figures:
-        xy = figure.person.keypoints[:, :2].astype(float)
-        for a, b, colour in figure.limbs:
-            [centre] = _fixed_point((xy[a] + xy[b])[None] / 2)
-            across, down = (xy[b] - xy[a]).tolist()
-            [axes] = _fixed_point(np.array([[math.hypot(across, down), figure.line_width]]) / 2)
-            angle = math.degrees(math.atan2(down, across))
-            cv2.ellipse(limbs, centre, axes, angle, 0, 360, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
-    cv2.addWeighted(limbs, OPENPOSE_OPACITY, drawing, 1 - OPENPOSE_OPACITY, 0, dst=drawing)
-    for figure in figures:
-        points = _fixed_point(figure.person.keypoints[:, :2])
-        radius = round(figure.radius * 2**_FRACTIONAL_BITS)
-        for k, colour in figure.keypoints:
-            cv2.circle(drawing, points[k], radius, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
-        _draw_number(drawing, figure)
 
 
 def _fixed_point(xy: np.ndarray) -> list[list[int]]:
@@ -235,17 +231,14 @@ def _fixed_point(xy: np.ndarray) -> list[list[int]]:
     return rounded
 
 
-def _draw_number(drawing: np.ndarray, figure: _Figure) -> None:
-    """Write the number of a tracked person, if it is to be shown, above its box."""
-    if figure.number is None:
-        return
-    left, top, _, _ = figure.person.box.astype(int).tolist()
+def _draw_number(drawing: np.ndarray, box: np.ndarray, id: int) -> None:
+    """Write the number of a tracked person above its box."""
+    left, top, _, _ = box.astype(int).tolist()
     scale = _size_of(drawing) / 800
     position = (max(0, left), max(round(30 * scale), top - round(8 * scale)))
-    for colour, width in ((OUTLINE, 4), (person_colour(figure.number), 1)):
+    for colour, width in ((OUTLINE, 4), (person_colour(id), 1)):
         thickness = max(1, round(2 * width * scale))
-        text = str(figure.number)
-        cv2.putText(drawing, text, position, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA)
+        cv2.putText(drawing, str(id), position, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA)
 
 
 def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:

@@ -92,14 +92,14 @@ def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, 
     image = to_bgr(image)
     factor = MAP_SIZE / max(image.shape[:2])
     height, width = (max(MIN_MAP_SIDE, round(side * factor)) for side in image.shape[:2])
-    dimmed = dim_image(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
-    labels = [f"{channel} {name}" for channel, name in enumerate(channel_names(skeleton))]
+    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    names = [*map("-".join, skeleton.parts), *skeleton.keypoints, skeleton.category, "any keypoint"]
+    labels = [f"{channel} {name}" for channel, name in enumerate(names)]
     label_width = max(map(_text_width, labels)) + _text_width("0.00") + 3 * _MARGIN
     tile_size = (height, max(width, min(label_width, 2 * MAP_SIZE)))
     tiles = [label_tile(drawing, "image", tile_size)]
     for label, heatmap in zip(labels, maps):
-        overlay = overlay_heatmap(dimmed, heatmap)
-        tiles.append(label_tile(overlay, label, tile_size, f"{heatmap.max():.2f}"))
+        tiles.append(label_tile(overlay_heatmap(small, heatmap), label, tile_size, f"{heatmap.max():.2f}"))
     scale = np.full((*tile_size, 3), BACKGROUND, np.uint8)
     scale[4:16] = _apply_colours(np.tile(np.linspace(0, 1, tile_size[1], dtype=np.float32), (12, 1)))
     tiles.append(label_tile(scale, "0", tile_size, "1"))
@@ -108,23 +108,13 @@ def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, 
     return contact_sheet(tiles, columns)
 
 
-def channel_names(skeleton: Skeleton) -> list[str]:
-    """Names of the C maps, in channel order."""
-    body_parts = ["-".join(part) for part in skeleton.parts]
-    return [*body_parts, *skeleton.keypoints, skeleton.category, "any keypoint"]
-
-
-def dim_image(image: np.ndarray) -> np.ndarray:
-    """Convert a (H, W, 3) BGR uint8 image to a dark grey float background for maps."""
-    return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR) * 0.6
-
-
-def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
-    """Draw a (h, w) map, enlarged and clipped to 0-1, over an (H, W, 3) background that is visible where it is low."""
-    height, width = background.shape[:2]
+def overlay_heatmap(image: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
+    """Draw a (h, w) map, enlarged and clipped to 0-1, over a dimmed grey image (H, W, 3), visible where it is low."""
+    height, width = image.shape[:2]
     enlarged = cv2.resize(heatmap.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
     values = np.clip(enlarged, 0, 1)
-    return _blend(background, _apply_colours(values), np.minimum(2 * values, 1)).round().astype(np.uint8)
+    dimmed = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR) * 0.6
+    return _blend(dimmed, _apply_colours(values), np.minimum(2 * values, 1)).round().astype(np.uint8)
 
 
 def preview_paths(folder: Path) -> list[Path]:
@@ -159,7 +149,7 @@ def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> 
     ]
     for kind, channels in (("keypoint", skeleton.keypoint_channels), ("body-part", skeleton.part_channels)):
         maps = targets[channels]
-        overlay = overlay_heatmap(dim_image(image), maps.max(axis=0))
+        overlay = overlay_heatmap(image, maps.max(axis=0))
         tiles.append(label_tile(overlay, f"maximum of {len(maps)} {kind} maps", size))
     return contact_sheet(tiles, columns=2, title=title)
 
@@ -208,8 +198,8 @@ def _text_width(text: str) -> int:
 
 def _shorten(text: str, max_width: int) -> str:
     """Cut the beginning of a text until it is at most ``max_width`` pixels wide."""
-    if _text_width(text) <= max_width:
-        return text
-    while text and _text_width("..." + text) > max_width:
+    shortened = text
+    while text and _text_width(shortened) > max_width:
         text = text[1:]
-    return "..." + text
+        shortened = "..." + text
+    return shortened

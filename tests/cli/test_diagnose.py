@@ -31,12 +31,6 @@ def results(document: dict[str, Any], tmp_path: Path) -> Path:
     return write(tmp_path / "results.json", perfect_results(document))
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """A tiny network that was not trained."""
-    return write_checkpoint(tmp_path / "last.pth")
-
-
 def write(path: Path, content: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(content))
@@ -67,33 +61,36 @@ def test_one_results_file(
     assert f"one.json: AP {content['AP']:.3f}" in out and "3 inversion" in out and "report.html" in out
 
 
-def test_empty_results_miss_everybody(annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty = write(tmp_path / "empty.json", [])
-    assert run("--annotations", annotations, "--results", empty, "--output", tmp_path / "report") == 0
-    assert "the results are empty, so all are missed" in capsys.readouterr().out
-
-
-def evaluate(checkpoint: Path, coco: Path, annotations: Path, *words: object) -> None:
-    argv = ["--checkpoint", checkpoint, "--images", coco / "val2017", "--annotations", annotations, "--height", 64]
-    assert run_tool("evaluate", [str(word) for word in (*argv, *words)]) == 0
-
-
 def test_evaluate_writes_the_report_of_its_results(
-    tiny_coco: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_coco: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    checkpoint = write_checkpoint(tmp_path / "last.pth")  # a tiny network that was not trained
     annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"
-    evaluate(checkpoint, tiny_coco, annotations, "--report", tmp_path / "report", "--flip", "--scales", 0.5, 1)
+    images = json.loads(annotations.read_text())["images"]
+    unlabelled = write(tmp_path / "image_info.json", {"images": images[:1]})
+    flags = [
+        "--checkpoint",
+        checkpoint,
+        "--images",
+        tiny_coco / "val2017",
+        "--height",
+        64,
+        "--flip",
+        "--scales",
+        0.5,
+        1,
+    ]
+    for truth, folder in ((annotations, "report"), (unlabelled, "none")):
+        words = (*flags, "--annotations", truth, "--report", tmp_path / folder)
+        assert run_tool("evaluate", [str(word) for word in words]) == 0
     content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
     assert content["name"] == "last.pth" and content["images"] == 3
     facts = content["provenance"]
     assert facts["Checkpoint"] == str(checkpoint) and facts["Height"] == "64"
     assert facts["Flip"] == "yes" and facts["Scales"] == "0.5, 1"
     assert "<dt>Flip</dt><dd>yes</dd>" in (tmp_path / "report" / "report.html").read_text()
-    assert "last.pth: AP" in capsys.readouterr().out
-    images = json.loads(annotations.read_text())["images"]
-    unlabelled = write(tmp_path / "image_info.json", {"images": images[:1]})
-    evaluate(checkpoint, tiny_coco, unlabelled, "--report", tmp_path / "none")
-    assert "contains no annotations, so there are no metrics and no report" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "last.pth: AP" in out and "contains no annotations, so there are no metrics and no report" in out
     assert not (tmp_path / "none" / "report.html").exists()
 
 
@@ -151,5 +148,5 @@ def test_results_of_other_objects_need_no_skeleton(tmp_path: Path, capsys: pytes
     words = ("--annotations", chairs, "--results", write(tmp_path / "r.json", results), "--output", output)
     assert run(*words, "--images", images) == 0
     captured = capsys.readouterr()
-    assert "AP 1.000; 6 x chair, 6 results" in captured.out and "0 x missed chair" in captured.out
+    assert "AP 1.000; 6 x chair, 0 x missed chair at OKS 0.5, 6 results" in captured.out
     assert "has other keypoints than COCO" in captured.err and "6 x chair" in (output / "report.html").read_text()

@@ -45,16 +45,12 @@ def run_on_both(cluster: Cluster, commands: Sequence[Sequence[str]], **environme
     return [command.wait() for command in start_on_both(cluster, commands, **environment)]
 
 
-@pytest.mark.parametrize("setting", ["optim.lr=0.1", "train.batch_size=3", "model.width=32"])
-def test_another_setting_on_the_second_host_is_refused_in_one_line(
-    cluster: Cluster, tmp_path: Path, setting: str
-) -> None:
-    key, _, value = setting.partition("=")
+def test_another_setting_on_the_second_host_is_refused_in_one_line(cluster: Cluster, tmp_path: Path) -> None:
     train = cluster.train(tmp_path / "run")
-    outcomes = run_on_both(cluster, [train, [*train, setting]])
+    outcomes = run_on_both(cluster, [train, [*train, "optim.lr=0.1"]])
     assert [outcome.status for outcome in outcomes] == [2, 2]
-    assert f"the processes differ in {key}: " in error_line(outcomes[0].output)
-    assert f"{value} on node2 (rank 1)" in error_line(outcomes[0].output)
+    assert "the processes differ in optim.lr: " in error_line(outcomes[0].output)
+    assert "0.1 on node2 (rank 1)" in error_line(outcomes[0].output)
     assert error_line(outcomes[1].output) == ""
     assert "Traceback" not in outcomes[0].output + outcomes[1].output
 
@@ -66,13 +62,6 @@ def test_a_bad_setting_of_one_rank_is_reported_by_it_and_ends_both(cluster: Clus
     assert "error: rank 1: an override: optim.lr must be positive" in error_line(outcomes[1].output)
     assert outcomes[1].output.count("error: ") == 1 and outcomes[0].output.count("error: ") == 0
     assert not list((tmp_path / "run").glob("*.pth"))
-
-
-def test_another_store_on_the_second_host_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    train = [*cluster.train(tmp_path / "run"), "data.val="]
-    outcomes = run_on_both(cluster, [train, [*train, f"data.train={cluster.stores['val']}"]])
-    assert [outcome.status for outcome in outcomes] == [2, 2]
-    assert "the processes differ in data.train: " in error_line(outcomes[0].output)
 
 
 def test_only_the_first_host_needs_the_folder_of_the_run(cluster: Cluster, tmp_path: Path) -> None:

@@ -81,14 +81,6 @@ def test_interactive_shell_without_a_launcher_and_with_nproc(cluster: Cluster, t
         assert num_processes(tmp_path / name) == count
 
 
-def test_job_array_with_a_folder_per_task(cluster: Cluster, tmp_path: Path) -> None:
-    command = " ".join(cluster.train(tmp_path / "run-TASK")).replace("run-TASK", "run-$SLURM_ARRAY_TASK_ID")
-    job = cluster.submit("-N2", "-n2", "--array=1-2", "-o", tmp_path / "%a.log", "--wrap", f"srun {command}")
-    for task in (1, 2):
-        cluster.wait_for_job(f"{job}_{task}", ["COMPLETED", "FAILED"])
-        assert status_of(tmp_path / f"run-{task}") == "finished", (tmp_path / f"{task}.log").read_text()
-
-
 def test_the_tool_for_one_process_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     outcome = cluster.on("ctl", *SRUN, *cluster.train(tmp_path / "run", tool=ROOT / "tools" / "train.py"))
     assert outcome.status == 2
@@ -245,13 +237,6 @@ def test_template_resumes_after_its_time_limit(cluster: Cluster, tmp_path: Path)
     job = TemplateJob(cluster, tmp_path, "--time=2", "--signal=USR1@70")
     job.wait_for_requeue(lambda: None)
     wait_until(lambda: job.log().count("Stopped after step") == 1)
-    job.assert_finishes_like_an_uninterrupted_run(tmp_path / "reference")
-
-
-def test_template_resumes_after_a_requeue_by_hand(cluster: Cluster, tmp_path: Path) -> None:
-    job = TemplateJob(cluster, tmp_path)
-    job.wait_for_steps()
-    job.wait_for_requeue(lambda: cluster.on("ctl", "scontrol", "requeue", job.id))
     job.assert_finishes_like_an_uninterrupted_run(tmp_path / "reference")
 
 

@@ -15,52 +15,38 @@ from posenet.diagnosis.compare import compare
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.coco_results import InjectedErrors, coco_ap, people_of, perfect_results, plain_coco, random_results
+from tests.helpers.coco_results import InjectedErrors, coco_ap, people_of, perfect_results, plain_coco
 
 
 def run(path: Path, results: list[dict[str, Any]], name: str = "results") -> Diagnosis:
     return diagnose(path, results, name=name, progress=False)
 
 
-def test_the_same_results_do_not_differ(document: dict[str, Any], annotation_file: Path) -> None:
-    diagnosis = run(annotation_file, random_results(document, np.random.default_rng(0)))
-    [difference] = compare([diagnosis, diagnosis], resamples=50, progress=False)
-    assert difference.ap_difference == 0 and difference.interval == (0, 0) and difference.share_better == 0.5
-    assert not difference.significant and difference.images == []
-
-
-def test_better_results_are_called_better(document: dict[str, Any], annotation_file: Path) -> None:
-    injected = InjectedErrors.start(document)
+def test_better_results_are_called_better(drawn: dict[str, Any], drawn_file: Path) -> None:
+    injected = InjectedErrors.start(drawn)
     injected.add_keypoint_errors("miss", 60, np.random.default_rng(0))
-    worse = run(annotation_file, injected.results, "worse")
-    better = run(annotation_file, perfect_results(document), "better")
+    worse = run(drawn_file, injected.results, "worse")
+    better = run(drawn_file, perfect_results(drawn), "better")
     difference, same = compare([worse, better, worse], resamples=200, progress=False)
-    assert same.name == "worse" and same.images == []
-    assert (difference.baseline, difference.name, difference.resamples) == ("worse", "better", 200)
+    assert (same.name, same.ap_difference, same.interval, same.significant) == ("worse", 0, (0, 0), False)
+    assert (difference.baseline, difference.name) == ("worse", "better")
     assert difference.ap_difference == pytest.approx(1 - worse.ap)
     low, high = difference.interval
-    assert 0 < low < difference.ap_difference < high and difference.significant and difference.share_better == 1
-    touched = {people_of(document)[row]["image_id"] for row, keypoints in injected.touched.items() if keypoints}
-    assert {image.id for image in difference.images} == touched
-    gains = [image.after - image.before for image in difference.images]
-    assert min(gains) > 0 and gains == sorted(gains, reverse=True)
-
+    assert 0 < low < difference.ap_difference < high and difference.significant
     [reverse] = compare([better, worse], resamples=200, progress=False)
-    assert reverse.interval == pytest.approx((-high, -low)) and reverse.share_better == 0
+    assert reverse.interval == pytest.approx((-high, -low)) and reverse.significant
 
 
-def test_noise_is_not_significant(document: dict[str, Any], annotation_file: Path) -> None:
+def test_noise_is_not_significant(drawn: dict[str, Any], drawn_file: Path) -> None:
     """Two results with equally many errors of the same kind in different keypoints."""
     diagnoses = []
     for seed in (1, 2):
-        injected = InjectedErrors.start(document)
+        injected = InjectedErrors.start(drawn)
         injected.add_keypoint_errors("miss", 60, np.random.default_rng(seed))
-        diagnoses.append(run(annotation_file, injected.results))
-    [difference] = compare(diagnoses, resamples=200, progress=False)
+        diagnoses.append(run(drawn_file, injected.results))
+    [[difference], [other]] = (compare(diagnoses, resamples=200, seed=seed, progress=False) for seed in (0, 1))
     assert difference.ap_difference != 0 and not difference.significant
-    assert 0.01 < difference.share_better < 0.99
-    [again, other] = (compare(diagnoses, resamples=200, seed=seed, progress=False) for seed in (0, 1))
-    assert again[0].interval == difference.interval != other[0].interval, "the seed decides the interval"
+    assert difference.interval != other.interval, "the seed decides the interval"
 
 
 def test_the_interval_is_that_of_pycocotools_on_resampled_images(drawn: dict[str, Any], drawn_file: Path) -> None:
@@ -74,11 +60,11 @@ def test_the_interval_is_that_of_pycocotools_on_resampled_images(drawn: dict[str
         for result, score in zip(injected.results, rng.permutation(len(injected.results)).tolist()):
             result["score"] = score
         files.append(injected.results)
-    [difference] = compare([run(drawn_file, file) for file in files], resamples=10, seed=7, progress=False)
+    [difference] = compare([run(drawn_file, file) for file in files], resamples=4, seed=7, progress=False)
     ids = sorted(image["id"] for image in drawn["images"])
     draws = np.random.default_rng(7)
     gains = []
-    for _ in range(10):
+    for _ in range(4):
         chosen = [ids[index] for index in draws.integers(len(ids), size=len(ids)).tolist()]
         first, second = (coco_ap(plain_coco(*resampled(drawn, file, chosen))) for file in files)
         gains.append(second - first)
@@ -101,42 +87,20 @@ def resampled(
     return content, copied
 
 
-def moved_keypoint(document: dict[str, Any]) -> None:
-    people_of(document)[0]["keypoints"][0] += 1
-
-
-def other_area(document: dict[str, Any]) -> None:
-    people_of(document)[-1]["area"] += 1
-
-
-def no_longer_a_crowd(document: dict[str, Any]) -> None:
-    next(entry for entry in document["annotations"] if entry["iscrowd"])["iscrowd"] = 0
-
-
-def one_image_less(document: dict[str, Any]) -> None:
-    document["images"].pop()
-    ids = {image["id"] for image in document["images"]}
-    document["annotations"] = [entry for entry in document["annotations"] if entry["image_id"] in ids]
-
-
-@pytest.mark.parametrize("change", [moved_keypoint, other_area, no_longer_a_crowd, one_image_less])
-def test_results_of_other_annotations_are_refused(change: Any, drawn: dict[str, Any], tmp_path: Path) -> None:
-    """Also if the images have the same people, but with other labels."""
-    diagnoses = []
-    for name, content in (("first", drawn), ("second", copy.deepcopy(drawn))):
-        if name == "second":
-            change(content)
-        path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps(content))
-        diagnoses.append(run(path, [], name))
-    with pytest.raises(DataError, match="first and second were diagnosed with different annotations"):
-        compare(diagnoses, progress=False)
-
-
-def test_other_skeletons_and_a_single_diagnosis_are_refused(drawn: dict[str, Any], drawn_file: Path) -> None:
-    strict = dataclasses.replace(COCO, sigmas=tuple(sigma / 2 for sigma in COCO.sigmas))
-    diagnoses = [diagnose(drawn_file, [], skeleton=skeleton, progress=False) for skeleton in (COCO, strict)]
-    with pytest.raises(DataError, match="skeleton"):
-        compare(diagnoses, progress=False)
+def test_results_of_other_annotations_are_refused(drawn: dict[str, Any], drawn_file: Path, tmp_path: Path) -> None:
+    """Also if the images have the same people, but with another label, or the same people have other sigmas."""
     with pytest.raises(ValueError, match="two diagnoses or more"):
-        compare(diagnoses[:1])
+        compare([run(drawn_file, [])])
+    strict = dataclasses.replace(COCO, sigmas=tuple(sigma / 2 for sigma in COCO.sigmas))
+    others = [diagnose(drawn_file, [], skeleton=strict, name="second", progress=False)]
+    moved, fewer = copy.deepcopy(drawn), copy.deepcopy(drawn)
+    people_of(moved)[0]["keypoints"][0] += 1
+    last = fewer["images"].pop()["id"]
+    fewer["annotations"] = [entry for entry in fewer["annotations"] if entry["image_id"] != last]
+    for content in (moved, fewer):
+        path = tmp_path / "other.json"
+        path.write_text(json.dumps(content))
+        others.append(run(path, [], "second"))
+    for other in others:
+        with pytest.raises(DataError, match="first and second were diagnosed with different annotations"):
+            compare([run(drawn_file, [], "first"), other], progress=False)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from posenet.annotations.people import read_split
 from posenet.diagnosis.average_precision import evaluate
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
-from posenet.diagnosis.keypoint_errors import MatchedResults
-from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth
+from posenet.diagnosis.error_kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50
+from posenet.diagnosis.matching import Results
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import keypoint_similarity
 from tests.helpers.coco_results import coco_ap, people_of, plain_coco
@@ -32,20 +29,16 @@ def to_file(diagnosis: Diagnosis, results: Results) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("stage", [UNCORRECTED, *LOCALISATION, "score"])
+@pytest.mark.parametrize("stage", [*LOCALISATION, "score"])
 def test_the_corrected_precision_is_that_of_pycocotools(
     stage: str, diagnosis: Diagnosis, document: dict[str, Any]
 ) -> None:
     """After each correction and all before it, and after it alone."""
-    in_turn = CORRECTIONS[: CORRECTIONS.index(stage) + 1] if stage != UNCORRECTED else ()
-    corrected = [(in_turn, diagnosis.precision[stage])]
-    if stage != UNCORRECTED:
-        corrected.append(([stage], diagnosis.alone_precision[stage]))
-        assert diagnosis.alone[stage] == pytest.approx(diagnosis.alone_precision[stage].mean())
-    for corrections, precision in corrected:
+    in_turn = CORRECTIONS[: CORRECTIONS.index(stage) + 1]
+    for corrections, precision in ((in_turn, diagnosis.precision), ([stage], diagnosis.alone_precision)):
         content = to_file(diagnosis, diagnosis.matched.correct(corrections).results)
-        expected = plain_coco(document, content)
-        np.testing.assert_allclose(precision, expected.eval["precision"][:, :, 0, 0, 0], rtol=0, atol=EXACT)
+        expected = plain_coco(document, content).eval["precision"][:, :, 0, 0, 0]
+        np.testing.assert_allclose(precision[stage], expected, rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize("corrections", [(), CORRECTIONS[:5]])
@@ -95,21 +88,3 @@ def test_corrected_keypoints_have_the_similarity_of_their_kind(kind: str, diagno
     np.testing.assert_allclose((old * new).sum(axis=1), lengths, atol=1e-6 * lengths.max())  # the same direction
     assert np.array_equal(after.results.keypoints[~is_kind], before.results.keypoints[~is_kind])
     assert np.array_equal(after.results.scores, before.results.scores)
-
-
-def test_of_an_image_the_best_results_are_used_and_equal_scores_keep_their_order() -> None:
-    many = Results.select(np.repeat([1, 0], 30), np.zeros((60, 17, 3)), np.arange(60.0))
-    assert many.image.tolist() == [0] * MAX_RESULTS + [1] * MAX_RESULTS
-    assert many.scores.tolist() == [*range(59, 39, -1), *range(29, 9, -1)]
-    keypoints = np.arange(5 * 51.0).reshape(5, 17, 3)
-    equal = Results.select(np.zeros(5, int), keypoints, np.array([1.0, 2, 1, 2, 1]))
-    assert equal.keypoints[:, 0, 0].tolist() == [51, 153, 0, 102, 204]
-
-
-def test_images_that_are_not_listed_are_left_out(document: dict[str, Any], annotation_file: Path) -> None:
-    listed = sorted(image["id"] for image in document["images"])[::2]
-    truth = Truth.from_split(read_split(annotation_file, listed), COCO)
-    expected = [entry for entry in document["annotations"] if entry["image_id"] in set(listed)]
-    assert len(truth) == len(expected) and truth.image.max() < len(listed)
-    nobody = Results(np.zeros(0, int), np.zeros((0, 17, 3)), np.zeros(0))
-    assert len(MatchedResults.of(nobody, truth, COCO).person) == 0

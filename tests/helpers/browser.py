@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -98,15 +97,6 @@ class Browser:
         """Show the page as on a screen of this size."""
         settings = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", settings)
-
-    def prefer(self, colour_scheme: str, media: str = "") -> None:
-        """Pretend that the system is "dark" or "light", and that the page is shown on ``media``, such as "print"."""
-        features = [{"name": "prefers-color-scheme", "value": colour_scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
-
-    def print_pages(self) -> bytes:
-        """The page as PDF."""
-        return base64.b64decode(self.driver.execute_cdp_cmd("Page.printToPDF", {})["data"])
 
     def console(self) -> list[str]:
         """Messages of the console since the last call: errors, blocked requests and warnings."""

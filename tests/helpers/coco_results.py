@@ -116,11 +116,8 @@ class InjectedErrors:
     def count(self, kind: str) -> int:
         return sum(number for (found, _), number in self.keypoints.items() if found == kind)
 
-    def add_keypoint_errors(self, kind: str, count: int, rng: np.random.Generator, similarity: float = 0.7) -> None:
-        """Give ``count`` keypoints of the results an error of one kind.
-
-        ``similarity`` is that of a jitter. All results must still be there, in the order of the people.
-        """
+    def add_keypoint_errors(self, kind: str, count: int, rng: np.random.Generator) -> None:
+        """Give ``count`` keypoints of the results an error; all results must be there, in the order of the people."""
         people = people_of(self.document)
         candidates = [(row, k) for row in range(len(people)) for k in range(17)]
         for index in rng.permutation(len(candidates)).tolist():
@@ -131,7 +128,7 @@ class InjectedErrors:
             labelled = people[row]["num_keypoints"]
             if k in touched or len(touched) + 1 > MAX_SHARE * labelled or people[row]["keypoints"][3 * k + 2] == 0:
                 continue
-            place = self._erroneous_place(kind, people, row, k, similarity, rng)
+            place = self._erroneous_place(kind, people, row, k, rng)
             if place is None:
                 continue
             self.results[row]["keypoints"][3 * k : 3 * k + 2] = place
@@ -141,7 +138,7 @@ class InjectedErrors:
         assert count == 0, f"these annotations have no place for {count} more errors of kind {kind}"
 
     def _erroneous_place(
-        self, kind: str, people: Sequence[dict[str, Any]], row: int, k: int, similarity: float, rng: np.random.Generator
+        self, kind: str, people: Sequence[dict[str, Any]], row: int, k: int, rng: np.random.Generator
     ) -> tuple[float, float] | None:
         person = people[row]
         others = [other for other in people if other["image_id"] == person["image_id"] and other is not person]
@@ -149,7 +146,7 @@ class InjectedErrors:
         if kind == "miss":
             return x - FAR, y
         if kind == "jitter":
-            distance = math.sqrt(-2 * math.log(similarity) * person["area"]) * 2 * COCO.sigmas[k]
+            distance = math.sqrt(-2 * math.log(0.7) * person["area"]) * 2 * COCO.sigmas[k]
             angle = rng.uniform(0, 2 * math.pi)
             place = x + distance * math.cos(angle), y + distance * math.sin(angle)
         else:
@@ -158,7 +155,7 @@ class InjectedErrors:
             if owner is None or owner["keypoints"][3 * source + 2] == 0:
                 return None
             place = owner["keypoints"][3 * source], owner["keypoints"][3 * source + 1]
-        return place if classify(place, k, person, others)[0] == kind else None
+        return place if classify(place, k, person, others) == kind else None
 
     def remove_people(self, count: int, rng: np.random.Generator) -> None:
         """Remove results. Call this after adding errors of keypoints."""
@@ -185,10 +182,8 @@ def mirror_of(skeleton: Skeleton) -> list[int]:
     return [names.index(twin.get(name, name)) for name in names]
 
 
-def classify(
-    place: tuple[float, float], k: int, person: Mapping[str, Any], others: Iterable[Mapping[str, Any]]
-) -> tuple[str, float]:
-    """The kind of a keypoint and its highest similarity, one keypoint at a time as the definition says."""
+def classify(place: tuple[float, float], k: int, person: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> str:
+    """The kind of a keypoint, one keypoint at a time as the definition says."""
 
     def similarity(owner: Mapping[str, Any], true: int) -> float:
         x, y, visibility = owner["keypoints"][3 * true : 3 * true + 3]
@@ -203,10 +198,10 @@ def classify(
     swapped = max((similarity(other, true) for other in others for true in (k, mirrored)), default=0.0)
     best = max(right, inverted, swapped)
     if best < 0.5:
-        return "miss", best
+        return "miss"
     if right == best:
-        return ("good" if best >= 0.85 else "jitter"), best
-    return ("inversion" if inverted == best else "swap"), best
+        return "good" if best >= 0.85 else "jitter"
+    return "inversion" if inverted == best else "swap"
 
 
 def plain_coco(

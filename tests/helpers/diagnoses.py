@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,16 +85,6 @@ def small_data(names: Sequence[str] = ()) -> tuple[Document, list[Result]]:
     _, found = add_person(15, 300, "medium")
     add_result(15, found)
     return document, results
-
-
-def without_misses(document: Document, results: Sequence[Result]) -> list[Result]:
-    """The results with the person of image 13 found exactly."""
-    [person] = [entry for entry in document["annotations"] if entry["image_id"] == 13]
-    better = copy.deepcopy(list(results))
-    for entry in better:
-        if entry["image_id"] == 13:
-            entry["keypoints"] = person["keypoints"]
-    return better
 
 
 def diagnose_data(document: Document, results: Sequence[Result], folder: Path, name: str = "results.json") -> Diagnosis:

@@ -14,8 +14,7 @@ from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.inference.media.sources import Frame, Source, parse_standard_input
 from posenet.inference.outputs.choose import output_paths, sheet_path, sheet_suffix
-from posenet.inference.predictor import Predictor
-from posenet.settings import Config, InferenceConfig
+from posenet.settings import Config
 from posenet.skeleton import COCO
 from posenet.visualization.sheets import (
     BACKGROUND,
@@ -23,21 +22,18 @@ from posenet.visualization.sheets import (
     LABEL_HEIGHT,
     MIN_SAMPLE_WIDTH,
     NUM_PREVIEWS,
-    channel_names,
     contact_sheet,
-    dim_image,
     draw_heatmap_sheet,
     draw_training_sample,
     label_tile,
     overlay_heatmap,
     write_previews,
 )
-from tests.helpers.spot_networks import SpotNetwork, spot_image
 
 SIZE = 128
 SAMPLE_SHEET = (LABEL_HEIGHT + 2 * (LABEL_HEIGHT + SIZE + GAP) + GAP, 2 * (MIN_SAMPLE_WIDTH + GAP) + GAP)
 CAMERA = Source("camera", 2)
-IMAGE = spot_image(97, 131, (40, 20), (90, 60), 4)
+IMAGE = np.zeros((9, 9, 3), np.uint8)
 
 
 def test_a_tile_shows_the_whole_image_below_its_label_and_note() -> None:
@@ -47,8 +43,6 @@ def test_a_tile_shows_the_whole_image_below_its_label_and_note() -> None:
     assert tile.shape == (LABEL_HEIGHT + 150, 200, 3)
     assert (tile[LABEL_HEIGHT:, 75:125] == 200).all()
     assert (tile[LABEL_HEIGHT:, :70] == BACKGROUND).all() and (tile[LABEL_HEIGHT:, 130:] == BACKGROUND).all()
-    wide = label_tile(image.transpose(1, 0, 2), label, (150, 90), "")[LABEL_HEIGHT:]
-    assert (wide[61:89] == 200).all() and (wide[:59] == BACKGROUND).all() and (wide[91:] == BACKGROUND).all()
     assert (tile[:LABEL_HEIGHT] > 150).any(axis=(0, 2)).sum() > 80
     note_only = label_tile(image, "", (150, 200), "0.93")
     columns = (note_only[:LABEL_HEIGHT] > 60).any(axis=(0, 2))
@@ -70,26 +64,10 @@ def test_a_sheet_holds_all_tiles_in_rows(title: str) -> None:
     assert contact_sheet(tiles[:2], 7).shape[1] == 2 * (200 + GAP) + GAP, "no wider than its tiles"
 
 
-@pytest.fixture
-def predictor() -> Predictor:
-    return Predictor(SpotNetwork(), InferenceConfig(height=128, flip=True), min_score=0)
-
-
-def test_maps_show_the_image_without_its_padding(predictor: Predictor) -> None:
-    maps = predictor.compute_maps(IMAGE)
-    assert maps.shape == (50, 32, 44)
-    row, column = np.unravel_index(maps[30].argmax(), maps[30].shape)
-    assert abs(4 * row + 1.5 - 20 * 128 / 97) < 4 and abs(4 * column + 1.5 - 40 * 128 / 97) < 4
-    names = channel_names(COCO)
-    assert len(names) == 50
-    assert (names[0], names[30], names[48], names[49]) == ("neck-nose", "nose", "person", "any keypoint")
-
-
 def test_a_map_covers_the_background_where_it_is_high() -> None:
-    background = dim_image(np.full((40, 60, 3), 100, np.uint8))
     heatmap = np.zeros((10, 15), np.float32)
     heatmap[:, 10:] = 1.5
-    overlay = overlay_heatmap(background, heatmap)
+    overlay = overlay_heatmap(np.full((40, 60, 3), 100, np.uint8), heatmap)
     assert (overlay[:, :36] == 60).all()
     blue, green, red = overlay[20, 50].astype(int)
     assert min(red, green) > blue + 100, "yellow"
@@ -103,23 +81,16 @@ def test_sheets_of_images_are_files_and_those_of_videos_are_folders(tmp_path: Pa
     assert sheet_path(paths[CAMERA], Frame(CAMERA, IMAGE, 12)) == tmp_path / "camera-2" / "000012.jpg"
 
 
-def test_a_sheet_shows_the_maps_of_any_image(predictor: Predictor) -> None:
-    expected = draw_heatmap_sheet(IMAGE, predictor.compute_maps(IMAGE), COCO, IMAGE)
-    assert 1200 < expected.shape[1] < 2400 and expected.dtype == np.uint8
-    for height, width in ((1, 1), (2, 3000), (3000, 2), (700, 500)):
-        image = np.full((height, width, 3), 90, np.uint8)
-        maps = np.zeros((50, -(-height // 4), -(-width // 4)), np.float32)
-        assert draw_heatmap_sheet(image, maps, COCO, image).size
-
-
-@pytest.mark.parametrize("size", [(300, 400), (400, 300)])
-def test_the_names_of_body_parts_are_not_cut(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("size", [(300, 400), (400, 300), (1, 1), (2, 3000), (3000, 2)])
+def test_a_sheet_names_the_maps_of_any_image(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
     put_text = cv2.putText
     monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (texts.append(text), put_text(image, text, *rest)))
-    image = np.zeros((*size, 3), np.uint8)
-    draw_heatmap_sheet(image, np.zeros((50, 8, 8), np.float32), COCO, image)
-    assert "10 right_shoulder-right_elbow" in texts
+    image = np.full((*size, 3), 90, np.uint8)
+    sheet = draw_heatmap_sheet(image, np.zeros((50, 8, 8), np.float32), COCO, image)
+    assert sheet.dtype == np.uint8
+    expected = {"0 neck-nose", "10 right_shoulder-right_elbow", "30 nose", "48 person", "49 any keypoint"}
+    assert expected <= set(texts)
 
 
 def test_a_training_sample_is_drawn_where_it_is() -> None:

@@ -18,7 +18,6 @@ from posenet.diagnosis.error_kinds import (
     KEYPOINT_KINDS,
     LOCALISATION,
     OKS_THRESHOLDS,
-    SIZES,
     TEXTS,
     Kind,
 )
@@ -26,7 +25,6 @@ from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
 from posenet.diagnosis.report.selection import choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
-from posenet.diagnosis.slices import CROWDING, Slice
 from posenet.files import write_atomically
 from posenet.settings import DataConfig, ExifFrame
 
@@ -36,8 +34,6 @@ STAGES = ("ap", *CORRECTIONS, "inexact")
 SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
 LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
 """Layers of the images that the reader can switch."""
-MIN_GROUP_SHARE = 0.05
-"""A group with a smaller share of the people is not called the hardest."""
 DIMENSIONS = {
     "size": ("Size", "By the annotated area: small below 32², medium up to 96², large above."),
     "labelled keypoints": ("Labelled keypoints", "How many keypoints of the person are labelled."),
@@ -79,18 +75,6 @@ def _worst_keypoints(diagnosis: Diagnosis) -> list[tuple[str, dict[str, int], in
     return sorted(rows, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0)
 
 
-def _hardest_slice(diagnosis: Diagnosis) -> tuple[str, Slice] | None:
-    """The dimension and the slice with the lowest AP, of those that are not tiny and not everybody."""
-    people = diagnosis.num_people
-    slices = [
-        (dimension, part)
-        for dimension, parts in diagnosis.sensitivity.items()
-        for part in parts
-        if MIN_GROUP_SHARE * people <= part.people < people
-    ]
-    return min(slices, key=lambda pair: pair[1].ap, default=None)
-
-
 def write_report(
     diagnosis: Diagnosis,
     output_dir: str | Path,
@@ -130,7 +114,6 @@ def write_report(
         costs=costs,
         ap_and_gains=[("ap", diagnosis.ap), *((cost.kind, cost.gain) for cost in costs)],
         keypoints=_worst_keypoints(diagnosis),
-        hardest=_hardest_slice(diagnosis),
         tiles=tiles,
         provenance=provenance,
         style=style,
@@ -146,7 +129,8 @@ def write_report(
         thresholds=OKS_THRESHOLDS,
         metrics=SHOWN_METRICS,
         dimensions={name: [*map(skeleton.name_objects, texts)] for name, texts in DIMENSIONS.items()},
-        filters={"kind": (*LOCALISATION, "background", "missed"), "size": tuple(SIZES), "crowding": CROWDING},
+        filters={"kind": (*LOCALISATION, "background", "missed")}
+        | {dimension: diagnosis.groups[dimension].names for dimension in ("size", "crowding")},
         layers=LAYERS,
     )
     path = Path(output_dir, REPORT_FILE)

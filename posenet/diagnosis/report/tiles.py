@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +18,9 @@ from markupsafe import Markup
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES
+from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
 from posenet.diagnosis.report.selection import image_losses
 from posenet.diagnosis.report.thumbnails import Thumbnail
-from posenet.diagnosis.slices import CROWDING
 from posenet.skeleton import Skeleton
 
 CANVAS = 2000
@@ -51,14 +50,17 @@ def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence
     for index, thumbnail in zip(chosen, thumbnails):
         image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
-        results, badges = _draw_results(diagnosis, index, scale)
+        truth = diagnosis.matched.truth
+        rows = np.flatnonzero((truth.image == index) & truth.people).tolist()
+        people = {row: f"t{number}" for number, row in enumerate(rows)}
+        results, badges = _draw_results(diagnosis, index, people, scale)
         tile = Tile(
             image=image,
             width=round(image.width * scale),
             height=round(image.height * scale),
             jpeg=base64.b64encode(thumbnail.jpeg).decode(),
             note=thumbnail.note,
-            people=_draw_truth(diagnosis, index, scale),
+            people=_draw_truth(diagnosis, index, people, scale),
             results=results,
             badges=badges.most_common(),
             loss=losses[index],
@@ -67,34 +69,33 @@ def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence
     return sorted(tiles, key=lambda tile: -tile.loss)
 
 
-def _people_names(diagnosis: Diagnosis, index: int) -> dict[int, int]:
-    """The rows of the labelled people of an image, numbered."""
+def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], scale: float) -> Markup:
+    """The annotations of an image; ``people`` are the rows and names of those who are to be found."""
     truth = diagnosis.matched.truth
-    rows = np.flatnonzero((truth.image == index) & truth.people)
-    return {row: number for number, row in enumerate(rows.tolist())}
-
-
-def _draw_truth(diagnosis: Diagnosis, index: int, scale: float) -> Markup:
-    truth, attributes = diagnosis.matched.truth, diagnosis.attributes
     ignored = np.flatnonzero((truth.image == index) & ~truth.people).tolist()
     parts = [_rect("box ignored", truth.boxes[row] * scale) for row in ignored]
-    for row, number in _people_names(diagnosis, index).items():
-        facts = [list(SIZES)[attributes.size[row]], f"{attributes.labelled[row]} labelled"]
-        facts += [f"{attributes.crowding[row]} overlapping"] * bool(attributes.crowding[row])
-        facts += ["truncated"] * bool(attributes.truncated[row])
+    for row, name in people.items():
+        size, crowding, truncation = (
+            _group(diagnosis, row, dimension) for dimension in ("size", "crowding", "truncation")
+        )
+        facts = [size, f"{truth.labelled[row].sum()} labelled"]
+        facts += [f"{crowding} overlapping"] * (crowding != "0")
+        facts += [truncation] * (truncation != "inside")
         shapes = [
             _rect("box", truth.boxes[row] * scale),
             _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton),
         ]
-        parts.append(_person(diagnosis, row, f"t{number}", "", [], ", ".join(facts), shapes))
+        parts.append(_person(diagnosis, row, name, "", [], ", ".join(facts), shapes))
     return Markup("".join(parts))
 
 
-def _draw_results(diagnosis: Diagnosis, index: int, scale: float) -> tuple[Markup, Counter[str]]:
+def _draw_results(
+    diagnosis: Diagnosis, index: int, people: Mapping[int, str], scale: float
+) -> tuple[Markup, Counter[str]]:
     """The results in an image with frames around missed people, and how many errors of each kind they have."""
     matched, outcome = diagnosis.matched, diagnosis.outcome
-    people = _people_names(diagnosis, index)
     background = outcome.background[0]
+    _, oks = matched.nearest()
     parts = []
     badges: Counter[str] = Counter()
     for number, row in enumerate(range(*np.searchsorted(matched.results.image, [index, index + 1]).tolist())):
@@ -106,7 +107,7 @@ def _draw_results(diagnosis: Diagnosis, index: int, scale: float) -> tuple[Marku
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
         errors += ["background"] * bool(background[row])
         badges.update(error.partition(":")[0] for error in errors)
-        facts = f"score {matched.results.scores[row]:.3f}, OKS {diagnosis.result_oks[row]:.3f}"
+        facts = f"score {matched.results.scores[row]:.3f}, OKS {oks[row]:.3f}"
         if not outcome.counted[0, row]:
             facts += ", in a crowd region, which does not count"
         shapes = [_draw_skeleton(keypoints, present, scale, matched.skeleton)]
@@ -115,13 +116,12 @@ def _draw_results(diagnosis: Diagnosis, index: int, scale: float) -> tuple[Marku
             shapes.append(_draw_mark(kind, keypoints[k] * scale if present[k] else right, right))
         if background[row]:
             shapes.append(_frame("background", keypoints[present] * scale))
-        partner = f"t{people[person]}" if person >= 0 else ""
-        parts.append(_person(diagnosis, person, f"r{number}", partner, errors, facts, shapes))
-    for row, number in people.items():
+        parts.append(_person(diagnosis, person, f"r{number}", people.get(person, ""), errors, facts, shapes))
+    for row, name in people.items():
         if outcome.missed[0, row]:
             badges["missed"] += 1
             frame = _frame("missed", matched.truth.keypoints[row, matched.truth.labelled[row]] * scale)
-            parts.append(_person(diagnosis, row, f"m{number}", f"t{number}", ["missed"], "", [frame]))
+            parts.append(_person(diagnosis, row, name.replace("t", "m"), name, ["missed"], "", [frame]))
     return Markup("".join(parts)), badges
 
 
@@ -129,12 +129,17 @@ def _person(
     diagnosis: Diagnosis, row: int, name: str, partner: str, errors: Sequence[str], facts: str, shapes: Iterable[str]
 ) -> str:
     """The group of one person; ``row`` is that of the annotated person, -1 for none."""
-    size = list(SIZES)[diagnosis.attributes.size[row]] if row >= 0 else ""
-    crowding = CROWDING[diagnosis.attributes.crowding_group[row]] if row >= 0 else ""
+    size, crowding = (_group(diagnosis, row, dimension) for dimension in ("size", "crowding"))
     return (
         f'<g class="person" data-person="{name}" data-partner="{partner}" data-errors="{" ".join(errors)}" '
         f'data-size="{size}" data-crowding="{crowding}" data-facts="{facts}">{"".join(shapes)}</g>\n'
     )
+
+
+def _group(diagnosis: Diagnosis, row: int, dimension: str) -> str:
+    """The name of the group of an annotated person; empty for row -1."""
+    names, numbers = diagnosis.groups[dimension]
+    return names[numbers[row]] if row >= 0 else ""
 
 
 def _draw_skeleton(keypoints: np.ndarray, present: np.ndarray, scale: float, skeleton: Skeleton) -> str:
