@@ -57,9 +57,10 @@ def describe_device(device: torch.device) -> str:
 def computes_in_bf16(device: torch.device) -> bool:
     """Whether a CPU or a CUDA device computes in bf16 natively; of other devices this is not known."""
     if device.type == "cpu":  # it needs bf16 instructions, and PyTorch the library that uses them
-        get_capabilities = getattr(torch.cpu, "get_capabilities", dict)  # older releases of PyTorch do not tell
-        has_instructions = any(get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16"))
-        return has_instructions and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        # Older releases of PyTorch do not tell.
+        capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        has_instructions = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+        return bool(has_instructions and torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
