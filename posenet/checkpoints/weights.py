@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
 from posenet.checkpoints.named import find_weights
 from posenet.errors import CheckpointError
-from posenet.files import resolve_link
+from posenet.files import check_outputs, resolve_link
 from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
@@ -285,14 +285,17 @@ def strip_wrapper_prefixes(name: str) -> str:
     return re.sub(r"^(module\.)+", "", name.replace("_orig_mod.", ""))
 
 
-def import_weights(source: str | Path, output: str | Path, config: Config | None = None) -> Config:
+def import_weights(
+    source: str | Path, output: str | Path, config: Config | None = None, *, overwrite: bool = False
+) -> Config:
     """Write the weights of any file, or published weights by name, as our checkpoint; return the configuration in it.
 
     That is ``config``, else the configuration in ``source``, else the defaults, all with the size of network that the
-    weights have. An output that exists is replaced. ``CheckpointError`` if the source has no weights of a ``PoseNet``,
-    or the output cannot be written.
+    weights have. ``CheckpointError`` if the source has no weights of a ``PoseNet``, or the output cannot be written;
+    ``DataError`` if it is the source, or exists without ``overwrite``.
     """
     source = find_weights(source)
+    check_outputs([output], [source], overwrite=overwrite)
     state = read_checkpoint(source)
     weights = extract_weights(state, source)
     config = config or config_of_checkpoint(state, source) or Config()
@@ -306,14 +309,15 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     return config
 
 
-def export_weights(source: str | Path, output: str | Path) -> None:
+def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = False) -> None:
     """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
 
-    Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite. An
-    output that exists is replaced. ``CheckpointError`` if the network does not predict the published maps, or a file
-    cannot be read or written.
+    Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
+    ``CheckpointError`` if the network does not predict the published maps, or a file cannot be read or written;
+    ``DataError`` if the output is the source, or exists without ``overwrite``.
     """
     source = find_weights(source)
+    check_outputs([output], [source], overwrite=overwrite)
     network, config = load_model(source)
     if not config.model.skeleton.predicts_like(COCO):
         raise CheckpointError(

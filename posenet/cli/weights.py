@@ -91,7 +91,7 @@ def _convert(args: argparse.Namespace) -> None:
     from posenet.checkpoints.weights import export_weights, import_weights, stored_config
 
     if args.action == "export":
-        export_weights(args.weights, args.output)
+        export_weights(args.weights, args.output, overwrite=args.overwrite)
         print_message(f"wrote {args.output}")
         return
     config = None
@@ -99,6 +99,6 @@ def _convert(args: argparse.Namespace) -> None:
         config = load_config(args.config, args.overrides)
     elif args.overrides:
         config = load_config(None, args.overrides, base=stored_config(args.weights))
-    model = import_weights(args.weights, args.output, config).model
+    model = import_weights(args.weights, args.output, config, overwrite=args.overwrite).model
     stacks = pluralize(model.stacks, "stack")
     print_message(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")
