@@ -40,7 +40,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
         with atomic_replacement(path) as temporary, open(temporary, "wb") as file:
             torch.save(dict(state), file)
     except (OSError, RuntimeError) as error:
-        reason = _system_message(error) or "is the disk full?"
+        reason = (error.strerror if isinstance(error, OSError) else "") or "is the disk full?"
         raise CheckpointError(
             f"cannot write {path} ({reason}); free disk space or check the disk, older files are intact"
         ) from error
@@ -108,22 +108,11 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
         return
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
-        if len({entry.filename for entry in entries}) < len(entries):
-            raise DamagedCheckpointError(f"{path} is damaged, or not a zip file as PyTorch writes it; use another file")
-        # A file that unpacks to more bytes than it has; many entries can refer to the same bytes.
+        # Many entries can refer to the same bytes, so that the file unpacks to more bytes than it has.
         is_larger = sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size
-        if is_larger or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise DamagedCheckpointError(
-                f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first"
-            )
+        is_compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+        if is_larger or is_compressed or len({entry.filename for entry in entries}) < len(entries):
+            raise DamagedCheckpointError(f"{path} is no zip file as PyTorch writes it; save it again with torch.save")
         damaged_entry = archive.testzip()
     if damaged_entry is not None:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
-
-
-def _system_message(error: BaseException) -> str | None:
-    """The message of the ``OSError`` that caused an error of PyTorch, if there is one."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__context__
-    return cause.strerror if cause is not None else None

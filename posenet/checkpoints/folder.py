@@ -23,7 +23,6 @@ LOCK_SECONDS = 15.0
 """How long to wait for the lock. Data workers inherit it and end some seconds after a trainer that was killed."""
 STATUS_FILE = "run.status"
 _OWN_STATUS = re.compile(rb"(running|stopped|finished|failed)\n\Z")
-_OWN_CHECKPOINT = re.compile(rb"PK\x03\x04|\Z")
 _TEMPORARY = re.compile(r"\.(step-\d+|last|best)\.pth\.\d+(-\d+)?\.tmp")
 """Names of checkpoints that are being written; see ``files.atomic_replacement``."""
 
@@ -47,7 +46,6 @@ class CheckpointFolder:
         self.keep = keep
         self.last = path / "last.pth"
         self.best = path / "best.pth"
-        self._created = False
 
     def has_checkpoints(self) -> bool:
         """Whether the folder contains any checkpoint."""
@@ -58,12 +56,8 @@ class CheckpointFolder:
 
         ``CheckpointError`` or ``OSError`` if it cannot be written; older ones are intact.
         """
-        if self._created and not self.path.is_dir():
-            _log.warning("%s was removed during the run; creating it again for new checkpoints", self.path)
-        self._created = True
         for temporary in self.path.glob(".*.tmp"):
-            # A killed process has left it; one with another content may belong to another program.
-            if _TEMPORARY.fullmatch(temporary.name) and begins_like(temporary, _OWN_CHECKPOINT):
+            if _TEMPORARY.fullmatch(temporary.name):  # a killed process has left it
                 temporary.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
         write_checkpoint(numbered, state)

@@ -5,10 +5,10 @@ PyTorch is imported only to check a file.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import logging
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from filelock import FileLock
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
 from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, receive
 from posenet.errors import CheckpointError
-from posenet.files import sha256_of
 from posenet.messages import to_single_line
 from posenet.settings.experiments import experiment_names
 
@@ -25,6 +24,7 @@ HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
 MAX_REASON = 100
 """Characters of the reason why a download has failed; those of network libraries are long."""
+_GOOGLE_DRIVE_PAGE = re.compile("https://drive.google.com/file/d/(.+)/view")
 
 _log = logging.getLogger(__name__)
 
@@ -35,25 +35,16 @@ class NamedWeights:
 
     license: str
     """Terms of use of the weights."""
-    url: str = ""
-    """Address of the file: http or https. Either this or ``google_drive`` is given."""
-    google_drive: str = ""
-    """Identifier of a file on Google Drive."""
-    sha256: str = ""
-    """SHA-256 of the file in hexadecimal; empty if its publisher does not state it."""
+    url: str
+    """Address of the file, or of its page on Google Drive."""
     description: str = ""
-
-    @property
-    def source(self) -> str:
-        """The address to show."""
-        return self.url or f"https://drive.google.com/file/d/{self.google_drive}/view"
 
 
 NAMED_WEIGHTS = {
     "simplepose": NamedWeights(
         description="Simple Pose (AAAI 2020) for COCO, published by the authors of the paper; the README of their code "
         "links it",
-        google_drive="1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA",
+        url="https://drive.google.com/file/d/1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA/view",
         license="none stated",
     ),
 }
@@ -75,11 +66,7 @@ def find_weights(name: str | Path) -> Path:
         return fetch_weights(text, NAMED_WEIGHTS[text])
     if text in experiment_names():
         raise CheckpointError(f"{text} is an experiment, not weights; training takes it by config=NAME")
-    similar = difflib.get_close_matches(text, NAMED_WEIGHTS, n=3)
-    suggestion = f"did you mean {' or '.join(similar)}? " if similar else ""
-    raise CheckpointError(
-        f"{text} is neither a file nor the name of published weights; {suggestion}posenet weights list shows all names"
-    )
+    raise CheckpointError(f"{text} is neither a file nor the name of published weights ({', '.join(NAMED_WEIGHTS)})")
 
 
 def cache_folder() -> Path:
@@ -90,7 +77,7 @@ def cache_folder() -> Path:
 
 def cached_path(name: str, entry: NamedWeights) -> Path:
     """The file of published weights in the cache, whether it is there or not; the name depends on the source."""
-    source = hashlib.sha256(entry.source.encode()).hexdigest()
+    source = hashlib.sha256(entry.url.encode()).hexdigest()
     return cache_folder() / "weights" / f"{name}-{source[:8]}.pth"
 
 
@@ -107,11 +94,11 @@ def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if not path.is_file():
-                _log.info("Downloading %s from %s to %s; licence: %s", name, entry.source, path, entry.license)
+                _log.info("Downloading %s from %s to %s; licence: %s", name, entry.url, path, entry.license)
                 _download(name, entry, path, f"Downloading {name}" if progress else "")
     except (OSError, DownloadError) as error:
         raise CheckpointError(
-            f"cannot download {name} from {entry.source}: {to_single_line(str(error))}; try again, or download it with "
+            f"cannot download {name} from {entry.url}: {to_single_line(str(error))}; try again, or download it with "
             f"a browser and give the file"
         ) from error
     return path
@@ -120,20 +107,24 @@ def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path
 def _download(name: str, entry: NamedWeights, path: Path, title: str) -> None:
     """Download to a temporary name, check the file, and give it its final name. ``title`` is that of a progress bar."""
     temporary = path.with_name(f"{path.name}.download")
+    receive_file = _receive_from_google_drive if _GOOGLE_DRIVE_PAGE.fullmatch(entry.url) else receive
     try:
-        if entry.google_drive:
-            download_file(temporary, lambda download: _receive_from_google_drive(entry, download), title)
-        else:
-            download_file(temporary, lambda download: receive(entry.url, download), title)
-        _check(name, entry, temporary)
+        download_file(temporary, lambda download: receive_file(entry.url, download), title)
+        try:
+            read_checkpoint(temporary)  # code in it is never run
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"{entry.url} has not sent the weights {name}: the file is incomplete, or a web page; try again, "
+                "or open the address in a browser to see why"
+            ) from error
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
+def _receive_from_google_drive(url: str, download: Download) -> None:
     """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
-    remedy = f"download {entry.source} with a browser, and give that file instead"
+    remedy = f"download {url} with a browser, and give that file instead"
     try:
         import gdown
     except ImportError as error:
@@ -142,7 +133,7 @@ def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
         ) from error
     try:
         gdown.download(
-            id=entry.google_drive,
+            id=_GOOGLE_DRIVE_PAGE.sub(r"\1", url),
             output=download.file,
             quiet=True,
             use_cookies=False,
@@ -153,24 +144,4 @@ def _receive_from_google_drive(entry: NamedWeights, download: Download) -> None:
         raise
     except Exception as error:  # a changed page of Google Drive can raise almost any error
         reason = to_single_line(str(error).partition("\n")[0])[:MAX_REASON].rstrip(".:")
-        # An error of requests without a response, whose text names connection pools and retries.
-        if getattr(error, "response", error) is None:
-            reason = "the connection failed"
         raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error
-
-
-def _check(name: str, entry: NamedWeights, file: Path) -> None:
-    """Raise ``CheckpointError`` unless a downloaded file is the expected one. Code in it is never run."""
-    actual = sha256_of(file)
-    if entry.sha256 and actual != entry.sha256.lower():
-        raise CheckpointError(
-            f"{entry.source} has sent a file with the SHA-256 {actual} instead of {entry.sha256} for {name}; check the "
-            "source"
-        )
-    try:
-        read_checkpoint(file)
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{entry.source} has not sent the weights {name}: the file is incomplete, or a web page; try again, "
-            "or open the address in a browser to see why"
-        ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,6 @@ def _reorder_maps(
     row_of = {frozenset(channel): row for row, channel in enumerate(old.describe_channels())}
     common = [(row, row_of.get(frozenset(channel))) for row, channel in enumerate(new.describe_channels())]
     rows, old_rows = torch.tensor([pair for pair in common if pair[1] is not None]).T
-    is_same_size = False
     for name, tensor in model_tensors.items():
         # The last convolution of a head computes maps, the first one of a merge reads them.
         axis = 0 if ".heads." in name and ".output." in name else 1 if name.endswith(".maps.conv.weight") else None
@@ -122,11 +122,8 @@ def _reorder_maps(
         shape = list(tensor.shape)
         shape[axis] = old.num_channels
         if list(file_tensors[name].shape) == shape:  # else it is a network of another size
-            is_same_size = True
             selected = file_tensors[name].index_select(axis, old_rows).to(tensor.dtype)
             file_tensors[name] = tensor.cpu().index_copy(axis, rows, selected)
-    if not is_same_size:
-        return ""
     num_parts = int((rows < new.num_parts).sum())
     num_keypoints = len(rows) - num_parts - 2
     return f"{num_keypoints} of {new.num_keypoints} keypoints and {num_parts} of {new.num_parts} body parts"
@@ -146,8 +143,13 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
     state = read_checkpoint(path)
     if config is None:
         config = _config_of(state, path)
-    elif stored := config_of_checkpoint(state, path):
-        require_same_channels(config.model.skeleton, stored.model.skeleton, path)
+    elif (stored := config_of_checkpoint(state, path)) and (
+        difference := config.model.skeleton.different_channels(stored.model.skeleton)
+    ):  # as many maps under other names would be a wrong answer that nobody notices
+        raise CheckpointError(
+            f"{path} was trained for another skeleton than the one that is given, which has {difference}; leave "
+            "out the experiment and model.skeleton, since the checkpoint has its own"
+        )
     weights = require_fitting_weights(config, state, path)
     model = PoseNet.from_config(config)
     model.load_state_dict(weights)
@@ -165,18 +167,6 @@ def _config_of(state: Mapping[str, Any], path: Path) -> Config:
     if config is not None:
         return config
     return dataclasses.replace(Config(), model=_infer_network_size(ModelConfig(), extract_weights(state, path), path))
-
-
-def require_same_channels(skeleton: Skeleton, stored: Skeleton, path: str | Path) -> None:
-    """Raise ``CheckpointError`` unless a skeleton gives the maps of a network the meaning that its checkpoint states.
-
-    As many maps under other names would be a wrong answer that nobody notices.
-    """
-    if difference := skeleton.different_channels(stored):
-        raise CheckpointError(
-            f"{path} was trained for another skeleton than the one that is given, which has {difference}; leave "
-            "out the experiment and model.skeleton, since the checkpoint has its own"
-        )
 
 
 def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:
@@ -237,35 +227,25 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
     ``CheckpointError`` if there are none, if one is of another kind, or if two differ only in the prefixes of wrappers.
     """
     table = next((state[key] for key in WEIGHT_KEYS if isinstance(state.get(key), Mapping)), state)
-    weights: dict[str, Tensor] = {}
-    for file_name, tensor in table.items():
-        if not isinstance(file_name, str) or not isinstance(tensor, Tensor):
-            continue
-        name = strip_wrapper_prefixes(file_name).removeprefix("posenet.")
-        if name in weights:
-            raise _ambiguous(path, name)
+    tensors = {name: tensor for name, tensor in table.items() if isinstance(name, str) and isinstance(tensor, Tensor)}
+    if not tensors:
+        raise CheckpointError(f"{path} contains no weights; use another file")
+    for name, tensor in tensors.items():
         # Of tensors of other kinds not even the shape can be read in the same way.
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type != "cpu":
             raise CheckpointError(
                 f"{path}: {_to_text(name)} is a sparse, nested or quantized tensor, or one without values; save the "
                 "weights as plain dense tensors"
             )
-        weights[name] = tensor
-    if not weights:
-        raise CheckpointError(f"{path} contains no weights; use another file")
-    if not is_published(weights):
-        return weights
-    renamed = rename_to_ours(weights)
-    if len(renamed) < len(weights):
-        raise _ambiguous(path, next(name for name in weights if name in renamed))
-    return renamed
-
-
-def _ambiguous(path: str | Path, name: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} contains {_to_text(name)} more than once, under names with different prefixes or spellings; keep the "
-        "weights of one network"
-    )
+    weights = {strip_wrapper_prefixes(name).removeprefix("posenet."): tensor for name, tensor in tensors.items()}
+    if is_published(weights):
+        weights = rename_to_ours(weights)
+    if len(weights) < len(tensors):
+        raise CheckpointError(
+            f"{path} contains tensors more than once, under names with different prefixes or spellings; keep the "
+            "weights of one network"
+        )
+    return weights
 
 
 def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) -> None:
@@ -302,10 +282,7 @@ def _to_text(name: str) -> str:
 
 def strip_wrapper_prefixes(name: str) -> str:
     """A parameter's name without the prefixes of DataParallel, DistributedDataParallel and torch.compile."""
-    name = name.replace("_orig_mod.", "")
-    while name.startswith("module."):
-        name = name.removeprefix("module.")
-    return name
+    return re.sub(r"^(module\.)+", "", name.replace("_orig_mod.", ""))
 
 
 def import_weights(

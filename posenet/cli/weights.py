@@ -61,7 +61,7 @@ def _print_list() -> None:
         path = cached_path(name, entry)
         lines = {
             "licence": entry.license,
-            "source": entry.source,
+            "source": entry.url,
             "file": f"{path}{'' if path.is_file() else ' (not downloaded)'}",
         }
         print_message(f"{name}: {to_single_line(entry.description)}")

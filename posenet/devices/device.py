@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
 from posenet.errors import ConfigError
 from posenet.messages import first_sentence
-
-CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""Environment variable, with a value, without which PyTorch refuses products of matrices on CUDA devices where
-algorithms must be deterministic."""
 
 
 def select_device(name: str) -> torch.device:
@@ -55,27 +50,18 @@ def make_current(device: torch.device) -> None:
 
 
 def describe_device(device: torch.device) -> str:
-    """``cpu``, or ``cuda:0 (NVIDIA H100)``: a device with the name of its model, if its module knows it."""
-    get_name = _function_of_module(device, "get_device_name")
-    return f"{device} ({get_name(device)})" if get_name else str(device)
+    """``cpu``, or ``cuda:0 (NVIDIA H100)``: a CUDA device with the name of its model."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def computes_in_bf16(device: torch.device) -> bool:
-    """Whether a device computes in bf16 natively, as far as it tells; only CPUs, CUDA and XPU devices do."""
+    """Whether a CPU or a CUDA device computes in bf16 natively; of other devices this is not known."""
     if device.type == "cpu":  # it needs bf16 instructions, and PyTorch the library that uses them
-        get_capabilities = getattr(torch.cpu, "get_capabilities", None)  # older releases of PyTorch do not tell
-        if get_capabilities is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-            return False
-        capabilities = get_capabilities()
-        return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-    if device.type not in ("cuda", "xpu"):
-        return False
-    return bool(torch.get_device_module(device).is_bf16_supported(including_emulation=False))
-
-
-def has_tensor_cores(device: torch.device) -> bool:
-    """Whether a CUDA device is faster in fp16 than in float32."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+        # Older releases of PyTorch do not tell.
+        capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        has_instructions = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+        return bool(has_instructions and torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def supports_pinned_memory(device: torch.device) -> bool:
@@ -89,22 +75,13 @@ def supports_pinned_memory(device: torch.device) -> bool:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most memory, in bytes, that tensors on a device had so far; None on a CPU and on MPS, which do not count."""
-    measure = _function_of_module(device, "max_memory_allocated")
-    return None if measure is None else int(measure(device))
+    """The most memory, in bytes, that tensors on a CUDA device had so far; None on other devices."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def total_memory(device: torch.device) -> int | None:
-    """The memory of a device in bytes; None on a CPU and where its module does not tell."""
-    measure = _function_of_module(device, "mem_get_info")
-    return None if measure is None else int(measure(device)[1])
-
-
-def _function_of_module(device: torch.device, name: str) -> Callable[..., Any] | None:
-    """The function ``name`` of an accelerator's module, such as ``torch.cuda``; None if it has no such function."""
-    module = None if device.type == "cpu" else getattr(torch, device.type, None)
-    function: Callable[..., Any] | None = getattr(module, name, None)
-    return function
+    """The memory of a CUDA device in bytes; None on other devices."""
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
 
 
 def uses_cudnn(device: torch.device) -> bool:
@@ -116,13 +93,13 @@ def uses_cudnn(device: torch.device) -> bool:
 def deterministic_algorithms(enabled: bool) -> Iterator[None]:
     """Within this context, PyTorch uses only deterministic algorithms, or raises an error that names an operator.
 
-    If not ``enabled``, this changes nothing. The environment variable that CUDA needs stays. Outside of
-    ``cudnn_flags``, it also makes the choice of cuDNN's algorithms deterministic.
+    If not ``enabled``, this changes nothing. The environment variable stays, without which PyTorch refuses products of
+    matrices on CUDA devices. Outside of ``cudnn_flags``, it also makes the choice of cuDNN's algorithms deterministic.
     """
     if not enabled:
         yield
         return
-    os.environ.setdefault(*CUBLAS_WORKSPACE)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
@@ -146,22 +123,13 @@ def cudnn_flags(*, benchmark: bool, tf32: bool | None = None) -> Iterator[None]:
         stack.callback(setattr, flags, "benchmark", flags.benchmark)
         flags.benchmark = benchmark and not (flags.deterministic or torch.are_deterministic_algorithms_enabled())
         if tf32 is not None:
-            stack.enter_context(_tf32_of_cudnn(tf32))
-        yield
-
-
-@contextlib.contextmanager
-def _tf32_of_cudnn(allowed: bool) -> Iterator[None]:
-    """Within this context, cuDNN may or may not round float32 to TF32."""
-    flags = torch.backends.cudnn
-    with contextlib.ExitStack() as stack:
-        # Since PyTorch 2.9, a program can set precisions, which ``allow_tf32`` may then refuse to describe.
-        operations = [flags.conv, flags.rnn] if hasattr(flags, "conv") else []
-        for operation in operations:
-            stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
-        with contextlib.suppress(RuntimeError):
-            stack.callback(setattr, flags, "allow_tf32", flags.allow_tf32)
-        flags.allow_tf32 = allowed
-        for operation in operations:
-            operation.fp32_precision = "tf32" if allowed else "ieee"
+            # Since PyTorch 2.9, a program can set precisions, which ``allow_tf32`` may then refuse to describe.
+            operations = [flags.conv, flags.rnn] if hasattr(flags, "conv") else []
+            for operation in operations:
+                stack.callback(setattr, operation, "fp32_precision", operation.fp32_precision)
+            with contextlib.suppress(RuntimeError):
+                stack.callback(setattr, flags, "allow_tf32", flags.allow_tf32)
+            flags.allow_tf32 = tf32
+            for operation in operations:
+                operation.fp32_precision = "tf32" if tf32 else "ieee"
         yield

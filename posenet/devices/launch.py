@@ -21,7 +21,6 @@ CAUSES = {
     "train.batch_size, or ask for more memory",
     "SIGABRT": "the lines above name the cause; with NCCL it is most often that a rank has lost or has waited too "
     "long for another one, which ends the process after --timeout minutes",
-    "SIGSEGV": "this is a fault of a library, whose lines may be above; update PyTorch and its drivers",
     "SIGBUS": "shared memory was probably full; lower data.workers or provide more (docker run --shm-size=8g)",
 }
 """What is known about a process that a signal has ended, and the remedy."""
@@ -39,14 +38,10 @@ def launched_processes(environment: Mapping[str, str]) -> int:
         return 1
     try:
         rank, world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
-        valid = 0 <= rank < world_size and int(variables.get("LOCAL_RANK", 0)) >= 0
+        if not 0 <= rank < world_size or int(variables.get("LOCAL_RANK", 0)) < 0:
+            raise ValueError(f"rank {rank} of {world_size}")
     except ValueError as error:
-        raise _incomplete(error) from error
-    if not valid:
-        raise ConfigError(
-            f"the launcher's environment is impossible (rank {rank} of {world_size}); start with torchrun, srun or "
-            "--nproc"
-        )
+        raise _unusable(error) from error
     return world_size
 
 
@@ -72,11 +67,11 @@ def torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
             "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
         }
     except (KeyError, ValueError) as error:
-        raise _incomplete(error) from error
+        raise _unusable(error) from error
 
 
-def _incomplete(error: Exception) -> ConfigError:
-    return ConfigError(f"the launcher's environment is incomplete ({error}); start with torchrun, srun or --nproc")
+def _unusable(error: Exception) -> ConfigError:
+    return ConfigError(f"the launcher's variables are not usable ({error}); start with torchrun, srun or --nproc")
 
 
 def rank_of_process(environment: Mapping[str, str]) -> int:

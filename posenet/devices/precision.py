@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from posenet.devices.device import computes_in_bf16, describe_device, has_tensor_cores, uses_cudnn
+from posenet.devices.device import computes_in_bf16, describe_device, uses_cudnn
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings import TrainConfig
@@ -30,7 +30,8 @@ def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
         return name
     if computes_in_bf16(device):
         return "bf16"
-    return "fp16" if has_tensor_cores(device) else "off"
+    has_tensor_cores = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (7, 0)
+    return "fp16" if has_tensor_cores else "off"
 
 
 class NetworkMode(NamedTuple):

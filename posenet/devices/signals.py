@@ -73,11 +73,8 @@ def repeat_lost_interrupts() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = previous
-        is_due = any(repetition.is_alive() for repetition in repetitions)
         for repetition in repetitions:
-            repetition.cancel()
-    if is_due:
-        raise KeyboardInterrupt
+            repetition.join()  # which it interrupts
 
 
 def _interrupt_main_thread() -> None:

@@ -202,7 +202,6 @@ class TrainingLoop:
         run = self.run
         found = None
         if run.runtime.is_main:
-            run.writer.wait()
             found = run.folder.newest_intact(lambda state: not state["guard"]["bad_in_a_row"])
         found = run.runtime.broadcast_object(found)
         if found is None:
@@ -278,7 +277,7 @@ class TrainingLoop:
     def save(self, best: bool = False) -> None:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.
 
-        This waits for a copy, not for the disk. All ranks call it.
+        All ranks call it.
         """
         if self.run.runtime.is_main:
             self.run.writer.save(state_of(self.run), self.progress.total_steps, best)
@@ -287,7 +286,6 @@ class TrainingLoop:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step."""
         if not self.run.bad_steps.counts.bad_in_a_row:
             self.save()
-        self.run.writer.wait()
         # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
         self.run.runtime.sum_over_ranks(0)
 

@@ -86,8 +86,7 @@ class Run:
         return contextlib.nullcontext() if self.average is None else self.average.applied()
 
     def close(self) -> None:
-        """End the data workers, and wait for a checkpoint that is being written."""
-        self.writer.wait()
+        """End the data workers."""
         self.batches.close()
         if self.validation_loader is not None:
             self.validation_loader.close()

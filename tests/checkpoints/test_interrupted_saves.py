@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import random
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,18 +95,6 @@ def test_a_kill_at_any_change_of_a_file_costs_at_most_the_new_checkpoint(
     assert number > 6
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(300, marks=pytest.mark.torture)])
-def test_a_kill_at_a_random_moment_of_a_save_leaves_complete_checkpoints(tmp_path: Path, kills: int) -> None:
-    rng = random.Random(5)
-    folder = folder_with_checkpoints(tmp_path)
-    for _ in range(kills):
-        pid = fork_process(lambda: [save(folder, 3) for _ in range(999)])
-        time.sleep(rng.uniform(0, 0.04))
-        os.kill(pid, signal.SIGKILL)
-        assert wait_for_exit(pid) == -signal.SIGKILL
-        assert_complete(folder, {2, 3, 4})
-
-
 @pytest.mark.parametrize("name", ["open", "fsync", "replace", "link"])
 def test_a_call_that_the_system_refuses_does_not_damage_older_checkpoints(tmp_path: Path, name: str) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -135,12 +121,13 @@ def test_a_call_that_the_system_refuses_does_not_damage_older_checkpoints(tmp_pa
     assert number > 1
 
 
-@pytest.mark.parametrize("missing_bytes", ["all", "half", 90, 1])
-def test_a_full_disk_does_not_damage_older_checkpoints(tmp_path: Path, missing_bytes: str | int) -> None:
+@pytest.mark.parametrize("share", [0, 0.5, 0.999])
+def test_a_full_disk_does_not_damage_older_checkpoints(tmp_path: Path, share: float) -> None:
     folder = folder_with_checkpoints(tmp_path)
-    size = folder.last.stat().st_size
-    limit = {"all": 0, "half": size // 2, 90: size - 90, 1: size - 1}[missing_bytes]
-    with full_disk(limit), pytest.raises(CheckpointError, match="step-00000003.pth .*; free disk space or check the"):
+    with (
+        full_disk(int(share * folder.last.stat().st_size)),
+        pytest.raises(CheckpointError, match="step-00000003.pth .*; free disk space or check the"),
+    ):
         save(folder, 3)
     assert not list(tmp_path.glob(".*"))
     assert_complete(folder, {2})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import io
 import os
 import sys
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import torch
 
 from posenet.checkpoints.named import NAMED_WEIGHTS, NamedWeights, cached_path, fetch_weights, find_weights
@@ -48,7 +45,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
     with weights_host(PUBLISHED) as host:
         redirect_google_drive(monkeypatch, host)
         monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url=f"{host.address}/tiny.pth"))
-        monkeypatch.setitem(NAMED_WEIGHTS, "drive", NamedWeights("CC0", google_drive=DRIVE_ID))
+        monkeypatch.setitem(
+            NAMED_WEIGHTS, "drive", NamedWeights("CC0", f"https://drive.google.com/file/d/{DRIVE_ID}/view")
+        )
         yield host
 
 
@@ -88,17 +87,6 @@ def test_an_exceeded_quota_of_google_drive_names_the_page_to_open(host: WeightsH
     assert not cached("drive").exists()
 
 
-def test_a_failed_connection_to_google_drive_is_named_with_what_to_do_instead(
-    host: WeightsHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: object, **options: object) -> None:
-        raise requests.ConnectionError("HTTPSConnectionPool(host='drive.google.com', port=443): Max retries exceeded")
-
-    monkeypatch.setattr(requests.Session, "request", fail)
-    with pytest.raises(CheckpointError, match="did not send the file: the connection failed; .*give that file instead"):
-        fetch("drive")
-
-
 def test_without_gdown_the_package_is_named(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gdown", None)
     with pytest.raises(CheckpointError, match=r"pip install 'simplepose\[weights\]'; or download https"):
@@ -110,11 +98,10 @@ class Code:
         return os.mkdir, ("code-was-run",)
 
 
-@pytest.mark.parametrize("name", ["tiny", "drive"])
 @pytest.mark.parametrize(
-    "data",
-    [b"no checkpoint", b"", b"<!DOCTYPE html><html>sign in</html>", PUBLISHED[:-2000], to_bytes({"model": Code()})],
-    ids=["other bytes", "nothing", "a web page", "a part", "code"],
+    "name, data",
+    [("drive", b"<!DOCTYPE html><html>sign in</html>"), ("tiny", PUBLISHED[:-2000]), ("tiny", to_bytes({"a": Code()}))],
+    ids=["a web page", "a part", "code"],
 )
 def test_a_wrong_file_is_refused_and_not_kept(host: WeightsHost, name: str, data: bytes) -> None:
     host.data = data
@@ -129,24 +116,9 @@ def test_a_wrong_file_is_refused_and_not_kept(host: WeightsHost, name: str, data
     assert find_weights(name).read_bytes() == PUBLISHED
 
 
-def test_a_stated_checksum_is_required(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    actual = hashlib.sha256(PUBLISHED).hexdigest()
-    entry = NAMED_WEIGHTS["tiny"]
-    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", dataclasses.replace(entry, sha256=64 * "0"))
-    with pytest.raises(CheckpointError, match=f"a file with the SHA-256 {actual} instead of 0000.* for tiny"):
-        find_weights("tiny")
-    assert not cached().exists()
-    monkeypatch.setitem(NAMED_WEIGHTS, "tiny", dataclasses.replace(entry, sha256=actual.upper()))
-    assert find_weights("tiny").read_bytes() == PUBLISHED
-
-
 def test_a_download_that_fails_is_one_line_and_leaves_nothing(
     host: WeightsHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host.cut_after = 4000
-    with pytest.raises(CheckpointError, match=f"it ends early: 4000 of {len(PUBLISHED)} bytes arrived; try again, or"):
-        fetch()
-    host.cut_after = None
     host.status = 404
     with pytest.raises(CheckpointError, match=r"cannot download tiny from http.*: HTTP Error 404.*; try again, or"):
         fetch()
@@ -185,9 +157,8 @@ def test_an_existing_file_comes_before_a_name(host: WeightsHost) -> None:
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("simplepos", "simplepos is neither a file nor .* did you mean simplepose.*posenet weights list"),
+        ("simplepos", r"simplepos is neither a file nor the name of published weights \(simplepose\)"),
         ("tiny", "tiny is an experiment, not weights; training takes it by config=NAME"),
-        ("nonsense", "nonsense is neither a file nor the name of published weights; posenet weights list"),
         ("simplepose.pth", "checkpoint simplepose.pth is not a file"),
         ("checkpoints/simplepose", "checkpoint checkpoints/simplepose is not a file"),
     ],

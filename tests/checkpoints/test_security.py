@@ -6,11 +6,8 @@ import copy
 import io
 import os
 import pickle
-import runpy
 import struct
-import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -21,15 +18,10 @@ import torch
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
-from posenet.data.build import build_store
 from posenet.errors import CheckpointError, ConfigError
-from posenet.images import read_image
 from posenet.messages import truncate_for_message
-from posenet.model.posenet import PoseNet
-from posenet.settings import config_from_dict, config_to_dict, load_config
+from posenet.settings import config_to_dict, load_config
 from posenet.skeleton import load_skeleton
-from tests.helpers.drawn_data import write_coco
-from tests.helpers.image_bytes import jpeg_declaring, png_declaring
 from tests.helpers.malformed_inputs import try_all
 
 TINY = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
@@ -46,82 +38,29 @@ class Call:
         return self.call
 
 
-class Restored:
-    """Unpickled, it runs code of its own."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __setstate__(self, state):
-        Path(state["trace"]).touch()
-
-
-def code_that_touches(trace: Path, folder: Path) -> dict[str, Any]:
-    """Objects whose unpickling would make the file ``trace``."""
-    script = folder / "script.py"
-    script.write_text(f"open({str(trace)!r}, 'w')")
-    inner = folder / "inner.pth"
-    inner.write_bytes(pickle.dumps(Call(os.system, f"touch {trace}")))
-    return {
-        "system": Call(os.system, f"touch {trace}"),
-        "eval": Call(eval, script.read_text()),
-        "process": Call(subprocess.Popen, ["touch", str(trace)]),
-        "script": Call(runpy.run_path, str(script)),
-        "pickle in a pickle": Call(pickle.loads, inner.read_bytes()),
-        "unsafe load": Call(torch.load, str(inner), None, None),
-        "method": Call(Path.touch, trace),
-        "state": Restored(str(trace)),
-    }
-
-
-@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol", "ignore::DeprecationWarning", "ignore::UserWarning")
 def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     trace, path = tmp_path / "trace", tmp_path / "evil.pth"
     refused = "evil.pth is not a checkpoint of plain tensors: .* contains code, which is never run"
-    for kind, evil in code_that_touches(trace, tmp_path).items():
-        for state in (evil, {"model": {"stem.weight": evil}}):
-            for zipped in (True, False):
-                torch.save(state, path, _use_new_zipfile_serialization=zipped)
-                with pytest.raises(CheckpointError, match=refused):
-                    read_checkpoint(path)
+    system = Call(os.system, f"touch {trace}")
+    for evil in (system, Call(pickle.loads, pickle.dumps(system)), Call(Path.touch, trace)):
+        for zipped in (True, False):
+            torch.save({"model": {"stem.weight": evil}}, path, _use_new_zipfile_serialization=zipped)
+            with pytest.raises(CheckpointError, match=refused):
+                read_checkpoint(path)
         assert run_tool("predict", ["--checkpoint", str(path), str(path), "--output", str(tmp_path / "out")]) == 2
         path.write_bytes(pickle.dumps(evil))
         with pytest.raises(CheckpointError, match=refused):
             read_checkpoint(path)
-        assert not trace.exists(), kind
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_programs_and_other_archives_are_no_checkpoints(tmp_path):
-    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "program.pth")
-    with tarfile.open(tmp_path / "tar.pth", "w") as archive:
-        for name in ("storages", "tensors", "pickle"):
-            content = pickle.dumps(Call(os.system, f"touch {tmp_path / 'trace'}"))
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
-    for name in ("program.pth", "tar.pth"):
-        with pytest.raises(CheckpointError):
-            read_checkpoint(tmp_path / name)
-    assert not (tmp_path / "trace").exists()
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), path)
+    with pytest.raises(CheckpointError):
+        read_checkpoint(path)
+    assert not trace.exists()
 
 
 # Bombs: a child has MAX_GROWTH_BYTES more than this process; what unpacks to more is refused before it does
 
 MAX_GROWTH_BYTES = 200 * 2**20
-
-
-def test_a_file_whose_entries_share_their_bytes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.pth"
-    torch.save({"model": {"weight": torch.zeros(20_000)}}, path)
-    with zipfile.ZipFile(path, "a") as archive:
-        (large,) = (entry for entry in archive.infolist() if entry.file_size == 80_000)
-        twin = copy.copy(large)
-        twin.filename = "another name"
-        archive.filelist.append(twin)
-        archive.writestr("end", "")
-    with pytest.raises(CheckpointError, match="is compressed"):
-        read_checkpoint(path)
 
 
 def refused(attempt) -> None:
@@ -139,6 +78,16 @@ def zip_bomb(path: Path) -> None:
             target.writestr(name, content + bytes(2**28) if "/data/" in name else content)
 
 
+def shared_entries(path: Path) -> None:
+    torch.save({"model": {"weight": torch.zeros(20_000)}}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        (large,) = (entry for entry in archive.infolist() if entry.file_size == 80_000)
+        twin = copy.copy(large)
+        twin.filename = "another name"
+        archive.filelist.append(twin)
+        archive.writestr("end", "")
+
+
 def huge_tensor(path: Path) -> None:
     torch.save({"model": {"a": torch.zeros(1).expand(2**40)}, "config": TINY}, path)
 
@@ -149,16 +98,6 @@ def huge_legacy_storage(path: Path) -> None:
     data = path.read_bytes()
     assert count in data
     path.write_bytes(data.replace(count, huge))
-
-
-def huge_bytes(path: Path) -> None:
-    torch.save({"model": Call(bytearray, 2**36)}, path)
-
-
-def huge_network(path: Path) -> None:
-    tables = TINY | {"model": {"stacks": 2, "width": 4096, "growth": 4096}}
-    network = PoseNet.from_config(config_from_dict(TINY))
-    torch.save({"model": network.state_dict(), "config": tables}, path)
 
 
 def endless_network(path: Path) -> None:
@@ -181,7 +120,7 @@ def billion_laughs(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     "bomb",
-    [zip_bomb, huge_tensor, huge_legacy_storage, huge_bytes, huge_network, endless_network, billion_laughs],
+    [zip_bomb, shared_entries, huge_tensor, huge_legacy_storage, endless_network, billion_laughs],
     ids=lambda bomb: bomb.__name__,
 )
 def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
@@ -192,19 +131,7 @@ def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
 
 
 @needs_linux
-@pytest.mark.parametrize("make", [jpeg_declaring, png_declaring])
-def test_pictures_take_no_memory_for_what_they_claim(tmp_path, make):
-    path = tmp_path / "bomb.jpg"
-    path.write_bytes(make(30000, 30000))
-    refused(lambda: read_image(path))
-    images, annotations = write_coco(tmp_path, [1])
-    (images / "000000000001.jpg").write_bytes(make(30000, 30000))
-    refused(lambda: build_store(images, annotations, tmp_path / "a.h5", workers=1, max_unreadable=0))
-    assert not (tmp_path / "a.h5").exists()
-
-
-@needs_linux
-@pytest.mark.parametrize("text", ["[" * 10**6, "a = {" * 10**6, "a = [" + "9" * 10**6 + "]"])
+@pytest.mark.parametrize("text", ["[" * 10**6, "a = {" * 10**6])
 def test_text_without_end_is_one_line(tmp_path, text):
     path = tmp_path / "deep.toml"
     path.write_text(text)
@@ -212,13 +139,8 @@ def test_text_without_end_is_one_line(tmp_path, text):
     refused(lambda: load_skeleton(path))
 
 
-def test_overrides_without_end_are_text_or_refused():
-    for value in ("[" * 10**5, "9" * 10**4):
-        with pytest.raises(ConfigError, match="must be of type int"):
-            load_config(None, [f"train.seed={value}"])
-
-
-def test_what_is_shown_of_a_value_is_short():
+def test_overrides_without_end_are_refused_and_what_is_shown_is_short():
+    with pytest.raises(ConfigError, match="must be of type int") as error:
+        load_config(None, [f"train.seed={'[' * 10**5}"])
+    assert len(str(error.value)) < 500
     assert len(truncate_for_message(laughs())) < 500
-    assert len(truncate_for_message("x" * 10**7)) < 100
-    assert len(truncate_for_message({"a": 10**999})) < 100

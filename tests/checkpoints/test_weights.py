@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -23,7 +22,6 @@ from posenet.checkpoints.weights import (
     load_model,
     load_weights,
     stored_config,
-    strip_wrapper_prefixes,
 )
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.predictor import Predictor
@@ -68,10 +66,6 @@ def test_weights_load_completely_with_any_prefix_of_a_wrapper(
     assert not report.missing + report.unexpected + report.reshaped
 
 
-def test_prefixes_of_compiled_submodules_are_stripped() -> None:
-    assert strip_wrapper_prefixes("module.stem._orig_mod.entry.weight") == "stem.entry.weight"
-
-
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_a_published_file_has_the_size_of_network_of_its_weights(model: PoseNet, tmp_path: Path, prefix: str) -> None:
     path = tmp_path / "PoseNet_52_epoch.pth"
@@ -108,8 +102,8 @@ def test_load_weights_reports_what_does_not_fit_and_loads_the_rest(
     missing, reshaped, loaded = list(weights)[:3]
     del weights[missing]
     weights[reshaped] = torch.zeros(99)
-    weights["extra.weight"] = torch.zeros(3)
-    torch.save({"model": weights}, path)
+    weights["extra.weight"] = torch.tensor([-math.inf])  # what does not fit may have any values
+    torch.save({"model": weights | {7: weights[loaded], "epoch": 3}}, path)
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
     report = load_weights(other, path)
     assert (report.missing, report.unexpected, report.reshaped) == ([missing], ["extra.weight"], [reshaped])
@@ -156,14 +150,6 @@ def test_fine_tuning_keeps_the_maps_that_both_skeletons_have(tmp_path: Path) -> 
     assert report.kept == "" and "stacks.0.heads.0.output.weight" in report.reshaped
 
 
-def test_only_named_tensors_of_a_checkpoint_are_weights() -> None:
-    weight = torch.ones(2)
-    state = {"stem.weight": weight, "epoch": 3, 7: weight}
-    assert list(extract_weights(state, "some.pth")) == ["stem.weight"]
-    with pytest.raises(CheckpointError, match=r"some\.pth contains no weights"):
-        extract_weights({"epoch": 3}, "some.pth")
-
-
 def test_a_report_lists_five_names_of_each_kind_and_counts_the_rest() -> None:
     report = LoadReport("a.pth", ["stem"], missing=list("abcde"), unexpected=list("fghijkl"), reshaped=["m"])
     assert str(report).splitlines() == [
@@ -172,17 +158,6 @@ def test_a_report_lists_five_names_of_each_kind_and_counts_the_rest() -> None:
         "  unexpected 7: f, g, h, i, j ... (+2 more)",
         "  other shape 1: m",
     ]
-
-
-def test_any_difference_from_the_network_is_named_as_another_architecture() -> None:
-    for report, message in (
-        (LoadReport("a.pth", missing=["a", "b"], unexpected=["c"]), r"\(3 tensors do not fit, first a\)"),
-        (LoadReport("a.pth", reshaped=["a"]), r"\(1 tensors do not fit, first a\)"),
-        (LoadReport("a.pth", unexpected=["c"]), r"\(1 tensors do not fit, first c\)"),
-    ):
-        with pytest.raises(CheckpointError, match=f"another architecture {message}"):
-            report.require_all()
-    LoadReport("a.pth", loaded=["a"]).require_all()
 
 
 @pytest.mark.parametrize("num_fitting, accepted", [(2, True), (1, False)])
@@ -211,27 +186,6 @@ VARIANCE = "stem.entry.norm.running_var"
 COUNTER = "stem.entry.norm.num_batches_tracked"
 
 
-def doors(tmp_path: Path) -> dict[str, Callable[[Path], object]]:
-    """All ways on which weights enter."""
-
-    def resume(path: Path) -> None:
-        config_of_run(None, [], False, tmp_path, FoundCheckpoint(path, read_checkpoint(path)))
-
-    def teach(path: Path) -> None:
-        teacher = dataclasses.replace(TINY.train, teacher=str(path))
-        load_teacher(dataclasses.replace(TINY, train=teacher), torch.device("cpu"))
-
-    return {
-        "load_weights": lambda path: load_weights(tiny_network(stacks=1), path),
-        "load_model": load_model,
-        "resume": resume,
-        "import": lambda path: import_weights(path, tmp_path / "imported.pth"),
-        "export": lambda path: export_weights(path, tmp_path / "exported.pth"),
-        "teacher": teach,
-        "Predictor": lambda path: Predictor.from_checkpoint(path, device="cpu"),
-    }
-
-
 def changed(tensor: torch.Tensor, value: float) -> torch.Tensor:
     tensor = tensor.clone()
     tensor.view(-1)[1] = value
@@ -240,8 +194,6 @@ def changed(tensor: torch.Tensor, value: float) -> torch.Tensor:
 
 NO_WEIGHTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor], str]] = {
     "nan": (WEIGHT, lambda weight: changed(weight, math.nan), "contains NaN, infinity"),
-    "infinite": (WEIGHT, lambda weight: changed(weight, -math.inf), "contains NaN, infinity"),
-    "nan statistics": (VARIANCE, lambda weight: changed(weight, math.nan), "contains NaN, infinity"),
     "beyond float32": (
         WEIGHT,
         lambda weight: changed(weight.double(), 1e200),
@@ -249,10 +201,8 @@ NO_WEIGHTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor], str]] =
     ),
     "negative": (VARIANCE, lambda weight: changed(weight, -1e-3), "contains a negative variance"),
     "complex": (WEIGHT, lambda weight: weight.to(torch.complex64), "has values of torch.complex64"),
-    "bool": (WEIGHT, lambda weight: weight > 0, "has values of torch.bool"),
     "int8": (WEIGHT, lambda weight: weight.to(torch.int8), "has values of torch.int8"),
     "float8": (WEIGHT, lambda weight: weight.to(torch.float8_e4m3fn), "has values of torch.float8_e4m3fn"),
-    "integer statistics": (VARIANCE, lambda weight: weight.long(), "has values of torch.int64"),
     "bool counter": (COUNTER, lambda weight: weight > 0, "has values of torch.bool"),
     "meta": (
         WEIGHT,
@@ -260,7 +210,6 @@ NO_WEIGHTS: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor], str]] =
         "is a sparse, nested or quantized tensor, or one without values",
     ),
     "sparse": (WEIGHT, lambda weight: weight.to_sparse(), "is a sparse"),
-    "sparse rows": (WEIGHT, lambda weight: weight.flatten(1).to_sparse_csr(), "is a sparse"),
     "quantized": (WEIGHT, lambda weight: torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8), "is a sparse"),
     "nested": (WEIGHT, lambda weight: torch.nested.nested_tensor([weight[0], weight[1]]), "is a sparse"),
 }
@@ -282,29 +231,32 @@ def test_what_a_network_cannot_compute_with_is_refused(model: PoseNet, tmp_path:
     assert "\n" not in str(error.value)
 
 
-def test_every_door_refuses_the_same_weights(model: PoseNet, tmp_path: Path) -> None:
+def test_every_door_refuses_the_same_weights_and_changes_nothing(
+    model: PoseNet, other: PoseNet, tmp_path: Path
+) -> None:
     path = tmp_path / "bad.pth"
     weights = model.state_dict()
     weights[WEIGHT] = changed(weights[WEIGHT], math.nan)
     torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
-    for door, enter in doors(tmp_path).items():
-        with pytest.raises(CheckpointError, match=f"bad.pth: {WEIGHT} contains NaN"):
-            pytest.fail(f"{door} accepts it: {enter(path)}")
-    assert [file.name for file in tmp_path.iterdir()] == ["bad.pth"]
-
-
-def test_a_refused_file_leaves_the_network_unchanged(model: PoseNet, other: PoseNet, tmp_path: Path) -> None:
-    path = tmp_path / "bad.pth"
-    weights = model.state_dict()
-    weights[VARIANCE] = changed(weights[VARIANCE], math.nan)
-    torch.save({"model": weights}, path)
+    teacher = dataclasses.replace(TINY, train=dataclasses.replace(TINY.train, teacher=str(path)))
     before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
-    with pytest.raises(CheckpointError, match="NaN"):
-        load_weights(other, path)
+    doors: dict[str, Callable[[], object]] = {
+        "load_weights": lambda: load_weights(other, path),
+        "load_model": lambda: load_model(path),
+        "resume": lambda: config_of_run(None, [], False, tmp_path, FoundCheckpoint(path, read_checkpoint(path))),
+        "import": lambda: import_weights(path, tmp_path / "imported.pth"),
+        "export": lambda: export_weights(path, tmp_path / "exported.pth"),
+        "teacher": lambda: load_teacher(teacher, torch.device("cpu")),
+        "Predictor": lambda: Predictor.from_checkpoint(path, device="cpu"),
+    }
+    for door, enter in doors.items():
+        with pytest.raises(CheckpointError, match=f"bad.pth: {WEIGHT} contains NaN"):
+            pytest.fail(f"{door} accepts it: {enter()}")
+    assert [file.name for file in tmp_path.iterdir()] == ["bad.pth"]
     assert all(torch.equal(tensor, before[name]) for name, tensor in other.state_dict().items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_weights_of_other_floating_types_load_as_float32(model: PoseNet, tmp_path: Path, dtype: torch.dtype) -> None:
     path = tmp_path / "half.pth"
     weights = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
@@ -316,27 +268,16 @@ def test_weights_of_other_floating_types_load_as_float32(model: PoseNet, tmp_pat
     assert all(torch.equal(tensor, weights[name].to(tensor.dtype)) for name, tensor in loaded.items())
 
 
-def test_tensors_that_do_not_fit_may_have_any_values(model: PoseNet, other: PoseNet, tmp_path: Path) -> None:
-    path = tmp_path / "more.pth"
-    torch.save({**model.state_dict(), "table": torch.arange(3), "mask": torch.tensor([-math.inf])}, path)
-    assert load_weights(other, path).unexpected == ["table", "mask"]
-
-
-@pytest.mark.parametrize("prefix", ["module.", "posenet.", "_orig_mod.", "module.posenet."])
-def test_two_tensors_of_one_name_are_refused(model: PoseNet, tmp_path: Path, prefix: str) -> None:
-    path = tmp_path / "two.pth"
+def test_two_tensors_of_one_name_are_refused(model: PoseNet) -> None:
     weights = model.state_dict()
-    weights[prefix + WEIGHT] = torch.zeros_like(weights[WEIGHT])
-    torch.save({"format": 1, "model": weights, "config": config_to_dict(TINY)}, path)
-    with pytest.raises(CheckpointError, match=f"two.pth contains {WEIGHT} more than once"):
-        load_model(path)
-
-
-def test_a_tensor_under_its_published_name_and_ours_is_refused(model: PoseNet) -> None:
-    weights = rename_to_published(model.state_dict())
-    extract_weights({"weights": weights}, "a.pth")
-    with pytest.raises(CheckpointError, match=f"a.pth contains {WEIGHT} more than once"):
-        extract_weights({"weights": weights | {WEIGHT: torch.zeros(3)}}, "a.pth")
+    for table in (
+        weights | {f"module.{WEIGHT}": weights[WEIGHT]},
+        rename_to_published(weights) | {WEIGHT: weights[WEIGHT]},
+    ):
+        with pytest.raises(
+            CheckpointError, match="two.pth contains tensors more than once, .*; keep the weights of one"
+        ):
+            extract_weights({"weights": table}, "two.pth")
 
 
 def test_tensors_that_share_their_values_cannot_make_a_small_file_a_large_network(tmp_path: Path) -> None:
@@ -348,19 +289,11 @@ def test_tensors_that_share_their_values_cannot_make_a_small_file_a_large_networ
         load_model(path)
 
 
-@pytest.mark.parametrize(
-    "change, difference",
-    [
-        ({"keypoints": COCO.keypoints[::-1]}, "the same 18 names in another order: number 1 is 'left_ear', not 'nose'"),
-        ({"parts": COCO.parts[::-1]}, "the same 30 names in another order: number 1 is "),
-    ],
-)
-def test_maps_get_no_other_meaning_than_that_in_the_checkpoint(
-    tmp_path: Path, change: dict[str, Any], difference: str
-) -> None:
+def test_maps_get_no_other_meaning_than_that_in_the_checkpoint(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "a.pth")
     stored = stored_config(path)
-    skeleton = dataclasses.replace(COCO, **change)
+    skeleton = dataclasses.replace(COCO, keypoints=COCO.keypoints[::-1])
+    difference = "the same 18 names in another order: number 1 is 'left_ear', not 'nose'"
     other = dataclasses.replace(stored, model=dataclasses.replace(stored.model, skeleton=skeleton))
     with pytest.raises(CheckpointError, match=f"the one that is given, which has {difference}.*leave out"):
         load_model(path, other)

@@ -78,7 +78,7 @@ def test_an_unknown_name_is_an_error_of_one_line(host: WeightsHost, capsys: pyte
         (
             "predict",
             ["--checkpoint", "min", host.address, "--json", "people.json"],
-            "min is neither a file nor the name of published weights; did you mean mine?",
+            "min is neither a file nor the name of published weights (simplepose, mine)",
         ),
     ):
         assert run_tool(tool, words) == 2

@@ -21,7 +21,6 @@ from tests.helpers.accelerators import count_host_reads, simulation
 from tests.helpers.drawn_data import build_both
 from tests.helpers.networks import random_network
 from tests.helpers.source_files import ROOT
-from tests.helpers.spot_data import write_spot_split
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.helpers.tiny_training import CPU
 
@@ -85,20 +84,17 @@ def test_a_batch_is_averaged_on_the_device_with_a_single_synchronization(
     predictor.run_network(predictor.prepare_inputs(different))  # the first use of a device may wait for it
     with count_host_reads(accelerator) as launching:
         pending = predictor.start_network(predictor.prepare_inputs(different))
-    assert launching.count == 0, f"the thread that starts kernels waited: {launching.kinds}"
+    assert not launching, f"the thread that starts kernels waited: {launching}"
     with count_host_reads(accelerator) as waiting:
         maps = pending.wait()
-    assert waiting.count <= 1, f"the host waited several times: {waiting.kinds}"
+    assert waiting.total() <= 1, f"the host waited several times: {waiting}"
     cpu = make_predictor(CPU, **settings)
     expected = cpu.run_network(cpu.prepare_inputs(different))
     for maps_of_image, expected_maps in zip(maps, expected, strict=True):
         np.testing.assert_allclose(maps_of_image, expected_maps, atol=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"flip": True}, {"scales": (0.5, 1.0)}], ids=str)
-def test_a_module_may_write_to_the_same_tensor_again(
-    accelerator: torch.device, images: list[np.ndarray], settings: dict[str, Any]
-) -> None:
+def test_a_module_may_write_to_the_same_tensor_again(accelerator: torch.device, images: list[np.ndarray]) -> None:
     class ReusingNetwork(LinearSpotNetwork):
         def __init__(self) -> None:
             super().__init__()
@@ -108,8 +104,8 @@ def test_a_module_may_write_to_the_same_tensor_again(
             maps = super().heatmaps(images)
             return self.maps.setdefault(maps.shape, maps).copy_(maps)
 
-    predictor = Predictor(ReusingNetwork(), InferenceConfig(height=HEIGHT, **settings), device=accelerator)
-    expected = make_predictor(CPU, **settings)
+    predictor = Predictor(ReusingNetwork(), InferenceConfig(height=HEIGHT), device=accelerator)
+    expected = make_predictor(CPU)
     pending = [predictor.start_network(predictor.prepare_inputs([image])) for image in images[:2]]
     for maps, image in zip(pending, images[:2], strict=True):
         [maps_of_cpu] = expected.run_network(expected.prepare_inputs([image]))
@@ -123,14 +119,6 @@ def test_maps_in_half_precision_become_float32_on_the_host(accelerator: torch.de
     tensor = torch.from_numpy(maps)
     assert torch.equal(tensor, tensor.bfloat16().float())
     np.testing.assert_allclose(maps, make_predictor(CPU).compute_maps(images[0])[: len(maps)], atol=0.02)
-
-
-def test_the_ap_is_that_of_the_cpu(accelerator: torch.device, tmp_path: Path) -> None:
-    truth = write_spot_split(tmp_path)
-    expected = posenet.evaluate(make_predictor(CPU), tmp_path, truth, progress=False)
-    evaluation = posenet.evaluate(make_predictor(accelerator), tmp_path, truth, progress=False)
-    assert 0.1 < expected.metrics["AP"] < 1
-    assert evaluation.metrics["AP"] == pytest.approx(expected.metrics["AP"], abs=AP_TOLERANCE)
 
 
 def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.device, tmp_path: Path) -> None:

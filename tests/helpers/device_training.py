@@ -102,24 +102,11 @@ def train_small_network(
     return TrainedSteps(losses, host_copy(model.network.state_dict()))
 
 
-class RankResults(NamedTuple):
-    """What ``run_rank`` returns."""
+def run_on_devices(world_size: int, device_type: str, folder: Path) -> list[tuple[TrainedSteps, dict[str, float]]]:
+    """``train_small_network`` with frozen BatchNorm and ``compare_batch_norms`` on the first devices of a type.
 
-    trained: TrainedSteps
-    """Steps with frozen BatchNorm, as ``train_small_network`` trains them, on the rank's share of the batch."""
-    batch_norm_differences: dict[str, float]
-    """Between ``nn.SyncBatchNorm`` and ``GroupBatchNorm2d``."""
-
-
-def run_rank(runtime: Runtime) -> RankResults:
-    """Everything that the tests of two processes need. One launch does it all, because it takes long to start one."""
-    return RankResults(train_small_network(runtime.device, FROZEN_NORM, runtime=runtime), compare_batch_norms(runtime))
-
-
-def run_on_devices(world_size: int, device_type: str, folder: Path) -> list[RankResults]:
-    """``run_rank`` in one process for each of the first devices of a type; the results in rank order.
-
-    The processes are spawned, because a process that has used a device cannot be forked.
+    There is one process for each device; the results are in rank order. The processes are spawned, because a process
+    that has used a device cannot be forked.
     """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -136,7 +123,7 @@ def _run_device_rank(rank: int, world_size: int, port: int, device_type: str, fo
     runtime.select_device(device_type)
     assert runtime.device == torch.device(device_type, rank)
     with check_simulation():
-        results = run_rank(runtime)
+        results = train_small_network(runtime.device, FROZEN_NORM, runtime=runtime), compare_batch_norms(runtime)
     torch.save(results, folder / f"{rank}.pt")
     runtime.close()
 

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from posenet.checkpoints.folder import run_lock
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
 
-def locked_by_another_process(folder: Path) -> contextlib.AbstractContextManager[int]:
-    """Within this context another process, whose id is yielded, holds the lock of ``folder``."""
-    return hold_elsewhere(lambda: run_lock(folder))
-
-
 @contextlib.contextmanager
-def hold_elsewhere(lock: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[int]:
-    """Within this context another process, whose id is yielded, is in the context that ``lock`` makes."""
+def locked_by_another_process(folder: Path) -> Iterator[int]:
+    """Within this context another process, whose id is yielded, holds the lock of ``folder``."""
     locked_reader, locked_writer = os.pipe()
     release_reader, release_writer = os.pipe()
 
     def hold_lock() -> None:
-        with lock():
+        with run_lock(folder):
             os.write(locked_writer, b"x")
             os.read(release_reader, 1)
 

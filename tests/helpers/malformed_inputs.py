@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import multiprocessing
 import os
-import pickle
 import resource
-import select
 import signal
 import struct
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,6 @@ class Findings:
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: dict[int, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items())) or "nothing"
 
 
 def try_all(
@@ -55,31 +53,26 @@ def _try_in_child(
     numbers: Sequence[int], attempt: Callable[[int], None], seconds: float, max_growth: int
 ) -> Iterator[tuple[int, str, str]]:
     """Number, kind and description of every outcome, up to the first crash or hang."""
-    reader, writer = os.pipe()
+    reader, writer = multiprocessing.Pipe(duplex=False)
     child = os.fork()
     if child == 0:
-        os.close(reader)
         _try_inputs(numbers, attempt, writer, max_growth)
-    os.close(writer)
+    writer.close()
     number = numbers[0]
-    with os.fdopen(reader, "rb") as results:
-        while True:
-            if not select.select([results], [], [], seconds)[0]:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                yield number, "hang", f"longer than {seconds} s"
-                return
-            header = results.read(4)
-            if len(header) < 4:
-                break
-            yield pickle.loads(results.read(struct.unpack("<I", header)[0]))
+    with reader, contextlib.suppress(EOFError):  # the child has ended
+        while reader.poll(seconds):
+            yield reader.recv()
             number += 1
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        yield number, "hang", f"longer than {seconds} s"
+        return
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if number in numbers:
         yield number, "crash", f"status {status}"
 
 
-def _try_inputs(numbers: Sequence[int], attempt: Callable[[int], None], writer: int, max_growth: int) -> None:
+def _try_inputs(numbers: Sequence[int], attempt: Callable[[int], None], writer: Connection, max_growth: int) -> None:
     pages = int(open("/proc/self/statm").read().split()[0])
     limit = pages * os.sysconf("SC_PAGE_SIZE") + max_growth
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -95,8 +88,7 @@ def _try_inputs(numbers: Sequence[int], attempt: Callable[[int], None], writer: 
                 kind = f"message of {len(text)} characters and {text.count(chr(10))} line ends"
         except BaseException as error:
             kind, text = type(error).__name__, "".join(traceback.format_exception(error)[-3:])[-700:]
-        message = pickle.dumps((number, kind, text[:700]))
-        os.write(writer, struct.pack("<I", len(message)) + message)
+        writer.send((number, kind, text[:700]))
     os._exit(0)
 
 

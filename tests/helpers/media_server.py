@@ -44,15 +44,20 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def media_server(folder: Path) -> Iterator[str]:
-    """Serve a folder, and at ``/live`` a stream that the server ends after some images; yield the address."""
-    handler = functools.partial(_Handler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+def serve(server: socketserver.TCPServer) -> Iterator[str]:
+    """Run a server within this context; yield its address."""
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
         thread.join()
+
+
+def media_server(folder: Path) -> contextlib.AbstractContextManager[str]:
+    """Serve a folder, and at ``/live`` a stream that the server ends after some images; yield the address."""
+    handler = functools.partial(_Handler, directory=str(folder))
+    return serve(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler))
 
 
 @dataclass
@@ -88,14 +93,10 @@ def raw_server(start: bytes, then: Iterable[bytes] = (), pause: float = 0.0) -> 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        host = RawServer(f"http://127.0.0.1:{server.server_address[1]}")
+    with serve(Server(("127.0.0.1", 0), Handler)) as address:
+        host = RawServer(address)
         yield host
         closing.set()
-        server.shutdown()
-        thread.join()
 
 
 def answer(*headers: str, body: bytes = b"", status: str = "200 OK") -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from filelock import FileLock
 
 ENTRY_POINT = "[torch.backends]\nsimdev = simdev_boot:autoload\n"
 METADATA = "Metadata-Version: 2.1\nName: simdev-entry-point\nVersion: 0\n"
-NEEDED_PROGRAMS = ("c++", "ninja")
 
 
 def simulated_environment() -> dict[str, str]:
@@ -53,9 +51,6 @@ def _compile(folder: Path) -> Path:
     build.mkdir(parents=True, exist_ok=True)
     with FileLock(build / "posenet.lock"):
         if not list(build.glob("simdev*.so")):
-            missing = [program for program in NEEDED_PROGRAMS if not shutil.which(program)]
-            if missing:
-                pytest.skip(f"compiling the simulated accelerator needs {' and '.join(missing)}")
             (build / "lock").unlink(missing_ok=True)  # of a compilation that was killed: PyTorch would wait for its end
             subprocess.run([sys.executable, str(folder / "build.py"), str(build)], check=True)
         # PyTorch imports every entry point of this group, so child processes have the accelerator too.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.server
 import re
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import requests
+
+from tests.helpers.media_server import serve
 
 DRIVE_ID = "1aB2cD3eF4"
 CONFIRMATION_PAGE = (
@@ -31,10 +31,6 @@ class WeightsHost:
 
     data: bytes
     address: str = ""
-    cut_after: int | None = None
-    """Bytes of an answer after which the connection is cut."""
-    pause: float = 0.0
-    """Seconds before each byte of a file; 0 sends it at once."""
     status: int = 200
     quota_is_exceeded: bool = False
     requests: list[str] = field(default_factory=list)
@@ -73,11 +69,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Disposition", 'attachment; filename="PoseNet.pth"')
         self.end_headers()
         with contextlib.suppress(ConnectionError):
-            if self.host.pause:
-                for byte in self.host.data:
-                    time.sleep(self.host.pause)
-                    self.wfile.write(bytes([byte]))
-            self.wfile.write(self.host.data[: self.host.cut_after])
+            self.wfile.write(self.host.data)
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -87,13 +79,8 @@ def weights_host(data: bytes) -> Iterator[WeightsHost]:
     """Serve ``data`` under every path, as a file of Google Drive under ``/uc?id=DRIVE_ID``."""
     host = WeightsHost(data)
     handler = type("Handler", (_Handler,), {"host": host})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        host.address = f"http://127.0.0.1:{server.server_port}"
+    with serve(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)) as host.address:
         yield host
-        server.shutdown()
-        thread.join()
 
 
 def redirect_google_drive(monkeypatch: pytest.MonkeyPatch, host: WeightsHost) -> None:
