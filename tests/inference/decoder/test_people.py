@@ -25,7 +25,7 @@ def assemble(candidates, limbs=(), skeleton=COCO, **settings):
     return assemble_people(
         KeypointCandidates(keypoint, xy, np.array(scores, np.float32)),
         Limbs(part, ends, np.array([score for *_, score in limbs], np.float32)),
-        **dict(stride=1, min_keypoints=1, min_score=0.05, skeleton=skeleton) | settings,
+        **dict(stride=1, min_score=0.05, skeleton=skeleton) | settings,
     )
 
 
@@ -71,12 +71,11 @@ def test_the_score_is_the_mean_times_the_root_of_the_share_of_keypoints_found():
     assert single.score == pytest.approx(0.8 * (1 / 18) ** 0.5)
 
 
-def test_people_at_the_limits_are_kept():
+def test_people_at_the_limit_are_kept():
     candidates = [("neck", 5, 9, 0.25), ("nose", 5, 5, 0.25)]
     score = 0.25 * (2 / 18) ** 0.5
-    assert len(assemble(candidates, [(0, 1, 0.6)], min_score=score, min_keypoints=2)) == 1
+    assert len(assemble(candidates, [(0, 1, 0.6)], min_score=score)) == 1
     assert assemble(candidates, [(0, 1, 0.6)], min_score=score + 1e-6) == []
-    assert assemble(candidates, [(0, 1, 0.6)], min_keypoints=3) == []
 
 
 def test_limbs_need_a_thousandth_and_35_percent_of_the_best_one_of_their_part_at_either_end():
@@ -94,7 +93,7 @@ def test_the_stride_scales_the_positions_and_no_candidates_are_no_people():
     np.testing.assert_allclose((one[:2], other[:2]), [(5, 7), (43.5, 59.5)])
     none = KeypointCandidates(np.zeros(0, int), np.zeros((0, 2), np.float32), np.zeros(0, np.float32))
     no_limbs = Limbs(np.zeros(0, int), np.zeros((0, 2), int), np.zeros(0, np.float32))
-    assert assemble_people(none, no_limbs, stride=4, min_keypoints=1, min_score=0.05, skeleton=COCO) == []
+    assert assemble_people(none, no_limbs, stride=4, min_score=0.05, skeleton=COCO) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
