@@ -74,14 +74,6 @@ def test_a_derived_keypoint_is_computed_if_both_of_its_sources_are_there() -> No
     assert "neck" in missing and "left_shoulder" not in missing
 
 
-def test_an_annotated_keypoint_with_the_name_of_a_derived_one_is_used() -> None:
-    source = make_skeleton("nose", "neck")
-    joints = random_joints(source)
-    mapping = KeypointMapping(source, COCO)
-    np.testing.assert_array_equal(mapping.map_joints(joints)[:, COCO.index("neck")], joints[:, 1])
-    assert "neck" not in mapping.missing
-
-
 def test_keypoints_that_the_network_lacks_are_ignored() -> None:
     mapping = KeypointMapping(make_skeleton("tail", "nose", "paw"), COCO)
     assert mapping.ignored == ("tail", "paw")

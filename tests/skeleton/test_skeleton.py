@@ -139,9 +139,3 @@ def test_short_names_of_earlier_versions_are_replaced() -> None:
     assert skeleton.index("Rsho") == skeleton.index(right) == 1
     with pytest.raises(ValueError, match="no keypoint 'thumb', only left_shoulder, right_shoulder, middle"):
         skeleton.index("thumb")
-
-
-def test_a_skeleton_may_have_the_short_and_the_long_name() -> None:
-    names = ("Lsho", "left_shoulder")
-    skeleton = Skeleton(names, (names,), (), {}, names, names, (0.1, 0.1))
-    assert skeleton.keypoints == names and [skeleton.index(name) for name in names] == [0, 1]

@@ -3,7 +3,7 @@ import pytest
 
 from posenet.inference.decoder.decode import assign_fragments
 from posenet.skeleton import COCO
-from tests.helpers.poses import ALL, FOREARM, MODEL, estimate_poses, groups, upright
+from tests.helpers.poses import ALL, FOREARM, MODEL, groups, upright
 
 
 def assign(position, keypoint, score, label, limbs_are_complete=False):
@@ -56,23 +56,3 @@ def test_fragments_that_do_not_fit_are_not_assigned(misfit):
     else:
         keypoint[FOREARM[0]] = COCO.index("right_elbow")
     np.testing.assert_array_equal(assign(position, keypoint, scores, label), label)
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_person_whose_keypoints_coincide_receives_no_fragment():
-    """Its scale is 0, so every distance is too far."""
-    keypoint = np.array([COCO.index(name) for name in ("nose", "neck", "left_wrist")])
-    position = np.array([3 + 4j, 3 + 4j, 30 + 4j])
-    label = np.array([0, 0, 1])
-    assert estimate_poses(position, keypoint, label)[1][0] == 0
-    np.testing.assert_array_equal(assign(position, keypoint, np.ones(3), label), label)
-
-
-def test_any_number_of_people_receives_fragments():
-    """The forearm of every person is a fragment; people that come later have lower scores."""
-    position = np.concatenate([upright(100 * number, 60, 10) for number in range(150)])
-    label = np.repeat(2 * np.arange(150), 18).reshape(150, 18)
-    label[:, FOREARM] += 1
-    score = np.repeat(np.linspace(1, 0.9, 150), 18)
-    assigned = assign(position, np.tile(ALL, 150), score, label.ravel()).reshape(150, 18)
-    assert (assigned == assigned[:, :1]).all()

@@ -14,7 +14,7 @@ from posenet.inference.decoder.pose_model import (
 )
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from tests.helpers.poses import ALL, FOREARM, MODEL, estimate_poses, groups, upright
+from tests.helpers.poses import ALL, FOREARM, MODEL, groups, upright
 
 
 def test_the_estimate_is_the_regression_of_its_docstring():
@@ -35,7 +35,8 @@ def test_the_estimate_is_the_regression_of_its_docstring():
     direction = covariance + 1j * UPRIGHT_WEIGHT * scale
     axis = scale * direction / abs(direction)
 
-    origins, axes = estimate_poses(np.append(position, 5 + 5j), np.append(keypoint, 0), [0] * 6 + [1])
+    z, scores = groups(np.append(position, 5 + 5j), np.append(keypoint, 0), [0] * 6 + [1])
+    origins, axes = MODEL.estimate_poses(z, scores > 0)
     np.testing.assert_allclose(axes, [[axis], [0]])
     np.testing.assert_allclose(origins, [[mean_position - axis * mean_height], [5 + 5j]])
 

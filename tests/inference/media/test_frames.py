@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
-from posenet.errors import ConfigError, DataError
+from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
-from posenet.inference.pipeline import predict_frames, track_people
-from posenet.inference.predictor import Predictor
+from posenet.inference.media.sources import Frame, Source, parse_standard_input
+from posenet.inference.pipeline import track_people
 from posenet.inference.result import Result
-from posenet.settings import InferenceConfig, TrackingConfig
+from posenet.settings import TrackingConfig
 from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
 from tests.helpers.moving_people import person_at
-from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 from tests.helpers.videos import GREY, FakeCapture, grey_image, write_animation, write_video
 
 VIDEO = Source("video", Path("v.mp4"))
-
-
-@pytest.fixture
-def predictor() -> Predictor:
-    return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3), min_score=0)
 
 
 def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path: Path) -> None:
@@ -179,43 +170,6 @@ def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.
     assert len(list(read_frames(tmp_path / "b.png"))) == 1
     with pytest.raises(ConfigError, match=r"PyAV.*simplepose\[video\]"):
         list(read_frames(tmp_path / "clip.mp4"))
-
-
-@pytest.mark.parametrize("is_live", [False, True])
-def test_people_belong_to_their_frames_among_unreadable_ones(predictor: Predictor, is_live: bool) -> None:
-    """The nose moves by two pixels from frame to frame; some frames are unreadable, some are without people."""
-    unreadable = {0, 1, 5, 6, 7, 8, 15, 23}
-    empty = {12, 13}
-
-    def frames() -> Iterator[Frame]:
-        for number in range(24):
-            image = spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4)
-            if number in unreadable:
-                yield Frame(VIDEO, error=DataError(f"frame {number}"))
-            else:
-                yield Frame(VIDEO, image * (number not in empty), number, is_live=is_live)
-
-    predictions = list(predict_frames(predictor, frames()))
-    assert len(predictions) == 24
-    for number, result in enumerate(predictions):
-        frame, people = result.frame, result.people
-        if number in unreadable:
-            assert str(frame.error) == f"frame {number}" and people == []
-        else:
-            assert frame.number == number and len(people) == (number not in empty)
-        for person in people:
-            assert person.keypoints[NOSE, 0] == pytest.approx(20 + 2 * number, abs=0.6)
-
-
-def test_images_run_together_only_within_their_block(tmp_path: Path) -> None:
-    network = SpotNetwork()
-    for number in range(6):
-        write_image(tmp_path / f"{number}.png", np.zeros((64, 64, 3), np.uint8))
-    sources = find_sources([tmp_path])
-    predictor = Predictor(network, InferenceConfig(height=64, batch_size=4), min_score=0)
-    sources = [dataclasses.replace(source, block=int(index >= 2)) for index, source in enumerate(sources)]
-    assert len(list(predict_frames(predictor, read_frames(sources)))) == 6
-    assert [shape[0] for shape in network.shapes] == [2, 4]
 
 
 def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:
