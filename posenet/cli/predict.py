@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="INPUT",
         help="images, videos, folders, quoted glob patterns, addresses (http, https, rtsp) or cameras (0, "
-        "/dev/video0); - reads a list of files, or one image, from standard input",
+        "/dev/video0); - reads a list of files from standard input",
     )
     add_checkpoint_option(parser, default=PUBLISHED)
 

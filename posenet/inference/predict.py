@@ -67,8 +67,8 @@ def predict(
     For results in memory, iterate over ``Predictor.stream``.
 
     Args:
-        inputs: one or several: files, folders, patterns, addresses and numbers of cameras. "-" is standard input: a
-            list of files, or one image.
+        inputs: one or several: files, folders, patterns, addresses and numbers of cameras. "-" is a list of
+            files from standard input.
         predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one.
         progress: whether to show a progress bar.
         ranks: the processes that share the inputs; None is this process alone.
@@ -247,7 +247,7 @@ def _describe(
     for source in sources:
         # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
         path = source.path
-        size = path.stat().st_size if path is not None and path.is_file() else len(source.data)
+        size = path.stat().st_size if path is not None and path.is_file() else 0
         inputs.update(f"{source.kind}:{source.name}:{size}\n".encode(errors="surrogateescape"))
     settings = dataclasses.asdict(predictor.settings)
     return {

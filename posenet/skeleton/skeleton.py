@@ -72,12 +72,9 @@ class Skeleton:
         self._check_symmetry()
 
     def _replace_short_names(self) -> None:
-        known = set(self.keypoints)
-        # A skeleton may have both names, for two keypoints.
-        names = {old: new for old, new in SHORT_NAMES.items() if not {old, new} <= known}
         for item in fields(self):
             if item.name not in ("file_names", "category"):
-                object.__setattr__(self, item.name, _replace_names(getattr(self, item.name), names))
+                object.__setattr__(self, item.name, _replace_names(getattr(self, item.name)))
 
     def _check_names(self) -> None:
         known = set(self.keypoints)
@@ -215,9 +212,9 @@ class Skeleton:
 
     def index(self, name: str) -> int:
         """The channel of a keypoint among ``keypoints``; ``ValueError`` if there is none with this name."""
-        for known in (name, SHORT_NAMES.get(name)):
-            if known in self.keypoints:
-                return self.keypoints.index(known)
+        known = SHORT_NAMES.get(name, name)
+        if known in self.keypoints:
+            return self.keypoints.index(known)
         raise ValueError(f"the skeleton has no keypoint {name!r}, only {', '.join(self.keypoints)}")
 
     @cached_property
@@ -307,14 +304,14 @@ def twins(left_right: Iterable[tuple[str, str]]) -> dict[str, str]:
     return dict(pairs) | {right: left for left, right in pairs}
 
 
-def _replace_names(value: Any, names: Mapping[str, str]) -> Any:
-    """A field of a skeleton with other names: a name, or a tuple or a dictionary with names in it."""
+def _replace_names(value: Any) -> Any:
+    """A field of a skeleton without ``SHORT_NAMES``: a name, or a tuple or a dictionary with names in it."""
     if isinstance(value, str):
-        return names.get(value, value)
+        return SHORT_NAMES.get(value, value)
     if isinstance(value, tuple):
-        return tuple(_replace_names(item, names) for item in value)
+        return tuple(map(_replace_names, value))
     if isinstance(value, Mapping):
-        return {names.get(key, key): _replace_names(item, names) for key, item in value.items()}
+        return {_replace_names(key): _replace_names(item) for key, item in value.items()}
     return value
 
 

@@ -360,7 +360,7 @@ def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
-def test_a_list_or_an_image_on_standard_input(
+def test_a_list_on_standard_input(
     predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["photos/line\nbreak.png", os.fsdecode(b"photos/latin-\xe9.png"), "gone.png"]
@@ -371,8 +371,8 @@ def test_a_list_or_an_image_on_standard_input(
     assert [person["file_name"] for person in read_json("people.json")] == names[:2]
     assert "1 of 3 images could not be read" in capsys.readouterr().err
     give_input(monkeypatch, Path("photos/a.png").read_bytes())
-    assert predict("-", "--json", "-") == 0
-    assert len(json.loads(capsys.readouterr().out)) == 1
+    assert predict("-", "--json", "-") == 2
+    assert "standard input is no list of files" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", None)
     assert predict("-", "--json", "-") == 2
     assert "standard input is closed" in capsys.readouterr().err

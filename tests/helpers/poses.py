@@ -24,8 +24,3 @@ def groups(position, keypoint, label, score=None):
     z[label, keypoint] = position
     scores[label, keypoint] = 1.0 if score is None else score
     return z, scores
-
-
-def estimate_poses(position, keypoint, label):
-    z, scores = groups(position, keypoint, label)
-    return MODEL.estimate_poses(z, scores > 0)

@@ -39,17 +39,6 @@ def test_upsample_conv_equals_enlarging_and_convolving_borders_and_gradients_inc
         torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.usefixtures("form")
-def test_one_lit_cell_lights_the_cells_around_its_four() -> None:
-    layer = UpsampleConv2d(1, 1)
-    nn.init.ones_(layer.weight)
-    x = torch.zeros(1, 1, 4, 4)
-    x[0, 0, 1, 2] = 1
-    expected = torch.zeros(8, 8)
-    expected[1:5, 3:7] = torch.tensor([1.0, 2, 2, 1])[:, None] * torch.tensor([1.0, 2, 2, 1])
-    assert torch.equal(layer(x)[0, 0], expected)
-
-
 def test_under_autocast_the_kernel_is_summed_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "MIN_CELLS_TO_TRANSPOSE", 0)
     layer = UpsampleConv2d(8, 8)

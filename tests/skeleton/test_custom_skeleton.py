@@ -22,8 +22,7 @@ from posenet.inference.evaluation import compute_coco_metrics
 from posenet.person import Person
 from posenet.settings import AugmentConfig, TargetsConfig, config_from_dict, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
-from posenet.visualization.drawing import draw_people
+from posenet.skeleton.skeleton_file import load_skeleton
 from tests.helpers.chairs import NAMES, write_chairs
 
 DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'
@@ -172,20 +171,6 @@ def test_resuming_needs_no_file_and_refuses_another_skeleton(
     capsys.readouterr()
     assert run_tool("train", ["--resume", str(checkpoint), "--set", "model.skeleton=coco"], prog="train") == 2
     assert "another skeleton" in capsys.readouterr().err
-
-
-def test_drawings_have_the_skeletons_lines_and_colours(project: ChairProject) -> None:
-    file = project.root / "coloured.toml"
-    table = skeleton_to_table(project.skeleton) | {"drawn": [["back_top_left", "leg_front_left"]]}
-    file.write_text(
-        skeleton_to_toml(skeleton_from_table(table))
-        + '\n[colours]\nback_top_left = "#ff0001"\nleg_front_left = "#ff0001"\n'
-    )
-    skeleton = load_skeleton(file)
-    keypoints = np.zeros((11, 3), np.float32)
-    keypoints[[0, 8]] = (20, 20, 1), (100, 100, 1)
-    drawn = draw_people(np.zeros((120, 120, 3), np.uint8), [Person(keypoints, 1.0, skeleton)])
-    np.testing.assert_array_equal(drawn[60, 60], [1, 0, 255])
 
 
 def test_an_experiment_file_may_contain_a_skeleton(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.data_set_mapping import KeypointMapping
@@ -62,13 +61,6 @@ def test_keypoints_are_found_under_their_names_in_annotation_files() -> None:
     assert (mapping.missing, mapping.ignored) == (("collar",), ("left_shoulder",))
 
 
-def test_short_names_of_earlier_versions_are_those_of_coco() -> None:
-    source = make_skeleton("nose", "Lsho", "Rsho")
-    joints = random_joints(source)
-    mapped = KeypointMapping(source, COCO).map_joints(joints)
-    np.testing.assert_array_equal(mapped[:, COCO.index("right_shoulder")], joints[:, 2])
-
-
 def test_a_derived_keypoint_is_computed_if_both_of_its_sources_are_there() -> None:
     source = make_skeleton(*LIMB_NAMES)
     joints = random_joints(source)
@@ -80,14 +72,6 @@ def test_a_derived_keypoint_is_computed_if_both_of_its_sources_are_there() -> No
     assert mapped[1, COCO.index("neck")].tolist() == [0, 0, 0]
     missing = KeypointMapping(make_skeleton("nose", "left_shoulder"), COCO).missing
     assert "neck" in missing and "left_shoulder" not in missing
-
-
-def test_an_annotated_keypoint_with_the_name_of_a_derived_one_is_used() -> None:
-    source = make_skeleton("nose", "neck")
-    joints = random_joints(source)
-    mapping = KeypointMapping(source, COCO)
-    np.testing.assert_array_equal(mapping.map_joints(joints)[:, COCO.index("neck")], joints[:, 1])
-    assert "neck" not in mapping.missing
 
 
 def test_keypoints_that_the_network_lacks_are_ignored() -> None:
@@ -103,11 +87,3 @@ def test_missing_keypoints_switch_off_their_maps_their_parts_and_the_foreground(
     assert set(mapping.missing) == set(FACE)
     parts = {"-".join(part) for part in COCO.parts if set(part) & set(FACE)}
     assert channel_names(mapping.supervised_channels()) == {*FACE, *parts, "foreground"}
-
-
-@pytest.mark.parametrize("keypoints", [("nose", "right_eye"), ("left_shoulder", "right_shoulder", "nose")])
-def test_a_part_needs_both_ends(keypoints: tuple[str, ...]) -> None:
-    mapping = KeypointMapping(make_skeleton(*keypoints), COCO)
-    channels = mapping.supervised_channels()
-    for channel, part in enumerate(COCO.parts):
-        assert channels[channel] == (not set(part) & set(mapping.missing)), part

@@ -142,17 +142,8 @@ def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.
     return offset.clip(-0.5, 0.5)
 
 
-def keep_strongest(candidates: KeypointCandidates, max_peaks: int | None) -> KeypointCandidates:
-    """Keep the ``max_peaks`` strongest candidates of each keypoint; None keeps all."""
-    if max_peaks is None:
-        return candidates
-    place = np.arange(len(candidates.keypoint)) - np.searchsorted(candidates.keypoint, candidates.keypoint)
-    kept = np.flatnonzero(place < max_peaks)
-    return KeypointCandidates(candidates.keypoint[kept], candidates.xy[kept], candidates.score[kept])
-
-
-def largest_number_of_peaks(candidates: KeypointCandidates, num_cells: int, skeleton: Skeleton) -> int | None:
-    """The number of candidates of each keypoint for which time and memory suffice; None if there are no more."""
+def limit_candidates(candidates: KeypointCandidates, num_cells: int, skeleton: Skeleton) -> KeypointCandidates:
+    """The strongest candidates of each keypoint: so many that their pairs stay below the limit (see the module)."""
     count = np.bincount(candidates.keypoint, minlength=skeleton.num_keypoints)
 
     def num_pairs(max_peaks: int) -> int:
@@ -162,8 +153,11 @@ def largest_number_of_peaks(candidates: KeypointCandidates, num_cells: int, skel
     most = int(count.max(initial=0))
     limit = MAX_PAIRS_PER_CELL * num_cells
     if num_pairs(most) <= limit:
-        return None
-    return bisect.bisect_right(range(most), limit, key=num_pairs) - 1
+        return candidates
+    max_peaks = bisect.bisect_right(range(most), limit, key=num_pairs) - 1
+    place = np.arange(len(candidates.keypoint)) - np.searchsorted(candidates.keypoint, candidates.keypoint)
+    kept = np.flatnonzero(place < max_peaks)
+    return KeypointCandidates(candidates.keypoint[kept], candidates.xy[kept], candidates.score[kept])
 
 
 def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:

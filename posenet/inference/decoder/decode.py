@@ -13,21 +13,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posenet.inference.decoder.candidates import (
-    MAX_VALUE,
     KeypointCandidates,
     Limbs,
     drop_weak_limbs,
     find_keypoints,
     find_limbs,
-    keep_strongest,
-    largest_number_of_peaks,
+    limit_candidates,
 )
 from posenet.inference.decoder.pose_model import (
     MAX_DEVIATION,
     MIN_FOR_ESTIMATE,
     PoseModel,
     pose_model_of,
-    refine_keypoints,
 )
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
@@ -36,8 +33,6 @@ from posenet.skeleton import COCO, Skeleton
 if TYPE_CHECKING:
     from torch import Tensor
 
-MIN_KEYPOINTS = 1
-"""People with fewer keypoints are dropped."""
 MIN_SCORE = 0.05
 """People with a lower score are dropped."""
 MAX_MISSING_LIMB_SHARE = 0.01
@@ -46,12 +41,6 @@ LIMB_SCORE_FLOOR = 0.05
 """Added to sums of limb scores in the score of a person, so that weak limbs hardly matter."""
 DISTANCES_PER_STEP = 2**20
 """Distances of candidates from expected positions that are computed together, which bounds the memory."""
-LARGEST_LINEAR_SCORE = 0.99
-"""Scores of people above this, up to ``MAX_VALUE``, are compressed to the rest of the range up to 1, in their order."""
-MAX_SCALE_RATIO = 2.5
-"""A fragment is not assigned if its scale is larger than the person's by this factor."""
-LOG_SCALE_SIGMA = 0.6
-"""Standard deviation of the logarithm of a fragment's scale divided by the person's."""
 MIN_SCORE_RATIO = 0.6
 """A fragment is not assigned if its mean score is below this share of the person's."""
 MAX_GROUPS = 3000
@@ -67,8 +56,6 @@ def decode(
     stride: int = MAP_STRIDE,
     keypoint_threshold: float = InferenceConfig.keypoint_threshold,
     part_threshold: float = InferenceConfig.part_threshold,
-    max_peaks: int | None = None,
-    min_keypoints: int = MIN_KEYPOINTS,
     min_score: float = MIN_SCORE,
     skeleton: Skeleton = COCO,
 ) -> list[Person]:
@@ -80,9 +67,6 @@ def decode(
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs a higher response than this on the map of its body part.
-        max_peaks: number of candidates of each keypoint, the strongest ones. None is as many as there are, but for maps
-            of noise: time and memory are limited in proportion to the size of the maps; see ``candidates``.
-        min_keypoints: people with fewer keypoints are dropped.
         min_score: people with a lower score are dropped, before limbs to other people lower the score further.
         skeleton: meaning of the channels.
 
@@ -95,16 +79,13 @@ def decode(
         ValueError: the shape or the type of the maps does not fit, or an argument is out of range.
         DataError: a value that the people depend on is NaN or infinite.
     """
-    if not keypoint_threshold > 0 or stride < 1 or (max_peaks is not None and max_peaks < 1):
-        raise ValueError("keypoint_threshold must be above 0; stride and max_peaks must be at least 1")
+    if not keypoint_threshold > 0 or stride < 1:
+        raise ValueError("keypoint_threshold must be above 0, and stride at least 1")
     maps = check_maps(maps, skeleton)
-    candidates = keep_strongest(find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold), max_peaks)
-    num_cells = maps.shape[1] * maps.shape[2]
-    candidates = keep_strongest(candidates, largest_number_of_peaks(candidates, num_cells, skeleton))
+    candidates = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold)
+    candidates = limit_candidates(candidates, maps[0].size, skeleton)
     limbs = find_limbs(maps[skeleton.part_channels], candidates, part_threshold, skeleton)
-    return assemble_people(
-        candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
-    )
+    return assemble_people(candidates, limbs, stride=stride, min_score=min_score, skeleton=skeleton)
 
 
 def check_maps(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
@@ -123,13 +104,7 @@ def check_maps(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
 
 
 def assemble_people(
-    candidates: KeypointCandidates,
-    limbs: Limbs,
-    *,
-    stride: int,
-    min_keypoints: int,
-    min_score: float,
-    skeleton: Skeleton,
+    candidates: KeypointCandidates, limbs: Limbs, *, stride: int, min_score: float, skeleton: Skeleton
 ) -> list[Person]:
     """The people that candidates and limbs make. The arguments and the result are those of ``decode``.
 
@@ -138,17 +113,16 @@ def assemble_people(
         mean(s) sqrt(n / K) (within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR),
 
     where "within" is the sum of the limb scores inside the person, and "across" that of the limbs to other people.
-    ``min_score`` applies to the product without this last factor. Maps may exceed 1, and so does this product where
-    they do; then ``LARGEST_LINEAR_SCORE`` keeps the score of the person from 0 to 1, and that of a keypoint is 1.
+    ``min_score`` applies to the product without this last factor. Where maps exceed 1, the scores of people and of
+    keypoints are 1.
     """
     all_limbs = limbs
     limbs = drop_weak_limbs(all_limbs, len(candidates.score), skeleton)
     label, limbs_are_complete = group_into_people(candidates, limbs, skeleton)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
-    is_kept = (count >= max(min_keypoints, 1)) & (score >= min_score)
+    is_kept = score >= min_score
     score *= _share_of_limbs_within(limbs, label, len(count))
-    score = np.interp(score, (0, LARGEST_LINEAR_SCORE, MAX_VALUE), (0, LARGEST_LINEAR_SCORE, 1))
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")]  # labels, highest score first
 
@@ -164,14 +138,15 @@ def assemble_people(
     keypoints[found, 2] = candidates.score[people[found]]
     linked = _linked_pairs(all_limbs, owner)
     keypoints, estimates = complete_people(keypoints, candidates, linked, limbs_are_complete, skeleton)
-    keypoints = refine_keypoints(keypoints, skeleton)
+    if skeleton.layout:
+        keypoints = pose_model_of(skeleton).refine_keypoints(keypoints)
     found = keypoints[..., 2] > 0
     cell = np.float32(stride)
     centre = np.float32((stride - 1) / 2)
     keypoints[..., :2] = np.where(found[..., None], keypoints[..., :2] * cell + centre, 0)
     keypoints[..., 2] = np.minimum(keypoints[..., 2], 1)
     estimates = np.where(found[..., None], 0, estimates * cell + centre)
-    people_of_rows = zip(keypoints, score[kept].tolist(), estimates)
+    people_of_rows = zip(keypoints, np.minimum(score[kept], 1).tolist(), estimates)
     return [Person(rows, value, skeleton, estimates=estimate) for rows, value, estimate in people_of_rows]
 
 
@@ -189,7 +164,7 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     position = _complex_positions(candidates)
     z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
     end_labels = label[limbs.ends]
-    scale = pose_model.estimate_poses(z, score > 0).scale[end_labels, 0].max(axis=1)
+    scale = np.abs(pose_model.estimate_poses(z, score > 0)[1])[end_labels, 0].max(axis=1)
     length = np.abs(position[limbs.ends[:, 1]] - position[limbs.ends[:, 0]])
     factor = pose_model.length_factor(length, limbs.part, scale)
     is_within = end_labels[:, 0] == end_labels[:, 1]
@@ -281,23 +256,22 @@ def assign_fragments(
     ranked = np.argsort(-total, kind="stable")[:MAX_GROUPS]
     people = ranked[count[ranked] > 1]
     mean = total / count
-    fragments = ranked[mean[ranked] >= MIN_SCORE_RATIO * mean[people].min(initial=np.inf)]
     is_possible = (
-        ~_have_common(found[fragments], found[people])
-        & (total[fragments, None] <= total[people])
-        & (mean[fragments, None] >= MIN_SCORE_RATIO * mean[people])
-        & (fragments[:, None] != people)
+        ~_have_common(found[ranked], found[people])
+        & (total[ranked, None] <= total[people])
+        & (mean[ranked, None] >= MIN_SCORE_RATIO * mean[people])
+        & (ranked[:, None] != people)
     )
     if limbs_are_complete:
-        is_possible &= ~_have_common(found[fragments] @ pose_model.is_part > 0, found[people])
+        is_possible &= ~_have_common(found[ranked] @ pose_model.is_part > 0, found[people])
     target = np.arange(len(position))
     row, column = np.nonzero(is_possible)
     if not len(row):
         return target
-    cost = _assignment_costs(pose_model, position, found, fragments[row], people[column])
+    cost = _assignment_costs(pose_model, position, found, ranked[row], people[column])
     in_order = np.argsort(cost, kind="stable")[: np.isfinite(cost).sum()]
     receivers: set[int] = set()
-    for fragment, person in zip(fragments[row[in_order]].tolist(), people[column[in_order]].tolist()):
+    for fragment, person in zip(ranked[row[in_order]].tolist(), people[column[in_order]].tolist()):
         # A group may be both a fragment and a person. After it has been assigned, it receives no fragment, and
         # after it has received one, it is not assigned.
         is_free = target[fragment] == fragment and fragment not in receivers and target[person] == person
@@ -311,15 +285,12 @@ def assign_fragments(
 def _assignment_costs(
     pose_model: PoseModel, position: np.ndarray, found: np.ndarray, fragment: np.ndarray, person: np.ndarray
 ) -> np.ndarray:
-    """(M,) cost of the assignment of each ``fragment`` to its ``person``, infinite where it is impossible.
+    """(M,) cost of the assignment of each ``fragment`` to its ``person``, infinite beyond ``MAX_DEVIATION``.
 
     With d and sigma the distances of the fragment's keypoints from where they are expected in the person and their
-    errors (see ``PoseModel.expect_keypoints``), and g the logarithm of the fragment's scale divided by the person's (0
-    for a single keypoint), it is a negative log likelihood up to a constant:
+    errors (see ``PoseModel.expect_keypoints``), it is a negative log likelihood up to a constant:
 
-        mean(d^2 / sigma^2) + mean(log sigma^2) + g^2 / (2 LOG_SCALE_SIGMA^2)
-
-    An assignment is impossible beyond MAX_DEVIATION or MAX_SCALE_RATIO.
+        mean(d^2 / sigma^2) + mean(log sigma^2)
 
     Args:
         fragment, person: (M,) groups.
@@ -335,12 +306,7 @@ def _assignment_costs(
         distance = np.abs(position[fragment[step]] - expected[row[step]]) / sigma[row[step]]  # (pairs, K)
         square_deviation[step] = np.einsum("mk,mk->m", share[fragment[step]], distance**2)
         mean_log_variance[step] = np.einsum("mk,mk->m", share[fragment[step]], log_variance[row[step]])
-    scale = np.maximum(pose_model.estimate_poses(position, found).scale[:, 0], 1e-3)
-    is_single = found[fragment].sum(axis=1) == 1
-    log_scale_ratio = np.where(is_single, 0, np.log(scale[fragment] / scale[person]))
-    cost = square_deviation + mean_log_variance + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
-    is_impossible = (square_deviation > MAX_DEVIATION**2) | (log_scale_ratio > np.log(MAX_SCALE_RATIO))
-    return np.where(is_impossible, np.inf, cost)
+    return np.where(square_deviation > MAX_DEVIATION**2, np.inf, square_deviation + mean_log_variance)
 
 
 def _have_common(first: np.ndarray, second: np.ndarray) -> np.ndarray:

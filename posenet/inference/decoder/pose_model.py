@@ -29,14 +29,11 @@ from DERIVED_VARIANCE.
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
 from posenet.skeleton import Skeleton
 
-SPREAD_FLOOR = 0.05
-"""Added to squared spreads in the weights of the regression, so that no keypoint dominates it."""
 UPRIGHT_WEIGHT = 0.15
 """Weight of the upright direction in the estimated direction of the axis."""
 SIDE_CORRELATION = 0.3
@@ -53,10 +50,8 @@ POSITION_EXPONENT = 1.5
 """How fast this error grows as the score falls."""
 LENGTH_SLACK = 0.5
 """Additional spread in the expected length of a limb, in torso lengths, because perspective distorts people."""
-LENGTH_TOLERANCE = 1.0
-"""Ratio of a limb's length to its expected length above which its score is lowered."""
 MAX_LENGTH_PENALTY = 0.6
-"""Share by which the score is lowered if the ratio exceeds ``LENGTH_TOLERANCE`` by one or more."""
+"""Share by which the score of a limb is lowered if it is twice as long as expected, or longer."""
 POSE_UNCERTAINTY = 0.3
 """Error, in torso lengths, of a pose estimated from one keypoint. It falls with the root of their number."""
 MAX_DEVIATION = 3.0
@@ -64,20 +59,6 @@ MAX_DEVIATION = 3.0
 keypoints the root mean square."""
 MIN_FOR_ESTIMATE = 3
 """Keypoints of a person from which the positions of the others are estimated."""
-
-
-class Poses(NamedTuple):
-    """Poses of G groups of keypoints."""
-
-    origin: np.ndarray
-    """(G, 1) complex, in cells."""
-    axis: np.ndarray
-    """(G, 1) complex, in cells; 0 for single keypoints."""
-
-    @property
-    def scale(self) -> np.ndarray:
-        """(G, 1) length of the torso in cells; 0 for single keypoints."""
-        return np.asarray(np.abs(self.axis))
 
 
 class PoseModel:
@@ -95,7 +76,7 @@ class PoseModel:
             (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + LENGTH_SLACK**2
         )
 
-    def estimate_poses(self, position: np.ndarray, found: np.ndarray) -> Poses:
+    def estimate_poses(self, position: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Estimate origin and axis of groups of keypoints, in closed form.
 
         Let z_i, h_i and s_i be the positions, expected heights and spreads of the n keypoints of one group.
@@ -105,7 +86,7 @@ class PoseModel:
 
             n sum |z|^2 - |sum z|^2 = |a|^2 (n sum h^2 - (sum h)^2 + (n - 1) sum s^2)
 
-        Direction. The slope of the weighted regression of z on h, with weights w_i = 1 / (s_i^2 + SPREAD_FLOOR) and
+        Direction. The slope of the weighted regression of z on h, with weights w_i = 1 / s_i^2 and
         weighted means M(v) = sum(w v) / sum(w), has the direction of the covariance M(h z) - M(h) M(z). To this,
         UPRIGHT_WEIGHT |a| i is added, which turns the axis towards upright.
 
@@ -114,6 +95,9 @@ class PoseModel:
         Args:
             position: (G, K) complex, in cells; 0 for keypoints that were not found.
             found: (G, K) bool.
+
+        Returns:
+            (G, 1) origins and (G, 1) axes, complex, in cells. The axis of a single keypoint is 0.
         """
         count = found.sum(axis=1)
         observed = count * (np.abs(position) ** 2).sum(axis=1) - np.abs(position.sum(axis=1)) ** 2
@@ -122,7 +106,7 @@ class PoseModel:
         )
         scale = np.sqrt(np.maximum(observed, 0) / np.maximum(expected, 1e-9)) * (count > 1)
 
-        weight = 1 / (self.spread**2 + SPREAD_FLOOR)
+        weight = 1 / self.spread**2
         sum_weight = np.maximum(found @ weight, 1e-9)
         mean_position = position @ weight / sum_weight
         mean_height = found @ (weight * self.height) / sum_weight
@@ -130,7 +114,7 @@ class PoseModel:
         direction = covariance + 1j * (UPRIGHT_WEIGHT * scale + 1e-9)
         axis = scale * direction / np.maximum(np.abs(direction), 1e-9)
         origin = mean_position - axis * mean_height
-        return Poses(origin[:, None], axis[:, None])
+        return origin[:, None], axis[:, None]
 
     def expect_keypoints(self, position: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Estimate where all keypoints of some groups are, from those that were found; see ``estimate_poses``.
@@ -144,9 +128,9 @@ class PoseModel:
         Returns:
             (G, K) complex means, and (G, K) roots of the variances, in cells.
         """
-        poses = self.estimate_poses(position, found)
-        scale = np.maximum(poses.scale, 1e-3)
-        on_axis = poses.origin + poses.axis * self.height
+        origin, axis = self.estimate_poses(position, found)
+        scale = np.maximum(np.abs(axis), 1e-3)
+        on_axis = origin + axis * self.height
         u = np.where(found, (position - on_axis) / scale, 0)
         c = self.covariance * found[:, None, :]  # (G, K, K)
         gain = c @ np.linalg.inv(self._covariance_of_found(found, np.zeros(1)))
@@ -154,8 +138,8 @@ class PoseModel:
         pose_variance = POSE_UNCERTAINTY**2 / found.sum(axis=1, keepdims=True)
         return on_axis + scale * (gain @ u[:, :, None])[:, :, 0], scale * np.sqrt(variance + pose_variance)
 
-    def refine_keypoints(self, position: np.ndarray, score: np.ndarray) -> np.ndarray:
-        """Move keypoints with low scores towards where the rest of their group suggests they are; (G, K) complex.
+    def refine_keypoints(self, keypoints: np.ndarray) -> np.ndarray:
+        """Move keypoints with low scores towards where the rest of their person suggests they are.
 
         With the score c of a keypoint, the mean square error of its position, in squared torso lengths, is taken to be
 
@@ -166,19 +150,21 @@ class PoseModel:
 
             C_found (C_found + T)^-1 u = u - T (C_found + T)^-1 u.
 
-        Groups of fewer than ``MIN_FOR_ESTIMATE`` keypoints stay as they are.
+        People with fewer than ``MIN_FOR_ESTIMATE`` keypoints stay as they are.
+
+        Args:
+            keypoints: (P, K, 3) float32, x and y in any unit and score; all 0 where a keypoint was not found.
         """
-        found = score > 0
-        groups = np.flatnonzero(found.sum(axis=1) >= MIN_FOR_ESTIMATE)
-        found = found[groups]
-        poses = self.estimate_poses(position[groups], found)
-        u = np.where(found, (position[groups] - poses.origin - poses.axis * self.height), 0)  # in cells
-        uncertainty = np.maximum(1 / np.where(found, score[groups], 1) - 1, 0)
+        people = np.flatnonzero((keypoints[..., 2] > 0).sum(axis=1) >= MIN_FOR_ESTIMATE)
+        x, y, score = np.moveaxis(keypoints[people].astype(np.float64), 2, 0)
+        position, found = x + 1j * y, score > 0
+        origin, axis = self.estimate_poses(position, found)
+        u = np.where(found, position - origin - axis * self.height, 0)  # in the unit of the keypoints
+        uncertainty = np.maximum(1 / np.where(found, score, 1) - 1, 0)
         error = POSITION_VARIANCE * uncertainty**POSITION_EXPONENT
         real_u = np.stack([u.real, u.imag], axis=2)  # (P, K, 2): a real system is faster than a complex one
-        shift = error[:, :, None] * np.linalg.solve(self._covariance_of_found(found, error), real_u)
-        refined = position.copy()
-        refined[groups] -= shift[..., 0] + 1j * shift[..., 1]
+        refined = keypoints.copy()
+        refined[people, :, :2] -= error[:, :, None] * np.linalg.solve(self._covariance_of_found(found, error), real_u)
         return refined
 
     def _covariance_of_found(self, found: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -194,27 +180,16 @@ class PoseModel:
         """(M,) factors for limb scores: 1, or less for limbs that are too long for their person.
 
         With r the ratio of a limb's length to its expected length at the person's scale (both in cells), the factor is
-        1 - MAX_LENGTH_PENALTY clip(r - LENGTH_TOLERANCE, 0, 1).
+        1 - MAX_LENGTH_PENALTY clip(r - 1, 0, 1).
         """
         ratio = length / np.maximum(scale * self.part_length[part], 1e-6)
-        return np.asarray(1 - MAX_LENGTH_PENALTY * np.clip(ratio - LENGTH_TOLERANCE, 0, 1))
+        return np.asarray(1 - MAX_LENGTH_PENALTY * np.clip(ratio - 1, 0, 1))
 
 
 @cache
 def pose_model_of(skeleton: Skeleton) -> PoseModel:
     """The pose model of a skeleton with a layout, built once."""
     return PoseModel(skeleton)
-
-
-def refine_keypoints(keypoints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
-    """``PoseModel.refine_keypoints`` of (P, K, 3) float32 x, y and score; without a layout, they stay as they are."""
-    refined = keypoints.astype(np.float32)
-    if skeleton.layout:
-        x, y, score = np.moveaxis(keypoints.astype(np.float64), 2, 0)
-        position = pose_model_of(skeleton).refine_keypoints(x + 1j * y, score)
-        refined[..., 0] = position.real
-        refined[..., 1] = position.imag
-    return refined
 
 
 def _deviation_covariance(skeleton: Skeleton, spread: np.ndarray) -> np.ndarray:
@@ -233,12 +208,8 @@ def _deviation_covariance(skeleton: Skeleton, spread: np.ndarray) -> np.ndarray:
     rest = np.sqrt(1 - SIDE_CORRELATION * np.abs(side))
     correlation = SIDE_CORRELATION * np.outer(side, side) + np.outer(rest, rest) * PART_CORRELATION**distance
     # Body parts that form circles can make eigenvalues negative, which a matrix of correlations has not.
-    values, vectors = np.linalg.eigh(correlation)
-    correlation = (vectors * np.maximum(values, 0)) @ vectors.T
-    scale = np.sqrt(correlation.diagonal())
-    correlation = correlation / np.outer(scale, scale)
-
-    covariance = (correlation + INDEPENDENT_VARIANCE * np.eye(len(spread))) * np.outer(spread, spread)
+    variance = INDEPENDENT_VARIANCE - min(0, np.linalg.eigvalsh(correlation)[0])
+    covariance = (correlation + variance * np.eye(len(spread))) * np.outer(spread, spread)
     mean_of_sources = np.eye(len(spread))
     for name, (source, other) in skeleton.derived.items():
         mean_of_sources[skeleton.index(name)] = 0

@@ -21,7 +21,6 @@ from posenet.images import (
     PILLOW_ERRORS,
     ChannelOrder,
     ImageInput,
-    decode_image,
     download_image,
     read_image,
     read_reduced_image,
@@ -149,8 +148,6 @@ def require_pyav() -> None:
 
 def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] | None) -> Frame:
     try:
-        if source.data:
-            return Frame(source, decode_image(np.frombuffer(source.data, np.uint8)))
         if source.url is not None:
             return Frame(source, download_image(source.url))
         assert source.path is not None

@@ -15,7 +15,7 @@ import numpy as np
 
 from posenet.downloading import is_address, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
-from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
+from posenet.images import IMAGE_SUFFIXES, find_images
 
 VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
@@ -48,8 +48,6 @@ class Source:
     """The path of a file; an address; of a camera, its number or its device file ``/dev/video0``."""
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
-    data: bytes = b""
-    """The content of an image that is not in a file."""
     block: int = field(default=0, compare=False)
     """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
 
@@ -61,7 +59,7 @@ class Source:
     @property
     def url(self) -> str | None:
         """The address; None for other sources."""
-        is_url = isinstance(self.location, str) and self.kind != "camera" and not self.data
+        is_url = isinstance(self.location, str) and self.kind != "camera"
         return str(self.location) if is_url else None
 
     @property
@@ -200,26 +198,14 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
 
 
 def parse_standard_input(data: bytes) -> list[Source]:
-    """The sources in the content of standard input: one image, or a list of files, which are not checked here.
+    """The sources in a list of files, which are not checked here.
 
-    The list has one path or address per line, or a NUL after each, as ``find -print0`` writes it. Windows tools may
-    write it as UTF-16, or with a byte order mark.
-
-    Raises:
-        DataError: it is neither a list nor an image.
+    It has one path or address per line, or a NUL after each, as ``find -print0`` writes it. Windows tools may write a
+    byte order mark before it. ``DataError`` if it is no list.
     """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        data = os.fsencode(data.decode("utf-16", errors="replace"))
-    data = data.removeprefix(codecs.BOM_UTF8)
     if any(byte < 32 and byte not in b"\0\t\n\r" for byte in data[:4096]):
-        try:
-            decode_image(np.frombuffer(data, np.uint8))
-        except ValueError as error:
-            raise DataError(
-                "standard input is neither a list of files nor an image that can be read; list one path per line, or "
-                "pipe a JPEG or PNG file"
-            ) from error
-        return [Source("image", "stdin", data=data)]
+        raise DataError("standard input is no list of files; list one path per line, and name images as files")
+    data = data.removeprefix(codecs.BOM_UTF8)
     entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
     return [_named_source(os.fsdecode(entry)) for entry in entries if entry]
 

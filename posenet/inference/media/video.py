@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from fractions import Fraction
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import av
-import cv2
 import numpy as np
 from av.container import InputContainer
 from av.packet import Packet
@@ -24,9 +22,9 @@ from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, Fram
 from posenet.messages import to_single_line
 
 MAX_MISSING_SHARE = 0.05
-"""A video that lacks more than this share of its length at the end was cut off; lengths in headers are rough."""
-MIN_MISSING_FRAMES = 3
-"""Nor does a video count as cut off that lacks fewer frames."""
+"""A video that lacks more than this share of its length at the end was cut off, ..."""
+MAX_MISSING_FRAMES = 3
+"""... and more than so many frames: lengths in headers are rough."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
 TICKS_PER_SECOND = 60000
@@ -55,6 +53,7 @@ class PyAVReader:
     Attributes:
         is_live: whether it has no end that is known, as a live stream has none.
         length: in seconds, as the file states it; 0 if it states none.
+        end: the end of what was read, in seconds.
         rate: frames per second; an average where the rate varies.
         aspect: width of a pixel divided by its height; that of the last image.
 
@@ -68,8 +67,6 @@ class PyAVReader:
         name, path = source.name, source.path
         if path is not None and not path.is_file():
             raise DataError(f"cannot read {name}: no such file")
-        if path is not None and not path.stat().st_size:
-            raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
         if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         try:
@@ -90,11 +87,10 @@ class PyAVReader:
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
         self._first_time = _seconds(stream.start_time, stream) if self._has_times else math.nan
-        self._packets = self._read_packets()
-        self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
-        self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
-        self._end = 0.0
+        self.end = 0.0
         self.length = (self._container.duration or 0) / av.time_base
+        if not self._has_times:  # FFmpeg estimates the length of a file that was cut off
+            self.length = _seconds(self._stream.frames, self._stream)
         is_endless = (self._container.size or 0) <= 0 or self._container.format.name in PLAYLISTS
         self.is_live = source.url is not None and is_endless and not self.length
         self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
@@ -106,12 +102,11 @@ class PyAVReader:
         """
         name = self.source.name
         end = selection.start + selection.duration
-        first = self.seek(selection.start)
-        number = first - 1
+        number = -1
         unreadable = 0  # frames since the last intact one
         seconds = -math.inf
         first_selected: int | None = None
-        for number, stated in enumerate(self.decode(), first):
+        for number, stated in enumerate(self.decode()):
             if stated is None:
                 unreadable += 1
                 if unreadable == MAX_UNREADABLE_IN_A_ROW:
@@ -145,8 +140,8 @@ class PyAVReader:
             # FFmpeg cannot read all files from servers that do not send parts of them.
             remedy = "; download it, and give the file" if self.source.url is not None else ""
             yield self._error(f"{name} is damaged: no frame can be decoded{remedy}")
-        elif reason := self.why_incomplete(frames_read):
-            yield self._error(f"{name} ends early: {reason}")
+        elif self.length - self.end > max(MAX_MISSING_FRAMES / self.rate, MAX_MISSING_SHARE * self.length):
+            yield self._error(f"{name} ends early: it has {self.end:.2f} of {self.length:.2f} seconds")
         elif first_selected is None:
             yield self._error(f"{name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
 
@@ -155,7 +150,7 @@ class PyAVReader:
 
     def decode(self) -> Iterator[float | None]:
         """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
-        for packet in itertools.chain(self._pending, self._packets):
+        for packet in self._read_packets():
             try:
                 frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
             except av.FFmpegError:
@@ -165,17 +160,17 @@ class PyAVReader:
                 seconds = _seconds(frame.pts, self._stream) if self._has_times else math.nan
                 if math.isnan(self._first_time):
                     self._first_time = seconds
-                if not seconds < self._from_time:
-                    self._frame = frame
-                    yield seconds - self._first_time
+                self._frame = frame
+                yield seconds - self._first_time
 
     def _read_packets(self) -> Iterator[Packet[Any] | None]:
         """The packets of the images; None instead of the last, empty one if the file is damaged."""
         try:
             # Sound and images may end at different times: the later end is compared with the stated length.
             for packet in self._container.demux(self._stream, *self._container.streams.audio):
-                if packet.pts is not None:
-                    self._end = max(self._end, _seconds(packet.pts + (packet.duration or 0), packet.stream))
+                shown = packet.dts if packet.pts is None else packet.pts  # some files state only when it is decoded
+                if shown is not None:
+                    self.end = max(self.end, _seconds(shown + (packet.duration or 0), packet.stream))
                 if packet.stream is self._stream:
                     yield packet
         except av.FFmpegError:
@@ -198,36 +193,6 @@ class PyAVReader:
             return np.ascontiguousarray(image.transpose(1, 0, 2)[:: _sign(b), :: _sign(c)])
         return np.ascontiguousarray(image[:: _sign(d), :: _sign(a)])
 
-    def seek(self, seconds: float) -> int:
-        """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
-        if seconds <= 0 or math.isnan(self._first_time):
-            return 0
-        start = self._first_time + seconds
-        times: list[float] = []
-        for packet in self._packets:
-            time = math.nan
-            if packet is not None:
-                # When it is shown; some files state only when it is decoded.
-                time = _seconds(packet.dts if packet.pts is None else packet.pts, self._stream)
-                if packet.is_keyframe and time <= start:
-                    self._from_time = time
-                    self._pending.clear()
-            self._pending.append(packet)
-            times.append(time)
-            # No later packet is shown before it is decoded.
-            if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
-                break
-        return sum(time < self._from_time for time in times)
-
-    def why_incomplete(self, frames_read: int) -> str:
-        """Why the video counts as cut off after all its frames are read; empty if it is complete."""
-        if not self._has_times:
-            if _is_cut_off(frames_read, self._stream.frames, MIN_MISSING_FRAMES):
-                return f"it has {frames_read} of {self._stream.frames} frames"
-        elif _is_cut_off(self._end, self.length, MIN_MISSING_FRAMES / self.rate):
-            return f"it has {self._end:.2f} of {self.length:.2f} seconds"
-        return ""
-
     def close(self) -> None:
         """Release the file or the connection."""
         self._container.close()
@@ -238,7 +203,7 @@ class VideoWriter:
 
     Args:
         path: its suffix, one of ``WRITABLE_VIDEO_SUFFIXES``, gives the format.
-        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel.
+        size: (height, width) of the images. The codec needs even sides: an odd side is stretched by one pixel.
         rate: frames per second, on average.
         aspect: width of a pixel divided by its height.
 
@@ -247,7 +212,6 @@ class VideoWriter:
     """
 
     def __init__(self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0) -> None:
-        self._size = size
         suffix = path.suffix.lower()
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
         # AVI has no times: its frames follow each other at the rate of its clock.
@@ -276,21 +240,13 @@ class VideoWriter:
             self._start = seconds
         time = seconds - self._start
         self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
-        frame = av.VideoFrame.from_ndarray(self._fit(image), format="bgr24")
-        frame = self._reformatter.reformat(frame, format="yuv420p", dst_colorspace=Colorspace.ITU709)
+        frame = av.VideoFrame.from_ndarray(image, format="bgr24")
+        width, height = self._stream.width, self._stream.height
+        frame = self._reformatter.reformat(frame, width, height, "yuv420p", dst_colorspace=Colorspace.ITU709)
         frame.pts = self._last_tick
         frame.time_base = self._time_base
         frame.duration = round(self._frame_length / self._time_base)
         self._container.mux(self._stream.encode(frame))
-
-    def _fit(self, image: np.ndarray) -> np.ndarray:
-        """Resize an image of another size, and extend odd sides."""
-        height, width = self._size
-        if image.shape[:2] != self._size:
-            image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-        if height % 2 or width % 2:
-            image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
-        return image
 
     def close(self) -> None:
         """Complete the file."""
@@ -311,11 +267,6 @@ def _display_matrix(frame: av.VideoFrame) -> list[list[int]]:
 
 def _sign(number: int) -> int:
     return -1 if number < 0 else 1
-
-
-def _is_cut_off(length: float, stated: float, tolerance: float) -> bool:
-    """Whether a video is much shorter than its header states, in frames or in seconds."""
-    return stated - length > max(tolerance, MAX_MISSING_SHARE * stated)
 
 
 def _open_input(source: Source) -> InputContainer:

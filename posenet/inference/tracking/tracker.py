@@ -76,10 +76,8 @@ class Tracker:
         Raises:
             ValueError: ``time`` is not finite or before the last frame, or people have another skeleton than before.
         """
-        if not math.isfinite(time):
-            raise ValueError(f"time is {time}; give the time of the frame in seconds")
-        if time < self._time:
-            raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the frames in order")
+        if not self._time <= time < math.inf:
+            raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
             if person.skeleton != self._skeleton:
@@ -104,8 +102,13 @@ class Tracker:
 
     def _match(self, motion: Motion, points: np.ndarray, found: np.ndarray) -> list[_Track]:
         """The track of each person; people whom no track expects start one."""
+        from scipy.optimize import linear_sum_assignment  # importing it takes a while, and images need no tracker
+
         agreement, likelihood = motion.similarity(points, found)
-        rows, columns = assign(np.where(agreement >= self.settings.min_agreement, likelihood, 0))
+        gains = np.where(agreement >= self.settings.min_agreement, likelihood, 0)
+        rows, columns = linear_sum_assignment(gains, maximize=True)
+        has_gain = gains[rows, columns] > 0
+        rows, columns = rows[has_gain], columns[has_gain]
         motion.update(rows, points[columns], found[columns])
         for track in self._tracks:
             track.misses += 1
@@ -136,16 +139,3 @@ class Tracker:
         waited = self._time - track.last_seen
         is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
         return waited <= self.settings.keep_seconds and (is_patient or track.misses <= MAX_MISSES)
-
-
-def assign(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns of pairs, each row and column at most once, so that the sum of their gains is largest.
-
-    Args:
-        gains: (N, M), 0-1; a pair without a gain is never made.
-    """
-    from scipy.optimize import linear_sum_assignment  # importing it takes a while, and images need no tracker
-
-    rows, columns = linear_sum_assignment(gains, maximize=True)
-    has_gain = gains[rows, columns] > 0
-    return rows[has_gain], columns[has_gain]

@@ -7,8 +7,7 @@ from posenet.inference.decoder.candidates import (
     KeypointCandidates,
     find_keypoints,
     find_limbs,
-    keep_strongest,
-    largest_number_of_peaks,
+    limit_candidates,
 )
 from posenet.skeleton import COCO
 
@@ -110,7 +109,7 @@ def test_peaks_equal_those_found_cell_by_cell(seed):
     maps[rng.random(maps.shape) < 0.1] = -1e30
     maps[1, 7, 5] = 2.6
     maps = maps.astype(np.float32)
-    threshold, max_peaks = 0.9, 9
+    threshold = 0.9
     expected = []
     for keypoint, keypoint_map in enumerate(maps):
         surrounded = np.pad(keypoint_map.clip(min=0), 1)
@@ -122,10 +121,9 @@ def test_peaks_equal_those_found_cell_by_cell(seed):
                     dx = peak_offset(surrounded[y, x - 1], value, surrounded[y, x + 1])
                     dy = peak_offset(surrounded[y - 1, x], value, surrounded[y + 1, x])
                     peaks.append((keypoint, x - 1 + dx, y - 1 + dy, clip_value(value)))
-        peaks.sort(key=lambda peak: -peak[3])
-        assert len(peaks) > max_peaks
-        expected += peaks[:max_peaks]
-    candidates = keep_strongest(find_keypoints(maps, threshold), max_peaks)
+        expected += sorted(peaks, key=lambda peak: -peak[3])
+    candidates = find_keypoints(maps, threshold)
+    assert len(expected) > 20
     assert candidates.keypoint.tolist() == [peak[0] for peak in expected]
     np.testing.assert_allclose(candidates.xy, [peak[1:3] for peak in expected], atol=1e-3)
     np.testing.assert_allclose(candidates.score, [peak[3] for peak in expected])
@@ -137,12 +135,9 @@ def test_a_limit_in_proportion_to_the_size_of_the_maps_keeps_the_strongest_candi
     peaks[COCO.index("neck"), ::2, ::2] = np.linspace(0.5, 1, 400).reshape(20, 20)
     peaks[COCO.index("nose"), ::2, ::2] = np.linspace(1, 0.5, 400).reshape(20, 20)
     candidates = find_keypoints(peaks, 0.1)
-    limit = largest_number_of_peaks(candidates, 1600, COCO)
-    assert limit is None and len(candidates.score) == 800
-    limit = largest_number_of_peaks(candidates, 900, COCO)
-    assert limit == 300  # 300 * 300 pairs are 100 for each of 900 cells
-    kept = keep_strongest(candidates, limit)
-    assert len(kept.score) == 600
+    assert len(limit_candidates(candidates, 1600, COCO).score) == len(candidates.score) == 800
+    kept = limit_candidates(candidates, 900, COCO)
+    assert len(kept.score) == 2 * 300  # 300 * 300 pairs are 100 for each of 900 cells
     assert kept.score.min() == np.sort(candidates.score)[200]
 
 

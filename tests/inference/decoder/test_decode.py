@@ -4,7 +4,6 @@ import dataclasses
 import re
 import resource
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -43,15 +42,12 @@ def assert_all_found(found, people, tolerance):
 def test_rendered_people_are_found(people, tolerance):
     """The last ones overlap."""
     joints = [standing_person(*person) for person in people]
-    found = decode(render_people(*joints))
+    maps = render_people(*joints)
+    found = decode(maps)
     assert_all_found(found, joints, tolerance)
     assert found[0].score > 0.9
-
-
-def test_maps_may_be_tensors_and_half_precision():
-    joints = standing_person(250, 190)
-    assert_all_found(decode(torch.from_numpy(render_people(joints))), [joints], 0.5)
-    assert_all_found(decode(torch.from_numpy(render_people(joints)).half()), [joints], 0.7)
+    assert decode(torch.from_numpy(maps)) == found
+    assert_all_found(decode(torch.from_numpy(maps).half()), joints, tolerance + 0.2)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 8])
@@ -72,7 +68,6 @@ def test_thresholds_drop_keypoints_limbs_and_people():
     assert [one.found.sum() for one in decode(maps, skeleton=WITHOUT_LAYOUT)] == [2]
     assert [one.found.sum() for one in decode(maps, part_threshold=0.2, skeleton=WITHOUT_LAYOUT)] == [1, 1]
     assert decode(maps, min_score=0.3) == []
-    assert decode(maps, min_keypoints=3) == []
 
 
 def test_a_weak_keypoint_moves_towards_the_rest_of_its_person():
@@ -129,46 +124,15 @@ def test_maps_with_values_that_are_not_finite_are_refused(value, place):
     assert "amp off" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_values_that_nothing_depends_on_may_be_infinite():
-    maps = render_people(standing_person(250, 190))
-    expected = decode(maps)
-    maps[[0, 49], 0, 0] = np.inf  # a corner that no limb crosses, and the keypoint foreground
-    assert len(expected) == 1 and decode(maps) == expected
-
-
-def test_half_precision_that_overflows_is_refused():
-    maps = torch.from_numpy(render_people(standing_person(250, 190)))
-    maps[30, 4, 4] = 70_000
-    assert decode(maps)
-    with pytest.raises(DataError, match="NaN or infinite values"):
-        decode(maps.half())
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.int64, bool, np.complex64])
-def test_maps_of_integers_are_refused(dtype):
-    with pytest.raises(ValueError, match="must be floating-point numbers"):
-        decode(np.zeros((50, 8, 8), dtype))
-    with pytest.raises(ValueError, match="must be floating-point numbers"):
-        decode(torch.from_numpy(np.zeros((50, 8, 8), dtype)))
-
-
-def test_a_person_is_found_in_blurred_maps():
-    joints = standing_person(250, 190)
-    maps = np.stack([cv2.GaussianBlur(m, (0, 0), 1.5) for m in render_people(joints)])
-    assert_all_found(decode(maps), [joints], 2.5)
-
-
-def test_all_candidates_of_a_keypoint_are_used_by_default():
+def test_all_candidates_of_a_keypoint_are_used():
     """All peaks are noses, so each candidate is a person."""
     maps = np.zeros((50, 32, 32), np.float32)
     scores = np.linspace(0.5, 1, 49)
     maps[COCO.num_parts + NOSE, 2:30:4, 2:30:4] = scores.reshape(7, 7)
-    found = [one.keypoints[NOSE, 2] for one in decode(maps)]
-    np.testing.assert_allclose(found, scores[::-1])
-    assert [one.keypoints[NOSE, 2] for one in decode(maps, max_peaks=3)] == found[:3]
+    np.testing.assert_allclose([one.keypoints[NOSE, 2] for one in decode(maps)], scores[::-1])
 
 
-@pytest.mark.parametrize("number", [40, 60, 96, 200])
+@pytest.mark.parametrize("number", [96, 200])
 def test_every_person_of_a_crowd_is_found(number):
     rng = np.random.default_rng(number)
     places = [(80 + 100 * (index % 20), 120 + 240 * (index // 20)) for index in range(number)]
@@ -199,19 +163,24 @@ def test_scores_stay_in_their_order_and_at_most_1_where_maps_exceed_1():
     assert decode(0.8 * render_people(standing_person(250, 190)))[0].score == pytest.approx(0.8, abs=0.02)
 
 
-@pytest.mark.parametrize("arguments", [{"stride": 0}, {"keypoint_threshold": 0}, {"max_peaks": 0}], ids=str)
-def test_arguments_out_of_range_are_refused(arguments):
-    with pytest.raises(ValueError, match="must be at least 1"):
-        decode(np.zeros((50, 4, 4), np.float32), **arguments)
-
-
 def test_maps_from_which_nobody_is_decoded_may_be_missing():
     maps = render_people(standing_person(150, 190), standing_person(380, 190))
     people = decode(maps)
     assert len(people) == 2 and decode(maps[:-2]) == people
 
 
-@pytest.mark.parametrize("shape", [(18, 32, 32), (50, 1, 32, 32), (50, 0, 0)])
-def test_maps_of_another_skeleton_or_of_a_batch_are_refused(shape):
-    with pytest.raises(ValueError, match=rf"maps must be \(50, h, w\), not {re.escape(str(shape))}"):
-        decode(np.zeros(shape))
+@pytest.mark.parametrize(
+    "maps, arguments, message",
+    [
+        (np.zeros((50, 4, 4)), {"stride": 0}, "at least 1"),
+        (np.zeros((50, 4, 4)), {"keypoint_threshold": 0}, "must be above 0"),
+        (np.zeros((18, 32, 32)), {}, "maps must be (50, h, w), not (18, 32, 32)"),
+        (np.zeros((50, 1, 32, 32)), {}, "maps must be (50, h, w), not (50, 1, 32, 32)"),
+        (np.zeros((50, 0, 0)), {}, "maps must be (50, h, w), not (50, 0, 0)"),
+        (np.zeros((50, 8, 8), np.uint8), {}, "must be floating-point numbers"),
+        (torch.zeros((50, 8, 8), dtype=torch.int64), {}, "must be floating-point numbers"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(maps, arguments, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        decode(maps, **arguments)

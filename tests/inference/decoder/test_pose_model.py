@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -11,13 +9,12 @@ from posenet.inference.decoder.pose_model import (
     POSITION_EXPONENT,
     POSITION_VARIANCE,
     SIDE_CORRELATION,
-    SPREAD_FLOOR,
     UPRIGHT_WEIGHT,
     PoseModel,
-    refine_keypoints,
 )
-from posenet.skeleton import COCO, Skeleton
-from tests.helpers.poses import ALL, FOREARM, MODEL, estimate_poses, groups, upright
+from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_from_table
+from tests.helpers.poses import ALL, FOREARM, MODEL, groups, upright
 
 
 def test_the_estimate_is_the_regression_of_its_docstring():
@@ -32,16 +29,16 @@ def test_the_estimate_is_the_regression_of_its_docstring():
             observed += abs(position[i] - position[j]) ** 2
             expected += (height[i] - height[j]) ** 2 + spread[i] ** 2 + spread[j] ** 2
     scale = np.sqrt(observed / expected)
-    weight = 1 / (spread**2 + SPREAD_FLOOR)
+    weight = 1 / spread**2
     mean_position, mean_height = np.average(position, weights=weight), np.average(height, weights=weight)
     covariance = np.average((height - mean_height) * (position - mean_position), weights=weight)
     direction = covariance + 1j * UPRIGHT_WEIGHT * scale
     axis = scale * direction / abs(direction)
 
-    poses = estimate_poses(np.append(position, 5 + 5j), np.append(keypoint, 0), [0] * 6 + [1])
-    np.testing.assert_allclose(poses.scale, [[scale], [0]])
-    np.testing.assert_allclose(poses.axis[0], [axis])
-    np.testing.assert_allclose(poses.origin, [[mean_position - axis * mean_height], [5 + 5j]])
+    z, scores = groups(np.append(position, 5 + 5j), np.append(keypoint, 0), [0] * 6 + [1])
+    origins, axes = MODEL.estimate_poses(z, scores > 0)
+    np.testing.assert_allclose(axes, [[axis], [0]])
+    np.testing.assert_allclose(origins, [[mean_position - axis * mean_height], [5 + 5j]])
 
 
 def test_the_expected_keypoints_are_the_formula_of_the_docstring():
@@ -50,8 +47,8 @@ def test_the_expected_keypoints_are_the_formula_of_the_docstring():
     wrist = COCO.index("left_wrist")
     position = upright(30, 60, 10, 0.2)[found] + np.array([1, 2j, -1, 1 + 1j, 3])
     z, scores = groups(position, found, np.zeros(5, int))
-    poses = MODEL.estimate_poses(z, scores > 0)
-    origin, axis, scale = poses.origin[0, 0], poses.axis[0, 0], poses.scale[0, 0]
+    [[origin]], [[axis]] = MODEL.estimate_poses(z, scores > 0)
+    scale = abs(axis)
     deviation = (position - origin - axis * MODEL.height[found]) / scale
     inverse = np.linalg.inv(MODEL.covariance[np.ix_(found, found)])
     c = MODEL.covariance[wrist, found]
@@ -64,12 +61,17 @@ def test_the_expected_keypoints_are_the_formula_of_the_docstring():
     assert sigma[0, wrist] == pytest.approx(scale * np.sqrt(variance))
 
 
+def as_keypoints(position, score):
+    """(P, K, 3) float32 keypoints of complex positions and scores."""
+    return np.stack([position.real, position.imag, score], axis=2).astype(np.float32)
+
+
 @pytest.mark.parametrize("score", [1, 1.7])
 def test_keypoints_with_full_scores_stay_exactly_where_they_are(score):
     position = upright(30, 60, 10)
     position[COCO.index("right_eye")] += 4
-    refined = MODEL.refine_keypoints(position[None], np.full((1, 18), float(score)))
-    np.testing.assert_array_equal(refined[0], position)
+    keypoints = as_keypoints(position[None], np.full((1, 18), score))
+    np.testing.assert_array_equal(MODEL.refine_keypoints(keypoints), keypoints)
 
 
 def test_the_refined_positions_are_the_formula_of_the_docstring():
@@ -82,15 +84,15 @@ def test_the_refined_positions_are_the_formula_of_the_docstring():
     z, scores = groups(
         np.append(position, [5, 9j]), np.append(found, [0, 1]), [0] * 6 + [1] * 2, np.append(score, [0.2, 0.2])
     )
-    poses = MODEL.estimate_poses(z, scores > 0)
-    scale = poses.scale[0, 0]
-    deviation = (position - poses.origin[0] - poses.axis[0] * MODEL.height[found]) / scale
+    origin, axis = (of_groups[0] for of_groups in MODEL.estimate_poses(z, scores > 0))
+    scale = abs(axis)
+    deviation = (position - origin - axis * MODEL.height[found]) / scale
     error = np.diag(POSITION_VARIANCE * np.maximum(1 / score - 1, 0) ** POSITION_EXPONENT)
     covariance = MODEL.covariance[np.ix_(found, found)]
     truth = position + scale * (covariance @ np.linalg.inv(covariance + error) @ deviation - deviation)
-    refined = MODEL.refine_keypoints(z, scores)
-    np.testing.assert_allclose(refined[0, found], truth)
-    np.testing.assert_array_equal(refined[1, :2], [5, 9j])  # two keypoints are too few
+    x, y, _ = np.moveaxis(MODEL.refine_keypoints(as_keypoints(z, scores)), 2, 0)
+    np.testing.assert_allclose((x + 1j * y)[0, found], truth, rtol=1e-6)
+    np.testing.assert_array_equal((x + 1j * y)[1, :2], [5, 9j])  # two keypoints are too few
 
 
 def test_a_derived_keypoint_deviates_like_the_mean_of_its_sources():
@@ -103,27 +105,19 @@ def test_a_derived_keypoint_deviates_like_the_mean_of_its_sources():
     assert np.linalg.eigvalsh(covariance).min() > 0
 
 
+@pytest.mark.filterwarnings("error")
 def test_people_are_refined_in_any_unit_and_keep_their_scores():
-    keypoints = np.zeros((2, 18, 3), np.float32)
-    for person, torso in zip(keypoints, (10, 4)):
-        position = upright(30, 60, torso) + 0.1 * torso * np.exp(1j * ALL)
-        person[:] = np.stack([position.real, position.imag, np.full(18, 0.5)], axis=1)
-    keypoints[1, :16] = 0  # two keypoints are left
-    refined = refine_keypoints(keypoints, COCO)
+    """The keypoints of the last person coincide."""
+    keypoints = np.full((2, 18, 3), 0.5, np.float32)
+    position = upright(30, 60, 10) + np.exp(1j * ALL)
+    keypoints[:1] = as_keypoints(position[None], np.full((1, 18), 0.5))
+    refined = MODEL.refine_keypoints(keypoints)
     assert refined.dtype == np.float32 and np.abs(refined - keypoints)[0].max() > 0.1
     np.testing.assert_array_equal(refined[..., 2], keypoints[..., 2])
-    np.testing.assert_array_equal(refined[1], keypoints[1])
-    tripled = refine_keypoints(keypoints * np.float32([3, 3, 1]), COCO)
+    np.testing.assert_allclose(refined[1], keypoints[1], atol=0.01)
+    tripled = MODEL.refine_keypoints(keypoints * np.float32([3, 3, 1]))
     np.testing.assert_allclose(tripled, refined * [3, 3, 1], rtol=1e-5)
-    without_layout = dataclasses.replace(COCO, layout={})
-    np.testing.assert_array_equal(refine_keypoints(keypoints, without_layout), keypoints)
-    assert refine_keypoints(keypoints[:0], COCO).shape == (0, 18, 3)
-
-
-@pytest.mark.filterwarnings("error")
-def test_coinciding_keypoints_are_refined_without_a_warning():
-    keypoints = np.full((1, 18, 3), 0.5, np.float32)
-    np.testing.assert_allclose(refine_keypoints(keypoints, COCO), keypoints, atol=0.01)
+    assert MODEL.refine_keypoints(keypoints[:0]).shape == (0, 18, 3)
 
 
 def test_deviations_are_alike_along_a_limb_and_opposite_across_the_body():
@@ -136,20 +130,13 @@ def test_deviations_are_alike_along_a_limb_and_opposite_across_the_body():
     assert correlation[elbow, COCO.index("right_ankle")] < 0 < correlation[elbow, COCO.index("left_ankle")]
 
 
-def test_a_ring_of_body_parts_has_no_negative_variances():
-    """The powers of the distances in a ring of six keypoints are no correlations."""
-    names = tuple("abcdef")
-    ring = Skeleton(
-        keypoints=names,
-        parts=tuple(zip(names, names[1:] + names[:1])),
-        left_right=(),
-        derived={},
-        file_keypoints=names,
-        file_names=names,
-        sigmas=(0.05,) * 6,
-        layout={name: (index / 5, 0.5) for index, name in enumerate(names)},
-    )
-    assert np.linalg.eigvalsh(PoseModel(ring).covariance).min() > -1e-12
+def test_many_circles_of_body_parts_make_no_negative_variances():
+    """The powers of the distances are no correlations if each of four keypoints is connected to each of four others."""
+    names = [*"abcdefgh"]
+    parts = [[a, b] for a in "abcd" for b in "efgh"]
+    layout = {name: [index / 5, 0.5] for index, name in enumerate(names)}
+    model = PoseModel(skeleton_from_table({"keypoints": names, "parts": parts, "layout": layout}))
+    assert 0 < np.linalg.eigvalsh(model.covariance).min() < 0.1
 
 
 def test_the_score_of_a_limb_falls_linearly_with_the_excess_of_its_length():

@@ -168,38 +168,37 @@ def test_pixels_that_are_not_square_keep_their_aspect(tmp_path: Path) -> None:
 
 
 def test_damaged_frames_are_reported_and_skipped(tmp_path: Path) -> None:
-    path = write_media(tmp_path / "clip.avi", np.arange(30) / 10, codec="mpeg4")
+    path = write_video(tmp_path / "clip.mp4")
     data = bytearray(path.read_bytes())
-    start = data.index(b"movi") + (len(data) - data.index(b"movi")) // 3
-    data[start : start + len(data) // 6] = bytes(len(data) // 6)
+    data[len(data) // 3 : len(data) // 2] = bytes(len(data) // 2 - len(data) // 3)
     path.write_bytes(data)
     frames = read_video(path)
     errors = [str(frame.error) for frame in frames if frame.error]
-    assert errors and str(path) in errors[0]
+    assert errors and f"of {path} cannot be decoded" in errors[0]
     numbers = [frame.number for frame in frames if frame.number is not None]
-    assert 5 < len(numbers) < 30 and numbers == sorted(set(numbers))
+    assert numbers == sorted(set(numbers)) and {0, 11} < set(numbers) < set(range(12))
 
 
-def test_a_video_that_was_cut_off_is_reported(tmp_path: Path) -> None:
-    path = write_video(tmp_path / "clip.avi", count=20)
+@pytest.mark.parametrize("suffix", [".avi", ".mkv"])
+def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> None:
+    path = write_video(tmp_path / f"clip{suffix}")
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
     *frames, last = read_video(path)
-    assert 5 < len(frames) < 15 and f"{path} ends early: it has" in str(last.error)
+    assert 4 < len(frames) < 9 and f"{path} ends early: it has" in str(last.error)
 
 
-@pytest.mark.parametrize("content, message", [(b"", "is empty (0 bytes); copy it"), (b"no video", "cannot be opened")])
-def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"no video"])
+def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.mp4"
     path.write_bytes(content)
     [frame] = read_video(path)
-    assert "x.mp4" in str(frame.error) and message in str(frame.error)
+    assert f"{path} cannot be opened as a video" in str(frame.error)
 
 
 @pytest.mark.parametrize("suffix", [".avi", ".mp4"])
-@pytest.mark.parametrize("rate", [1e-5, 1e-300])
-def test_images_that_follow_each_other_very_slowly_are_written(tmp_path: Path, suffix: str, rate: float) -> None:
-    write_images(tmp_path / f"slow{suffix}", [grey_image(0), grey_image(1)], [0.0, 900.0], rate)
-    assert len([frame for frame in read_video(tmp_path / f"slow{suffix}") if not frame.error]) == 2
+def test_images_that_follow_each_other_very_slowly_are_written(tmp_path: Path, suffix: str) -> None:
+    path = write_images(tmp_path / f"slow{suffix}", [grey_image(0), grey_image(1)], [0.0, 900.0], rate=1e-5)
+    assert len([frame for frame in read_video(path) if not frame.error]) == 2
 
 
 def test_a_title_that_is_not_utf_8_does_not_matter(tmp_path: Path) -> None:
@@ -240,12 +239,12 @@ class ListedTimes(video.PyAVReader):
 
     rate = 10.0
     length = 0.0
+    end = 0.0
     aspect = 1.0
 
-    def __init__(self, times: Sequence[float | None], num_skipped: int = 0) -> None:
+    def __init__(self, times: Sequence[float | None]) -> None:
         self.source = Source("video", Path("clip"))
         self._times = times
-        self._num_skipped = num_skipped
 
     def decode(self) -> Iterator[float | None]:
         yield from self._times
@@ -253,29 +252,14 @@ class ListedTimes(video.PyAVReader):
     def image(self) -> np.ndarray:
         return np.zeros((2, 2, 3), np.uint8)
 
-    def seek(self, seconds: float) -> int:
-        return self._num_skipped
 
-    def why_incomplete(self, frames_read: int) -> str:
-        return ""
-
-
-def read(times: Sequence[float | None], num_skipped: int = 0, **selection: Any) -> list[Frame]:
-    return list(ListedTimes(times, num_skipped).frames(FrameSelection(**selection)))
+def read(times: Sequence[float | None], **selection: Any) -> list[Frame]:
+    return list(ListedTimes(times).frames(FrameSelection(**selection)))
 
 
 def test_times_that_are_unknown_or_do_not_increase_follow_the_frame_rate() -> None:
     times = [frame.seconds for frame in read([math.nan, 0.1, 0.05, 0.5, math.nan])]
     np.testing.assert_allclose(times, [0, 0.1, 0.2, 0.5, 0.6])
-
-
-def test_frames_that_are_skipped_without_decoding_count() -> None:
-    frames = read([0.3, DAMAGED, 0.5], num_skipped=3, start=0.2)
-    assert [str(frame.error) if frame.error else frame.number for frame in frames] == [
-        3,
-        "frame 4 of clip cannot be decoded",
-        5,
-    ]
 
 
 def test_damaged_frames_keep_their_numbers_and_are_reported_unless_they_are_the_last() -> None:
@@ -310,22 +294,3 @@ def test_selected_frames(selection: dict[str, Any], numbers: list[int]) -> None:
 def test_a_start_after_the_end_is_an_error() -> None:
     [frame] = read([0.0, 0.1], start=5.0)
     assert str(frame.error) == "clip has no frame after 5 s; the last is at 0.10 s"
-
-
-def test_a_frame_that_cannot_be_used_is_reported_and_the_others_are_read() -> None:
-    class WithOddFrames(ListedTimes):
-        calls = 0
-
-        def image(self) -> np.ndarray:
-            self.calls += 1
-            if self.calls % 2 == 0:
-                raise DataError("it has no colours")
-            return super().image()
-
-    frames = list(WithOddFrames([0.0, 0.1, 0.2, 0.3]).frames(FrameSelection()))
-    assert [str(frame.error) if frame.error else frame.number for frame in frames] == [
-        0,
-        "frame 1 of clip cannot be used: it has no colours",
-        2,
-        "frame 3 of clip cannot be used: it has no colours",
-    ]

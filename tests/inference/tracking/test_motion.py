@@ -53,19 +53,6 @@ def test_agreement_falls_with_distance_shape_and_missing_keypoints() -> None:
         assert other < 0.8 * same
 
 
-def test_a_person_without_common_keypoints_does_not_agree() -> None:
-    motion = Motion(SIGMAS)
-    motion.add(points_at(100), FOUND & (np.arange(17) < 5))
-    assert motion.similarity(points_at(100), FOUND & (np.arange(17) >= 5))[0] == 0
-
-
-def test_of_two_tracks_the_more_certain_one_is_more_likely() -> None:
-    certain = tracked(speed=0)
-    uncertain = tracked(speed=0)
-    uncertain.predict(0.5)
-    assert uncertain.similarity(points_at(100), FOUND)[1] < certain.similarity(points_at(100), FOUND)[1]
-
-
 def test_keypoints_that_are_not_found_move_with_the_person() -> None:
     motion = tracked(speed=50)
     legs_only = FOUND & (np.arange(17) >= 11)
