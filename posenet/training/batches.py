@@ -29,7 +29,6 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.messages import without_worker_traceback
 from posenet.settings import MAP_STRIDE, Config
-from posenet.training.meters import SpeedMeter
 
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
@@ -127,6 +126,25 @@ class RestartingLoader:
             if worker.sentinel in ended:
                 worker.join(timeout=1.0)
         return next((worker.exitcode for worker in self._workers if worker.exitcode is not None), None)
+
+
+class SpeedMeter:
+    """Speed since the last reading."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.samples = 0  # of this process
+        self.seconds_waited = 0.0  # for data
+        self._started_at = time.monotonic()
+
+    def read(self) -> dict[str, float]:
+        """Return samples per second and the share of the time spent waiting for data; then restart."""
+        seconds = max(time.monotonic() - self._started_at, 1e-9)
+        speed = {"samples_per_s": self.samples / seconds, "data_wait": self.seconds_waited / seconds}
+        self.restart()
+        return speed
 
 
 class StepBatches:

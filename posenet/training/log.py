@@ -62,8 +62,7 @@ class TrainingCallback:
                 if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time),
                 ``terms`` (of the loss, for every stack) and ``gradient_norm`` (before clipping; mean since the last
                 call, None if all steps were skipped). On accelerators also ``memory_gib``, the most that tensors on
-                rank 0's device had so far, and ``memory_share``, its share of the device's memory. With several data
-                sets also ``sets``: for the name of each its ``samples`` and their mean ``loss`` since the last call.
+                rank 0's device had so far, and ``memory_share``, its share of the device's memory.
         """
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
@@ -71,8 +70,7 @@ class TrainingCallback:
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         """An epoch has ended and was validated: ``epoch`` (from 1), ``train_loss``, ``val_loss`` (None without
-        validation samples) and, after an evaluation, COCO's scores such as ``AP``. With several data sets also ``sets``
-        as in ``on_step``, since the start of the epoch or since it was resumed."""
+        validation samples) and, after an evaluation, COCO's scores such as ``AP``."""
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
         """Predictions were drawn beside annotations: (H, W, 3) uint8 BGR; ``name`` is unique, such as epoch_0001."""

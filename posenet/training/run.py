@@ -26,7 +26,6 @@ from posenet.training.batches import RestartingLoader, StepBatches, make_step_ba
 from posenet.training.compare_ranks import require_same_run
 from posenet.training.freezing import freeze
 from posenet.training.loss import FocalL2Loss
-from posenet.training.meters import DataSetLosses
 from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run_data import describe_contents, open_run_data, refuse_trained_images
@@ -62,8 +61,6 @@ class Run:
     average: WeightAverage | None
     bad_steps: BadStepPolicy
     train_step: TrainStep
-    set_losses: DataSetLosses | None
-    """The losses of several data sets; None if there is only one."""
     progress: Progress = field(default_factory=Progress)
     returned_to: str = ""
     """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``; not that of a roll
@@ -131,8 +128,6 @@ def build_run(
     average = None if config.average.kind == "off" else on_all(lambda: WeightAverage(network, config.average))
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
     bad_steps = BadStepPolicy(config.guard)
-    set_losses = DataSetLosses(train_data.names, runtime) if len(train_data.names) > 1 else None
-    step = TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm, set_losses)
     return Run(
         config=config,
         runtime=runtime,
@@ -148,8 +143,7 @@ def build_run(
         scaler=scaler,
         average=average,
         bad_steps=bad_steps,
-        train_step=step,
-        set_losses=set_losses,
+        train_step=TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm),
     )
 
 

@@ -66,18 +66,10 @@ def test_keypoints_that_a_set_lacks_get_exactly_zero_gradient(no_val: Stores, tm
     assert torch.equal(used, torch.stack([supervised, torch.ones_like(supervised)]))
 
 
-def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp_path: Path, both: str) -> None:
+def test_a_run_on_several_sets_names_each_and_resumes_exactly(no_val: Stores, tmp_path: Path, both: str) -> None:
     settings = both, "inference.height=64"  # as train.input_size
     train_tiny(no_val, tmp_path / "whole", *settings)
-    steps, epochs = (read_log(tmp_path / "whole", kind) for kind in ("train", "epoch"))
-    assert all(list(entry["sets"]) == ["faces", "limbs"] for entry in (*steps, *epochs))
-    for epoch in epochs:
-        in_epoch = [step["sets"] for step in steps if step["epoch"] == epoch["epoch"] - 1]
-        for name, values in epoch["sets"].items():
-            assert values["loss"] > 0
-            assert sum(sets[name]["samples"] for sets in in_epoch) == values["samples"] > 0
     log = (tmp_path / "whole" / "log.txt").read_text()
-    assert "Epoch 2  losses of the data sets: faces " in log
     size = next(int(line.split("limbs: ")[1].split()[0]) for line in log.splitlines() if "Data set limbs" in line)
     assert (
         f"Data set limbs: {size} samples, {round(2.5 * size)} of them per epoch; not supervised: nose, right_eye" in log
@@ -93,14 +85,9 @@ def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp
 
 
 def test_two_processes_train_on_the_samples_of_one(no_val: Stores, tmp_path: Path, both: str) -> None:
-    """The losses of the sets are those of all processes."""
     folders = train_in_one_and_two(no_val, tmp_path, both, "optim.lr=1e-6", max_steps=3)
     for one, together in zip(*(read_log(folder, "train") for folder in folders), strict=True):
         assert together["loss"] == pytest.approx(one["loss"], rel=1e-3)
-        for name, values in one["sets"].items():
-            assert together["sets"][name]["samples"] == values["samples"]
-            if values["samples"]:
-                assert together["sets"][name]["loss"] == pytest.approx(values["loss"], rel=1e-2)
 
 
 def test_sets_that_cannot_be_used_together(

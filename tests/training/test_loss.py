@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.profiler import profile
 
-from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
-from posenet.training.meters import DataSetLosses, MeanMeter, format_losses
+from posenet.training.step import MeanMeter
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
 NUM_SCALES = 5
@@ -278,20 +277,3 @@ def test_a_logged_mean_has_five_digits_and_must_be_finite() -> None:
     meter.add(1.0)
     meter.add(2.0)
     assert meter.read() == 1.5
-
-
-def test_the_losses_of_data_sets_are_averaged_since_the_last_reading_and_over_the_epoch() -> None:
-    losses = DataSetLosses(["a", "b"], Runtime())
-
-    def add(values: list[float], sets: list[int]) -> None:
-        losses.add(torch.tensor(values, requires_grad=True), torch.tensor(sets, dtype=torch.int16))
-
-    add([1.0, 2.0, 6.0, math.nan, math.inf], [0, 1, 1, 1, 0])  # those that are not finite are left out
-    add([3.0], [0])
-    assert losses.read() == {"a": {"samples": 2, "loss": 2.0}, "b": {"samples": 2, "loss": 4.0}}
-    add([5.0], [1])
-    found = losses.read()
-    assert found == {"a": {"samples": 0, "loss": None}, "b": {"samples": 1, "loss": 5.0}}
-    assert format_losses(found) == "a - (0 samples), b 5.0000 (1 samples)"
-    assert losses.read_epoch() == {"a": {"samples": 2, "loss": 2.0}, "b": {"samples": 3, "loss": 4.3333}}
-    assert losses.read_epoch()["b"] == {"samples": 0, "loss": None}

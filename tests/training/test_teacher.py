@@ -22,7 +22,7 @@ from tests.helpers.faceless_people import FACELESS
 from tests.helpers.networks import random_network
 from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
-from tests.helpers.tiny_training import CPU, Recorder, Stores, last, train_tiny
+from tests.helpers.tiny_training import CPU, Stores, last, train_tiny
 from tests.training.test_step import make_model, random_batch
 
 SIZE = 64
@@ -141,9 +141,7 @@ def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
     """It learns from images without annotations too; its checkpoints hold a digest, and not the teacher's weights."""
     data = f'data.train=[{{path="{stores["train"]}"}}, {{path="{unlabelled}"}}]'
     settings = (data, f"train.teacher={teacher_file}", "train.epochs=1", "train.batch_size=4")
-    recorder = Recorder()
-    train_tiny(stores, tmp_path / "whole", *settings, callbacks=[recorder])
-    assert all(values["loss"] > 0 for values in recorder.epochs[0]["sets"].values())
+    train_tiny(stores, tmp_path / "whole", *settings)
     train_tiny(stores, tmp_path / "parts", *settings, max_steps=2)
     train_tiny(stores, tmp_path / "parts", *settings, resume=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
