@@ -31,7 +31,6 @@ from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run import Run
 from posenet.training.run_settings import another_run_error, config_of_new_run, with_folder, with_warmup
-from posenet.training.teacher import require_same_teacher
 
 Values = TypeVar("Values")
 
@@ -169,8 +168,6 @@ def state_of(run: Run) -> dict[str, Any]:
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,
     }
-    if run.teacher is not None:
-        state["teacher"] = run.teacher.digest
     if run.returned_to:
         state["returned_to"] = run.returned_to
     return state
@@ -191,10 +188,9 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
     In another folder, which has no ``best.pth`` yet, it forgets the best score. ``CheckpointError`` if the checkpoint
-    belongs to another network, optimizer or teacher, or is not valid.
+    belongs to another network or optimizer, or is not valid.
     """
     path, state = checkpoint.path, checkpoint.state
-    require_same_teacher(state, run.teacher, path)
     try:
         restore_weights(run, path, state)
         run.bad_steps.counts = restore_values(BadStepCounts, state["guard"])

@@ -30,7 +30,7 @@ from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run_data import describe_contents, open_run_data, refuse_trained_images
 from posenet.training.step import ModelWithLoss, TrainStep
-from posenet.training.teacher import Teacher, load_teacher
+from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation
 from posenet.training.weight_averaging import WeightAverage
 
@@ -74,10 +74,6 @@ class Run:
     def network(self) -> PoseNet:
         return self.model.network
 
-    @property
-    def teacher(self) -> Teacher | None:
-        return self.model.teacher
-
     def network_to_validate(self) -> contextlib.AbstractContextManager[None]:
         """A context in which the network has the weights that are validated and saved as ``model``."""
         return contextlib.nullcontext() if self.average is None else self.average.applied()
@@ -119,8 +115,6 @@ def build_run(
     coco_validation = on_all(lambda: _make_coco_validation(config, network, runtime, model.amp, train_data))
     batches = on_all(lambda: make_step_batches(config, train_data, runtime))
     contents = describe_contents(config, train_data, val_data) | {"--max-steps": max_steps}
-    if model.teacher is not None:
-        contents["train.teacher"] = f"a file with the digest {model.teacher.digest[:8]}"
     require_same_run(runtime, config, contents)
 
     # From here on, all ranks have the weights of rank 0.

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import posenet
 from posenet.checkpoints.file import write_checkpoint
 from posenet.data.build import build_store
-from posenet.errors import CheckpointError
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
@@ -43,11 +42,10 @@ def unlabelled(tiny_coco: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return path
 
 
-def write_teacher(path: Path, skeleton: Skeleton = COCO, change: float = 0.0) -> Path:
-    """Write a checkpoint of a network with random weights; ``change`` is added to some of them."""
+def write_teacher(path: Path, skeleton: Skeleton = COCO) -> Path:
+    """Write a checkpoint of a network with random weights."""
     model = ModelConfig(stacks=1, width=16, growth=2, skeleton=skeleton)
     state = random_network(1, skeleton).state_dict()
-    next(iter(state.values())).add_(change)
     write_checkpoint(path, {"model": state, "config": config_to_dict(Config(model=model))})
     return path
 
@@ -135,10 +133,10 @@ def test_the_teacher_is_no_part_of_the_module_and_each_device_has_its_own_copy()
         assert taught.teacher.network_on(device) is network
 
 
-def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
+def test_a_run_with_a_teacher_resumes_exactly(
     stores: Stores, tmp_path: Path, teacher_file: Path, unlabelled: Path
 ) -> None:
-    """It learns from images without annotations too; its checkpoints hold a digest, and not the teacher's weights."""
+    """It learns from images without annotations too; its checkpoints do not hold the teacher's weights."""
     data = f'data.train=[{{path="{stores["train"]}"}}, {{path="{unlabelled}"}}]'
     settings = (data, f"train.teacher={teacher_file}", "train.epochs=1", "train.batch_size=4")
     train_tiny(stores, tmp_path / "whole", *settings)
@@ -146,15 +144,8 @@ def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
     train_tiny(stores, tmp_path / "parts", *settings, resume=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
     state = last(tmp_path / "whole")
-    assert len(state["teacher"]) == 64
-    assert state.keys() - {"teacher"} == {"format", "model", "optimizer", "scaler", "guard", "progress"} | {
-        "steps_per_epoch",
-        "config",
-        "world_size",
-    }
-    write_teacher(teacher_file, change=0.1)
-    with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
-        train_tiny(stores, tmp_path / "parts", *settings, "train.epochs=2", resume=True)
+    names = "format model optimizer scaler guard progress steps_per_epoch config world_size"
+    assert state.keys() == set(names.split())
     # Going on without a teacher is a decision, not a mistake.
     without = ("train.teacher=", f"data.train={stores['train']}", "train.batch_size=2", "train.epochs=9")
     assert train_tiny(stores, tmp_path / "parts", *without, resume=True, max_steps=9).steps == 9
@@ -179,19 +170,6 @@ def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
         assert {parameter.dtype for parameter in teacher.network_on(CPU).parameters()} == {dtype}
         assert teacher.maps(torch.rand(1, 3, SIZE, SIZE), (MAP, MAP)).dtype == torch.float32
     assert load_teacher(Config(), CPU) is None
-
-
-def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def warnings(*overrides: str) -> str:
-        caplog.clear()
-        load_teacher(load_config(None, [f"train.teacher={teacher_file}", *overrides]), CPU)
-        return caplog.text
-
-    assert warnings() == ""
-    half_size = ("train.input_size=256", "targets.keypoint_sigma=4.5", "targets.part_sigma=3.5")
-    assert warnings(*half_size, "distill.input_size=512") == ""
-    text = warnings("targets.keypoint_sigma=4")
-    assert "targets.keypoint_sigma of 9 pixels of this network's input, and the labels 4" in text
 
 
 def test_unusable_teachers_and_data_are_refused(
