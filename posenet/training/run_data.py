@@ -104,11 +104,6 @@ def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> N
     if unsupervised:
         parts = ", ".join(unsupervised)
         _log.warning("no data set annotates both ends of %s, so these body parts are not learned", parts)
-    if not has_teacher and all(data_set.mapping and data_set.mapping.missing for data_set in stores.sets):
-        _log.warning(
-            "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
-            "not learned; predictions do not use it"
-        )
 
 
 def describe_paths(setting: DataSets) -> str:

@@ -121,4 +121,3 @@ def test_body_parts_that_no_set_annotates_are_a_warning(no_val: Stores, tmp_path
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "no data set annotates both ends of nose-right_wrist, so these body parts are not learned" in log
     assert "not supervised: right_wrist; ignored, not in model.skeleton: neck" in log
-    assert "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreg" in log
