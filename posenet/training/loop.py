@@ -173,7 +173,12 @@ class TrainingLoop:
         self.progress.skipped += 1
         if result.bad_value is None:
             return
-        value, image_ids = self._find_cause(result.bad_value, batches)
+        # If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
+        own = result.bad_value, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
+        reports = run.runtime.gather_objects(own)
+        # A float32 loss that is bad on the device may round to the threshold itself here.
+        bad_reports = [report for report in reports if run.bad_steps.is_bad(report[0])] or reports
+        value, image_ids = bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
         self.report.skipped_step(value, image_ids)
         action = run.bad_steps.next_action(bad=True)
         if action == "fail":
@@ -185,17 +190,6 @@ class TrainingLoop:
             )
         if action == "roll back":
             self._return_to_checkpoint()
-
-    def _find_cause(self, value: float, batches: Sequence[Batch]) -> tuple[float, list[int]]:
-        """The bad value and the image ids of the ranks that have one.
-
-        If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
-        """
-        report = value, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
-        reports = self.run.runtime.gather_objects(report)
-        # A float32 loss that is bad on the device may round to the threshold itself here.
-        bad_reports = [other for other in reports if self.run.bad_steps.is_bad(other[0])] or reports
-        return bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
 
     def _return_to_checkpoint(self) -> None:
         """Restore the weights of the last checkpoint, but continue with the next batches."""

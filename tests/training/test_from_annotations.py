@@ -274,10 +274,6 @@ def test_validation_data_with_other_names_are_refused_before_anything_is_built(
     refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "no-such-keypoints")
     assert any(f"it has {NAMES[0].upper()!r} instead of {NAMES[0]!r}" in message for message in caplog.messages)
     assert not list(RUN.rglob("*.h5"))
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"][0]["keypoints"] = [name.upper() for name in NAMES]
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    assert prepare("coco/chairs.json", SETTINGS, **options)
 
 
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
@@ -302,7 +298,11 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
     assert not list(Path("checkpoints").rglob("*.h5"))
 
 
-def test_one_unusable_image_is_left_out_and_more_stop(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_unusable_image_is_left_out_and_neither_more_nor_all_of_a_split(caplog: pytest.LogCaptureFixture) -> None:
+    images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
+    (images / "1.jpg").unlink()
+    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "missing-file")
     Path("coco/photos/3.jpg").unlink()
     caplog.set_level(logging.INFO, "posenet")
     folder = prepare("coco/chairs.json", SETTINGS).folder / "data"
@@ -314,11 +314,6 @@ def test_one_unusable_image_is_left_out_and_more_stop(caplog: pytest.LogCaptureF
     message = r"1 kind of error .missing-file.*posenet annotations fix --drop leaves out single entries that cannot"
     refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
     assert any("images without a file in the image folder: 3.jpg, 4.jpg" in text for text in caplog.messages)
-    # Nor is the only image of a split left out.
-    images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
-    (images / "1.jpg").unlink()
-    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "missing-file")
 
 
 def test_a_damaged_validation_image_is_left_out_of_the_ap_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -385,17 +380,9 @@ def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog
     content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
     content["categories"].append(content["categories"][0] | {"id": 63, "name": "stool"})
     Path("coco/chairs.json").write_text(json.dumps(content))
-    folder = prepare("coco/chairs.json", SETTINGS).folder
-    without = "No keypoint has a left or right twin"
-    assert any(text.startswith(without) for text in caplog.messages)
-    assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
-    shutil.rmtree(folder)
-    caplog.clear()
-    for category in content["categories"]:
-        category["flip_idx"] = list(range(len(NAMES)))
-    Path("coco/chairs.json").write_text(json.dumps(content))
     prepare("coco/chairs.json", SETTINGS)
-    assert not any(text.startswith(without) for text in caplog.messages)
+    assert any(text.startswith("No keypoint has a left or right twin") for text in caplog.messages)
+    assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
 
 
 def test_the_command_that_chooses_one_of_several_kinds_of_objects_works_as_it_is_named() -> None:
@@ -441,15 +428,12 @@ def load_checkpoint_height(folder: Path) -> int:
 def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "posenet")
     # The AP stays 0, so that the validation loss decides.
-    run = train("coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1")
+    run = train("coco/chairs.json", "train.evaluate_every=1")
     entries = map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
     losses = [entry["val_loss"] for entry in entries if "val_loss" in entry]
     best = 1 + losses.index(min(losses))
     assert len(list((RUN / "pictures").iterdir())) == 2
     assert any(message.startswith("Almost nothing is found: give more epochs") for message in caplog.messages)
-    [line] = [message for message in caplog.messages if message.startswith("Experiment tiny")]
-    keys = re.findall(r"([a-z]+\.[a-z_]+)=", line)
-    assert len(keys) == len(set(keys)) and "train.evaluate_every=1" in line
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_000{best}.jpg" in caplog.messages
 
 
