@@ -74,7 +74,6 @@ def test_a_batch_of_several_sets_arrives_from_a_worker_as_it_was_made(stores: di
         (received,) = make_loader(dataset, [keys], workers=1)
         expected = dataset.__getitems__(keys)
     assert same_batch(received, expected)
-    assert received.set_indices is not None and received.set_indices.tolist() == [0, 1]
     assert received.supervised is not None and torch.equal(received.supervised, expected.supervised)
 
 
@@ -117,7 +116,7 @@ def test_a_batch_of_this_process_is_pickled_by_value(dataset: PoseDataset) -> No
 
 
 def test_a_batch_moves_to_a_device_with_its_faults(dataset: PoseDataset) -> None:
-    batch = dataset.__getitems__([(0, 0)])._replace(faults=("one",), set_indices=torch.zeros(1))
+    batch = dataset.__getitems__([(0, 0)])._replace(faults=("one",), supervised=torch.zeros(1))
     moved = batch.to(torch.device("meta"))
     tensors = [value for value in moved if isinstance(value, torch.Tensor)]
     assert len(tensors) == 6 and all(tensor.device.type == "meta" for tensor in tensors)
