@@ -46,7 +46,7 @@ def require_same_run(runtime: Runtime, config: Config, contents: Mapping[str, An
     """
     if runtime.world_size == 1:
         return
-    values = {"the code of posenet": f"{posenet.__version__} with the digest {code_digest()}"} | contents
+    values = {"the code of posenet": f"{posenet.__version__} with the digest {code_digest()}", **contents}
     for section, table in config_to_dict(config).items():
         for key, value in table.items():
             name = f"{section}.{key}"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
-from posenet.training.bad_steps import BadStepCounts, BadStepPolicy
-from posenet.training.resume import restore_values
+from posenet.training.bad_steps import BadStepPolicy
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.run_logs import read_log
@@ -62,17 +58,6 @@ def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
     max_skips: int, steps: str, expected: str
 ) -> None:
     assert actions(BadStepPolicy(GuardConfig(max_skips=max_skips), recovery_steps=5), steps) == expected
-
-
-@given(steps=st.text("x.", max_size=30), cut=st.integers(0, 30))
-def test_restored_counts_act_as_if_the_run_had_not_been_interrupted(steps: str, cut: int) -> None:
-    def new_policy() -> BadStepPolicy:
-        return BadStepPolicy(GuardConfig(max_skips=2), recovery_steps=3)
-
-    interrupted, restored = new_policy(), new_policy()
-    before = actions(interrupted, steps[:cut])
-    restored.counts = restore_values(BadStepCounts, asdict(interrupted.counts))
-    assert before + actions(restored, steps[cut:]) == actions(new_policy(), steps)
 
 
 def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:

@@ -15,9 +15,7 @@ from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.data_set_mapping import KeypointMapping
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
-from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
-from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import AfterStep, Stores, WatchedRuntime, last, train_tiny
 
 
@@ -82,12 +80,6 @@ def test_a_run_on_several_sets_names_each_and_resumes_exactly(no_val: Stores, tm
     for folder in ("parts", "whole"):  # without validation data there is no best checkpoint
         (tmp_path / folder / "best.pth").hardlink_to(tmp_path / folder / "last.pth")
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
-
-
-def test_two_processes_train_on_the_samples_of_one(no_val: Stores, tmp_path: Path, both: str) -> None:
-    folders = train_in_one_and_two(no_val, tmp_path, both, "optim.lr=1e-6", max_steps=3)
-    for one, together in zip(*(read_log(folder, "train") for folder in folders), strict=True):
-        assert together["loss"] == pytest.approx(one["loss"], rel=1e-3)
 
 
 def test_sets_that_cannot_be_used_together(

@@ -159,10 +159,6 @@ def test_a_run_continues_with_another_number_of_processes_and_batch_size(
     assert "The run had 2 processes and continues with 1" in caplog.text
     assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
     assert last(folder)["progress"]["total_steps"] == 3
-    run_in_processes(
-        2, tmp_path / "again", lambda runtime: train_tiny(stores, folder, runtime=runtime, resume=True, max_steps=4)
-    )
-    assert "The run had 1 process and continues with 2" in (folder / "log.txt").read_text()
 
 
 def test_the_folder_is_locked_before_a_checkpoint_is_looked_for(
@@ -365,7 +361,7 @@ def test_too_little_memory_to_restore_a_run_does_not_blame_its_checkpoint(
         posenet.train(None, resume=tmp_path, progress=False)
 
 
-@pytest.mark.parametrize("saved, resumed, scale", [("0", "0", None), ("64", "32", 32), ("64", "0", 2**16)])
+@pytest.mark.parametrize("saved, resumed, scale", [("0", "0", None), ("64", "0", 2**16)])
 def test_a_dynamic_loss_scale_is_restored_and_a_fixed_one_is_a_setting(
     stores: Stores, tmp_path: Path, saved: str, resumed: str, scale: float | None
 ) -> None:

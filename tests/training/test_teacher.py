@@ -19,7 +19,6 @@ from posenet.training.step import ModelWithLoss
 from posenet.training.teacher import Teacher, load_teacher
 from tests.helpers.faceless_people import FACELESS
 from tests.helpers.networks import random_network
-from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
 from tests.helpers.tiny_training import CPU, Stores, last, train_tiny
 from tests.training.test_step import make_model, random_batch
@@ -151,15 +150,6 @@ def test_a_run_with_a_teacher_resumes_exactly(
     assert train_tiny(stores, tmp_path / "parts", *without, resume=True, max_steps=9).steps == 9
 
 
-def test_two_processes_learn_what_one_learns(stores: Stores, tmp_path: Path, teacher_file: Path) -> None:
-    settings = (f"train.teacher={teacher_file}", "optim.lr=1e-6", "distill.weight=1")
-    train_in_one_and_two(stores, tmp_path, *settings, max_steps=2)
-    train_tiny(stores, tmp_path / "untaught", *settings[1:], "train.batch_size=4", max_steps=2)
-    one, together, untaught = (last(tmp_path / n)["progress"]["loss_sum"] for n in ("one", "two", "untaught"))
-    assert together == pytest.approx(one, rel=1e-3)
-    assert untaught != pytest.approx(one, rel=1e-2)
-
-
 def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
     teacher_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,15 +163,10 @@ def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
 
 
 def test_unusable_teachers_and_data_are_refused(
-    stores: Stores, tmp_path: Path, tiny_coco: Path, teacher_file: Path, unlabelled: Path
+    stores: Stores, tmp_path: Path, teacher_file: Path, unlabelled: Path
 ) -> None:
     write_teacher(tmp_path / "other.pth", FACELESS)
     (tmp_path / "damaged.pth").write_bytes(teacher_file.read_bytes()[:-100])
-    renamed = tmp_path / "renamed"
-    renamed.mkdir()
-    for number, path in enumerate(sorted((tiny_coco / "val2017").iterdir())):
-        (renamed / f"frame_{number}.jpg").write_bytes(path.read_bytes())
-    build_store(renamed, None, tmp_path / "renamed.h5", workers=1, progress=False)
     teacher = f"train.teacher={teacher_file}"
     for overrides, message in {
         ("train.teacher=nothing.pth",): r"nothing\.pth",
@@ -189,7 +174,6 @@ def test_unusable_teachers_and_data_are_refused(
         (f"train.teacher={tmp_path / 'other.pth'}",): "predicts another skeleton than model.skeleton",
         (f"data.train={unlabelled}",): "images without annotations, which only a teacher supervises",
         (teacher, f"data.val={unlabelled}"): "images without annotations, but validation needs labels",
-        (teacher, f"data.train={tmp_path / 'renamed.h5'}"): "share 3 images",
     }.items():
         with pytest.raises(posenet.PosenetError, match=message):
             train_tiny(stores, tmp_path / "run", *overrides)
