@@ -14,6 +14,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
@@ -39,23 +40,17 @@ _ENDED_BY_ALARM = -signal.SIGALRM if hasattr(signal, "SIGALRM") else None
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class RestartingLoader:
-    """A data loader that is made again at its position if a worker process dies, which takes some seconds to notice.
+    """A data loader that is made again at its position if a worker process dies, which takes some seconds to notice."""
 
-    ``make_loader`` makes one whose ``batch_sampler`` is ``sampler``. ``num_samples`` is the size of the data set.
-    """
-
-    def __init__(
-        self,
-        make_loader: Callable[[], DataLoader[Batch]],
-        sampler: TrainSampler | ValidationSampler,
-        num_samples: int,
-    ) -> None:
-        self.make_loader = make_loader
-        self.sampler = sampler
-        self.num_samples = num_samples
-        self._loader: DataLoader[Batch] | None = None
-        self._workers: list[BaseProcess] = []
+    make_loader: Callable[[], DataLoader[Batch]]
+    """Makes one whose ``batch_sampler`` is ``sampler``."""
+    sampler: TrainSampler | ValidationSampler
+    num_samples: int
+    """Size of the data set."""
+    _loader: DataLoader[Batch] | None = None
+    _workers: list[BaseProcess] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Batches of one iteration."""
@@ -147,6 +142,7 @@ class SpeedMeter:
         return speed
 
 
+@dataclass(eq=False)
 class StepBatches:
     """The batches of every optimizer step of a run of ``epochs``, each of ``accumulate`` batches, in host memory.
 
@@ -154,11 +150,12 @@ class StepBatches:
     They are repositioned only if the run continues at another step, as after loading a checkpoint.
     """
 
-    def __init__(self, loader: RestartingLoader, sampler: TrainSampler, accumulate: int, epochs: int) -> None:
-        self.loader = loader
-        self.sampler = sampler
-        self.accumulate = accumulate
-        self.epochs = epochs
+    loader: RestartingLoader
+    sampler: TrainSampler
+    accumulate: int
+    epochs: int
+
+    def __post_init__(self) -> None:
         self.meter = SpeedMeter()
         self._batches: Iterator[Batch] = iter(())
         self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if nothing has started

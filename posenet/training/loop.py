@@ -47,31 +47,23 @@ class TrainingResult:
     """Whether the run has ended because its scores did not become better any more (``train.patience``)."""
 
 
+@dataclass
 class TrainingLoop:
-    """The loops of a run, which can be interrupted at any step.
+    """The loops of a run, which can be interrupted at any step."""
 
-    Args:
-        run: as it was built, or restored from a checkpoint.
-        stop_requested: whether a stop signal has arrived on this rank.
-        max_steps: stop after this many steps since the start of the run; 0 does not stop.
-        after_step: called after every step.
-    """
+    run: Run
+    """As it was built, or restored from a checkpoint."""
+    report: Report
+    stop_requested: Callable[[], bool]
+    """Whether a stop signal has arrived on this rank."""
+    max_steps: int
+    """Stop after this many steps since the start of the run; 0 does not stop."""
+    after_step: Callable[[], object]
+    """Called after every step."""
 
-    def __init__(
-        self,
-        run: Run,
-        report: Report,
-        stop_requested: Callable[[], bool],
-        max_steps: int,
-        after_step: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.run = run
-        self.report = report
-        self.stop_requested = stop_requested
-        self.max_steps = max_steps
-        self.after_step = after_step
-        self.progress = run.progress
-        self._batch_norm = BatchNormStatistics(run.model)
+    def __post_init__(self) -> None:
+        self.progress = self.run.progress
+        self._batch_norm = BatchNormStatistics(self.run.model)
 
     def train(self) -> TrainingResult:
         """Train to the last epoch, to ``max_steps`` or to a stop signal.
@@ -116,7 +108,7 @@ class TrainingLoop:
                 lr = learning_rate(run.config, run.runtime.world_size, progress.epoch, progress.step, steps)
                 set_lr(run.optimizer, lr)
                 result = run.train_step(batches)
-                progress.count_step()
+                progress.count_step(result.loss)
                 self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
@@ -162,15 +154,13 @@ class TrainingLoop:
         return bool(stop)
 
     def _react(self, result: StepResult, batches: Sequence[Batch]) -> None:
-        """Record the loss of a step and update the average of the weights, or act on a bad step."""
+        """Update the average of the weights after a good step, or act on a bad one."""
         run = self.run
         if result.loss is not None:
-            self.progress.record_loss(result.loss)
             run.bad_steps.next_action(bad=False)
             if run.average is not None:
                 run.average.after_step()
             return
-        self.progress.skipped += 1
         if result.bad_value is None:
             return
         # If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -83,18 +84,18 @@ def _num_parameters(run: Run) -> int:
     return sum(parameter.numel() for parameter in run.network.parameters())
 
 
+@dataclass
 class Report:
-    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks.
+    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks."""
 
-    ``says_next``: whether the last line names the next command, and ``--resume`` continues a stopped run. It is false
-    for a run on annotations, which the same command continues.
-    """
+    run: Run
+    callbacks: CallbackList
+    says_next: bool
+    """Whether the last line names the next command, and ``--resume`` continues a stopped run. It is false for a run on
+    annotations, which the same command continues."""
 
-    def __init__(self, run: Run, callbacks: CallbackList, says_next: bool) -> None:
-        self.run = run
-        self.callbacks = callbacks
-        self.says_next = says_next
-        self._epoch_began = time.monotonic(), run.progress.total_steps
+    def __post_init__(self) -> None:
+        self._epoch_began = time.monotonic(), self.run.progress.total_steps
 
     def epoch_bar(self) -> tqdm[Any]:
         """The bar over the steps of the current epoch."""

@@ -158,6 +158,7 @@ def _five_digits(value: Any) -> Any:
     return float(f"{value:.5g}")
 
 
+@dataclass(eq=False)
 class TrainStep:
     """One optimizer step on the mean gradient of one or several batches.
 
@@ -165,31 +166,24 @@ class TrainStep:
     the loss scale of fp16 may be lowered. The host waits for the device once in each step, to read the losses and the
     gradient norm together; in fp16 an optimizer without fused kernels waits a second time.
 
-    ``model`` is a ``ModelWithLoss``, wrapped by the runtime. The norm of the true (unscaled, averaged) gradient is
-    clipped to ``max_grad_norm``, unless that is 0.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        scaler: torch.amp.GradScaler,
-        bad_steps: BadStepPolicy,
-        runtime: Runtime,
-        max_grad_norm: float,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.scaler = scaler
-        self.bad_steps = bad_steps
-        self.runtime = runtime
-        self.max_grad_norm = max_grad_norm
+    model: nn.Module
+    """A ``ModelWithLoss``, wrapped by the runtime."""
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    bad_steps: BadStepPolicy
+    runtime: Runtime
+    max_grad_norm: float
+    """The norm of the true (unscaled, averaged) gradient is clipped to it, unless it is 0."""
+
+    def __post_init__(self) -> None:
         self.terms = MeanMeter()
         """Of the images: the terms of the loss by stack and scale."""
         self.gradient_norm = MeanMeter()
         """Of the steps that were not skipped, before clipping."""
-        self._batch_norm = BatchNormStatistics(model)
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._batch_norm = BatchNormStatistics(self.model)
+        self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
         statistics = self._batch_norm.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -18,30 +19,23 @@ from posenet.settings import Config
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Teacher:
     """A trained network whose maps are targets for another one.
 
     This is not a ``torch.nn.Module``, so that the optimizer, the weight averaging, checkpoints and
     DistributedDataParallel do not see its weights. It keeps one copy of the network for each device that asks for maps,
     because the replicas of DataParallel share this object.
-
-    The arguments are settings of ``distill``, and ``loss.positive_threshold``.
     """
 
-    def __init__(
-        self,
-        network: FusedNetwork,
-        weight: float,
-        threshold: float,
-        positive_threshold: float,
-        input_size: tuple[int, int] | None = None,
-    ) -> None:
-        self.weight = weight
-        self.threshold = threshold
-        self.positive_threshold = positive_threshold
-        self.input_size = input_size
-        self._network = network
-        self._networks: dict[torch.device, FusedNetwork] = {}
+    network: FusedNetwork
+    weight: float
+    """A setting of ``distill``, as ``threshold`` and ``input_size``."""
+    threshold: float
+    positive_threshold: float
+    """That of the loss."""
+    input_size: tuple[int, int] | None = None
+    _networks: dict[torch.device, FusedNetwork] = field(default_factory=dict)
 
     @torch.no_grad()
     def teach(self, images: Tensor, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None) -> Tensor:
@@ -82,7 +76,7 @@ class Teacher:
     def network_on(self, device: torch.device) -> FusedNetwork:
         """The copy of the network on a device, made on the first call."""
         if device not in self._networks:
-            self._networks[device] = copy.deepcopy(self._network).to(device)
+            self._networks[device] = copy.deepcopy(self.network).to(device)
         return self._networks[device]
 
 
