@@ -67,7 +67,6 @@ class Batch(NamedTuple):
     mask_miss: Tensor  # (N, H/4, W/4) uint8, 255 where the loss supervises
     image_ids: Tensor  # (N,) int64
     faults: tuple[str, ...] = ()  # error messages of the unreadable samples that were replaced by others
-    set_indices: Tensor | None = None  # (N,) int16, the data sets of the samples, if there are several
     supervised: Tensor | None = None  # (N, C) uint8, 1 for the channels that each sample supervises; None means all
 
     def to(self, device: torch.device) -> Batch:
@@ -280,14 +279,10 @@ def load_transform(name: str) -> Transform | None:
     return transform
 
 
-def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None, Tensor | None]:
+def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
     """The fields of ``Batch`` from ``image_ids`` on."""
     image_ids = torch.tensor([sample.record.image_id for sample in samples])
     faults = tuple(fault for sample in samples for fault in sample.faults)
-    supervisions = [sample.record.supervision for sample in samples if sample.record.supervision is not None]
-    if not supervisions:
-        return image_ids, faults, None, None
-    set_indices = torch.tensor([supervision.set_index for supervision in supervisions], dtype=torch.int16)
-    flips = [int(sample.augmentation.flip) for sample in samples]
-    channels = [part.channels[flip] for part, flip in zip(supervisions, flips) if part.channels is not None]
-    return image_ids, faults, set_indices, torch.from_numpy(np.stack(channels)) if channels else None
+    pairs = [(sample.record.supervised, int(sample.augmentation.flip)) for sample in samples]
+    channels = [supervised[flip] for supervised, flip in pairs if supervised is not None]
+    return image_ids, faults, torch.from_numpy(np.stack(channels)) if channels else None

@@ -102,14 +102,6 @@ _H5PY_ERRORS = (
 """Errors that h5py raises on damaged files."""
 
 
-class Supervision(NamedTuple):
-    """The number of a data set among those of a run, and the output channels that its annotations supervise."""
-
-    set_index: int
-    channels: np.ndarray | None
-    """(2, C) uint8: 1 where supervised, as annotated and for a mirrored image; None if all sets supervise all."""
-
-
 class Record(NamedTuple):
     """One image and its P people. Sizes and coordinates are pixels in the frame of the annotations.
 
@@ -131,7 +123,8 @@ class Record(NamedTuple):
     person_mask: np.ndarray  # (runs,) uint16: run lengths, the first of background
     mask_miss: np.ndarray  # (runs,) uint16: run lengths
     people: np.ndarray  # (P,) of ``PERSON_TYPE``
-    supervision: Supervision | None = None  # None if it supervises everything and is not one of several data sets
+    # (2, C) uint8: 1 for the channels that it supervises, as annotated and for a mirrored image; None means all.
+    supervised: np.ndarray | None = None
 
     def allows_reduction(self, reduction: int) -> bool:
         """Whether decoding at a reduced size is faster, and the result has the same upper left corner as the image.

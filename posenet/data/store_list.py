@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.store import NO_PERSON, Record, Store, Supervision, missing_store
+from posenet.data.store import NO_PERSON, Record, Store, missing_store
 from posenet.errors import DataError
 from posenet.settings import DataConfig, DataSets
 from posenet.skeleton import Skeleton
@@ -37,8 +37,7 @@ class DataSet(NamedTuple):
 class StoreList:
     """One or several stores read as one: the records of the first, then those of the second, and so on.
 
-    If there are several, or one that does not supervise all channels, every record has a ``supervision``, which names
-    its data set and the output channels that the set supervises.
+    If one does not supervise all output channels, every record has the channels that its set supervises.
 
     Attributes:
         sets: the data sets.
@@ -62,10 +61,8 @@ class StoreList:
         self.samples = np.concatenate([store.samples + (row, 0) for store, row in zip(stores, self._first_images)])
         self.num_unlabelled = int((self.samples[:, 1] == NO_PERSON).sum())
         masks = self._supervised_channels()
-        self._supervisions: list[Supervision | None] = [None]
-        if len(sets) > 1 or not masks.all():
-            pairs = np.stack([masks, masks[:, skeleton.flip_channels]], axis=1)  # (sets, 2, C)
-            self._supervisions = [Supervision(i, None if masks.all() else pair) for i, pair in enumerate(pairs)]
+        pairs = np.stack([masks, masks[:, skeleton.flip_channels]], axis=1)  # (sets, 2, C)
+        self._supervised = [None if masks.all() else pair for pair in pairs]
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -83,7 +80,7 @@ class StoreList:
         store, _, _, mapping = self.sets[number]
         record = store.read_record(index - self._first_images[number])
         joints = record.joints if mapping is None else mapping.map_joints(record.joints)
-        return record._replace(joints=joints, supervision=self._supervisions[number])
+        return record._replace(joints=joints, supervised=self._supervised[number])
 
     def draws(self, framing: str, background: float = DataConfig.background) -> list[Draws]:
         """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document, select_sections, write_output
-from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
 from posenet.annotations.people import MIN_AREA
@@ -29,7 +28,7 @@ from posenet.messages import command_line, pluralize
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
-from posenet.training.find_annotations import REPAIRED, find_images, is_yolo
+from posenet.training.find_annotations import find_images, is_yolo
 
 VALIDATION_SHARE = 0.1
 """Share of the images that is split off for validation."""
@@ -46,7 +45,6 @@ _log = logging.getLogger(__name__)
 class StorePlan(NamedTuple):
     """From which annotations the stores of a run are made, and where."""
 
-    source: Path  # file or folder, as it is given
     train_file: Path
     val_file: Path | None  # None splits off images for validation
     images: str | Path | None  # folders of images, as they are given
@@ -65,13 +63,6 @@ class _Part(NamedTuple):
     images: Path
 
 
-class _Parts(NamedTuple):
-    """All annotations that are given."""
-
-    train: _Part
-    val: _Part | None
-
-
 def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
     """Make the stores of a run and its skeleton, unless those in the folder fit the data.
 
@@ -84,50 +75,52 @@ def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
         ConfigError: the skeleton is not a file, or a folder of images is given that the annotations name already.
         DataError: the annotations or the images cannot be used.
     """
-    given = _read_parts(plan)
+    parts = _read_parts(plan)
     has_skeleton = str(plan.skeleton) == BUILT_IN or plan.skeleton.exists()
     if not has_skeleton and plan.skeleton != plan.folder / SKELETON_FILE:
         raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
     checksum_file = plan.folder / CHECKSUM_FILE
-    is_same = checksum_file.exists() and read_input(checksum_file) == _checksum(plan, given)
-    split_off = () if given.val else ("train.json", "val.json")
-    if is_same and all((plan.folder / name).exists() for name in ("train.h5", "val.h5", *split_off)):
+    is_same = checksum_file.exists() and read_input(checksum_file) == _checksum(plan, parts)
+    files = ["train.h5", "val.h5"] if plan.val_file else ["train.h5", "val.h5", "train.json", "val.json"]
+    if is_same and all((plan.folder / name).exists() for name in files):
         _log.info("The data have not changed: using the stores and the skeleton in %s", plan.folder)
     else:
         if is_started and not is_same:
             _log.warning(
                 "The data have changed since the run in %s began: it goes on with the new ones", plan.folder.parent
             )
-        _make_stores(plan, given, has_skeleton)
-    if given.val is None:
-        return given.train.images, plan.folder / "val.json"
+        _make_stores(plan, parts, has_skeleton)
+    val = parts[-1]
     usable = plan.folder / "usable_val.json"
-    return given.val.images, usable if usable.exists() else given.val.path
+    if not plan.val_file:
+        return val.images, plan.folder / "val.json"
+    return val.images, usable if usable.exists() else val.path
 
 
-def _read_parts(plan: StorePlan) -> _Parts:
-    """Read the annotations, or import those that are not in COCO's format."""
-    train = _read_part(plan.train_file, "train", plan.images, plan.folder)
+def _read_parts(plan: StorePlan) -> list[_Part]:
+    """The annotations for training and, if they are given, for validation."""
+    parts = [_read_part(plan.train_file, "train", plan.images, plan.folder)]
     if plan.val_file is not None:
         images = plan.val_images or (None if is_yolo(plan.val_file) else plan.images)
-        return _Parts(train, _read_part(plan.val_file, "val", images, plan.folder))
-    if is_yolo(plan.train_file) and places_of_split(plan.train_file, "val"):
+        parts.append(_read_part(plan.val_file, "val", images, plan.folder))
+    elif is_yolo(plan.train_file) and places_of_split(plan.train_file, "val"):
         _log.warning("%s: val is ignored, because it names the images of train", plan.train_file)
-    return _Parts(train, None)
+    return parts
 
 
 def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
     """Read a COCO file, or import another one into the folder."""
+    flags: list[object]
     if is_yolo(file):
         if images:
             raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
         imported = import_yolo_pose(file, split, number_unnamed=True)
-        flags: list[object] = ["--split", split]
+        flags = ["--split", split]
     else:
         content = read_document(file)
         if isinstance(content, dict):
             sections = select_sections(content, file)
-            return _Part(split, file, sections, find_images(file, sections["images"], split, images))
+            return _Part(split, file, sections, Path(images) if images else find_images(file, sections["images"]))
         if not (isinstance(content, list) and all(isinstance(task, dict) and "data" in task for task in content)):
             raise DataError(
                 f"{file} has no annotations: a file of COCO keypoints has images, annotations and categories, and the "
@@ -138,32 +131,26 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
         imported = import_label_studio(file, images)
         flags = ["--images", images]
     output = folder / f"imported_{split}.json"
-    _write_imported(imported, file, flags, output)
-    return _Part(split, output, imported.document, imported.folder)
-
-
-def _write_imported(imported: ImportedAnnotations, file: Path, flags: list[object], output: Path) -> None:
-    """Write imported annotations, and log what there is to know; the flags are those of the import of the file."""
-    document = imported.document
-    names = document["categories"][0]["keypoints"]
+    write_output(output, json.dumps(imported.document))
+    names = imported.document["categories"][0]["keypoints"]
     if names[:1] == ["keypoint_1"]:
         _log.warning(
             "%s does not name its keypoints: they are called keypoint_1 and so on; list them in kpt_names", file
         )
-        flags = [*flags, "--keypoints", *names]
-    write_output(output, json.dumps(document))
+        flags += ["--keypoints", *names]
     command = command_line("annotations", "import", file, *flags, "--output", output)
-    _log.info("Imported %s: %s", describe_counts(document), command)
+    _log.info("Imported %s: %s", describe_counts(imported.document), command)
     for note in imported.notes:
         _log.warning("%s", note)
+    return _Part(split, output, imported.document, imported.folder)
 
 
-def _checksum(plan: StorePlan, given: _Parts) -> bytes:
+def _checksum(plan: StorePlan, parts: Sequence[_Part]) -> bytes:
     """A text that is another one if annotations, sizes or times of images, or the file of the skeleton have changed."""
     digest = hashlib.sha256(plan.exif_frame.encode())
     if plan.skeleton.exists():
         digest.update(sha256_of(plan.skeleton).encode())
-    for part in filter(None, given):
+    for part in parts:
         digest.update(sha256_of(part.path).encode() + str(part.images.absolute()).encode())
         for image in part.document["images"]:
             path = part.images / str(image.get("file_name"))
@@ -172,86 +159,50 @@ def _checksum(plan: StorePlan, given: _Parts) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _make_stores(plan: StorePlan, given: _Parts, has_skeleton: bool) -> None:
+def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool) -> None:
     """Check the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
     for name in (CHECKSUM_FILE, "usable_train.json", "usable_val.json"):
         (plan.folder / name).unlink(missing_ok=True)
     known = load_skeleton(plan.skeleton) if has_skeleton else None
-    train = _check(plan, given, given.train, known)
-    draft = None if known else _draft(train)
-    val = given.val and _check(plan, given, given.val, draft.skeleton if draft else known)
+    checked = [_check(plan, parts[0], known)]
+    draft = None if known else _draft(checked[0])
+    checked += [_check(plan, part, draft.skeleton if draft else known) for part in parts[1:]]
     if draft:  # only now: the names may be corrected in either file
-        _write_draft(draft, train, plan.skeleton)
-    checksum = _checksum(plan, given)  # before the builds, during which data may change
-    if val is None:
-        train, val = _split(train, plan.folder)
-    for part in (train, val):
+        _write_draft(draft, checked[0], plan.skeleton)
+    checksum = _checksum(plan, parts)  # before the builds, during which data may change
+    for part in checked if len(checked) > 1 else _split(checked[0], plan.folder):
         _build(part, plan)
     write_atomically(plan.folder / CHECKSUM_FILE, checksum)
 
 
-def _check(plan: StorePlan, given: _Parts, part: _Part, skeleton: Skeleton | None) -> _Part:
+def _check(plan: StorePlan, part: _Part, skeleton: Skeleton | None) -> _Part:
     """Lint annotations and images, and return what can be used; ``DataError`` if there are errors.
 
-    A few images that cannot be used are left out, as a build does.
+    A few images that cannot be used are left out, as a build does; but not all.
     """
     file = AnnotationFile(part.path, part.document, skeleton, part.images, plan.exif_frame)
     findings = find_problems(file)
-    codes = [finding.code for finding in findings if finding.can_repair]
-    left_out = _images_to_leave_out(file)
-    if left_out:
+    unusable = {
+        file.image_ids.values[row] for row, check in file.file_checks.items() if check.problem in UNUSABLE_FILES
+    }
+    if len(unusable) > math.ceil(MAX_UNREADABLE * len(file.images)) or len(unusable) == len(file.images):
+        unusable = set()
+    if unusable:
         for finding in findings:
             if finding.code in UNUSABLE_FILES.values():
                 _log.warning("left out: %s", finding.summary)
         findings = [finding for finding in findings if finding.code not in UNUSABLE_FILES.values()]
     lint = command_line("annotations", "lint", part.path, "--images", part.images)
-    errors = [finding for finding in findings if finding.severity == "error"]
-    has_droppable = any(finding.can_drop for finding in errors)
-    repairs = _describe_repairs(part, codes, has_droppable, _training_after_repair(plan, given, part.split))
-    if errors:
+    if errors := [finding for finding in findings if finding.severity == "error"]:
         for finding in errors:
             _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)
         kinds = pluralize(len(errors), "kind of error", "kinds of errors")
         listed = ", ".join(finding.code for finding in errors)
-        raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them{repairs}")
+        raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them and their repair")
     warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
-    _log.info("Checked %s (no errors, %s): %s%s", part.path, warnings, lint, repairs)
-    usable = {image["id"] for image in part.document["images"]} - left_out
-    return _select(part, usable, plan.folder / f"usable_{part.split}.json") if left_out else part
-
-
-def _images_to_leave_out(file: AnnotationFile) -> set[int]:
-    """The ids of images that cannot be used; none if they are too many, or all."""
-    unusable = {
-        file.image_ids.values[row] for row, check in file.file_checks.items() if check.problem in UNUSABLE_FILES
-    }
-    is_few = len(unusable) <= math.ceil(MAX_UNREADABLE * len(file.images)) and len(unusable) < len(file.images)
-    return unusable if is_few else set()
-
-
-def _describe_repairs(part: _Part, codes: Sequence[str], has_droppable: bool, training: str) -> str:
-    """What repairs findings with these codes, as the end of a message; empty if nothing does."""
-    fix = command_line("annotations", "fix", part.path, "--images", part.images, "--output", REPAIRED)
-    texts = []
-    if codes:
-        texts.append(f"{fix} repairs what the files determine of {', '.join(codes)}")
-    if has_droppable:
-        texts.append(f"{'--drop' if codes else f'{fix} --drop'} leaves out single entries that cannot be repaired")
-    if texts:
-        texts.append(f"then {training}")
-    return "".join(f"; {text}" for text in texts)
-
-
-def _training_after_repair(plan: StorePlan, given: _Parts, split: str) -> str:
-    """The command that trains on the file that the repair of one split writes, with the other split as it is."""
-    train: list[object] = ["train", REPAIRED, "--images", given.train.images]
-    if plan.val_file is None or given.val is None:
-        return command_line(*train)
-    val_images = ["--val-images", given.val.images]
-    if split == "train":
-        return command_line(*train, "--val", plan.val_file, *([] if is_yolo(plan.val_file) else val_images))
-    images = ["--images", plan.images] if plan.images else []
-    return command_line("train", plan.source, *images, "--val", REPAIRED, *val_images)
+    _log.info("Checked %s (no errors, %s): %s", part.path, warnings, lint)
+    usable = {image["id"] for image in part.document["images"]} - unusable
+    return _select(part, usable, plan.folder / f"usable_{part.split}.json") if unusable else part
 
 
 def _draft(train: _Part) -> SkeletonDraft:

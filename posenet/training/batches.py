@@ -14,6 +14,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
@@ -29,7 +30,6 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.messages import without_worker_traceback
 from posenet.settings import MAP_STRIDE, Config
-from posenet.training.meters import SpeedMeter
 
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
@@ -39,23 +39,17 @@ MAX_DEATHS = 3
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class RestartingLoader:
-    """A data loader that is made again at its position if a worker process dies, which takes some seconds to notice.
+    """A data loader that is made again at its position if a worker process dies, which takes some seconds to notice."""
 
-    ``make_loader`` makes one whose ``batch_sampler`` is ``sampler``. ``num_samples`` is the size of the data set.
-    """
-
-    def __init__(
-        self,
-        make_loader: Callable[[], DataLoader[Batch]],
-        sampler: TrainSampler | ValidationSampler,
-        num_samples: int,
-    ) -> None:
-        self.make_loader = make_loader
-        self.sampler = sampler
-        self.num_samples = num_samples
-        self._loader: DataLoader[Batch] | None = None
-        self._workers: list[BaseProcess] = []
+    make_loader: Callable[[], DataLoader[Batch]]
+    """Makes one whose ``batch_sampler`` is ``sampler``."""
+    sampler: TrainSampler | ValidationSampler
+    num_samples: int
+    """Size of the data set."""
+    _loader: DataLoader[Batch] | None = None
+    _workers: list[BaseProcess] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Batches of one iteration."""
@@ -126,6 +120,26 @@ class RestartingLoader:
         return next((worker.exitcode for worker in self._workers if worker.exitcode is not None), None)
 
 
+class SpeedMeter:
+    """Speed since the last reading."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.samples = 0  # of this process
+        self.seconds_waited = 0.0  # for data
+        self._started_at = time.monotonic()
+
+    def read(self) -> dict[str, float]:
+        """Return samples per second and the share of the time spent waiting for data; then restart."""
+        seconds = max(time.monotonic() - self._started_at, 1e-9)
+        speed = {"samples_per_s": self.samples / seconds, "data_wait": self.seconds_waited / seconds}
+        self.restart()
+        return speed
+
+
+@dataclass(eq=False)
 class StepBatches:
     """The batches of every optimizer step of a run of ``epochs``, each of ``accumulate`` batches, in host memory.
 
@@ -133,11 +147,12 @@ class StepBatches:
     They are repositioned only if the run continues at another step, as after loading a checkpoint.
     """
 
-    def __init__(self, loader: RestartingLoader, sampler: TrainSampler, accumulate: int, epochs: int) -> None:
-        self.loader = loader
-        self.sampler = sampler
-        self.accumulate = accumulate
-        self.epochs = epochs
+    loader: RestartingLoader
+    sampler: TrainSampler
+    accumulate: int
+    epochs: int
+
+    def __post_init__(self) -> None:
         self.meter = SpeedMeter()
         self._batches: Iterator[Batch] = iter(())
         self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if nothing has started

@@ -46,34 +46,29 @@ def require_same_run(runtime: Runtime, config: Config, contents: Mapping[str, An
     """
     if runtime.world_size == 1:
         return
-    values = {"the code of posenet": f"{posenet.__version__} with the digest {code_digest()}"}
+    values = {"the code of posenet": f"{posenet.__version__} with the digest {code_digest()}", **contents}
     for section, table in config_to_dict(config).items():
         for key, value in table.items():
             name = f"{section}.{key}"
             if name in PATH_SETTINGS:
-                values[name] = "set" if value else "not set"
-            elif name not in HOST_SETTINGS:
-                values[name] = value
-    values |= contents
-    reports = runtime.gather_objects((socket.gethostname(), values))
-    (main_host, main_values), *others = reports
-    differences = []
-    for name in dict.fromkeys(name for _, rank_values in reports for name in rank_values):
-        value = main_values.get(name)
-        for rank, (host, rank_values) in enumerate(others, 1):
-            other = rank_values.get(name)
-            if other != value:
-                own = f"{_describe_value(value)} on {main_host} (rank 0)"
-                differences.append(f"{name}: {own}, {_describe_value(other)} on {host} (rank {rank})")
-                break
-    if not differences:
-        return
-    if not runtime.is_main:
-        raise OtherRankError("the processes differ; rank 0 names the differences")
-    listed = "; ".join(differences[:MAX_NAMED_DIFFERENCES])
-    further = len(differences) - MAX_NAMED_DIFFERENCES
-    more = f"; and {further} more" if further > 0 else ""
-    raise ConfigError(f"the processes differ in {listed}{more}; start all with the same settings, data and code")
+                value = "set" if value else "not set"
+            if name not in HOST_SETTINGS:
+                values.setdefault(name, value)
+    (main_host, main_values), *others = runtime.gather_objects((socket.gethostname(), values))
+    for rank, (host, rank_values) in enumerate(others, 1):
+        names = [name for name in main_values | rank_values if main_values.get(name) != rank_values.get(name)]
+        if not names:
+            continue
+        if not runtime.is_main:
+            raise OtherRankError("the processes differ; rank 0 names the differences")
+        differences = [
+            f"{name}: {_describe_value(main_values.get(name))} on {main_host} (rank 0), "
+            f"{_describe_value(rank_values.get(name))} on {host} (rank {rank})"
+            for name in names[:MAX_NAMED_DIFFERENCES]
+        ]
+        raise ConfigError(
+            f"the processes differ in {'; '.join(differences)}; start all with the same settings, data and code"
+        )
 
 
 def code_digest() -> str:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from posenet.annotations.coco import read_document, refuse_labelme, remedy_for_format
 from posenet.annotations.importing.yolo_pose import places_of_split
 from posenet.errors import DataError
-from posenet.messages import command_line
 from posenet.settings.experiments import experiment_names
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -26,8 +25,6 @@ PLAIN_NAME = re.compile(
     "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
 )
 """What annotation files are called that are not told from others by their names: a run takes that of the folder."""
-REPAIRED = "fixed.json"
-"""File that the repair of annotations writes, in the commands that messages name."""
 SAMPLED_NAMES = 20
 """Number of listed images by which their folder is found."""
 SPLIT_FOLDERS = ("train", "valid", "val")
@@ -106,39 +103,21 @@ def name_of_run(source: Path) -> str:
     return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
-def find_images(file: Path, images: Sequence[dict[str, Any]], split: str, given: str | Path | None) -> Path:
-    """The folder that is given, or the one beside an annotation file that has most of the images which it lists.
+def find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
+    """The folder beside an annotation file that has most of the images which it lists.
 
-    ``DataError`` if the given one has none of them, but another one has; or if no folder or several have most.
+    ``DataError`` if no folder or several have most.
     """
-    listed = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)]
-    names = listed[:SAMPLED_NAMES]
+    names = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)][:SAMPLED_NAMES]
     base = file.parent.parent if file.parent.name == "annotations" else file.parent
-    if given is not None:
-        has_images = any(Path(given, name).is_file() for name in listed)
-        if not has_images and (found := _folders_with_most(names, given, base)):
-            argument = "images=DIR" if split == "train" else "val_images=DIR"
-            raise DataError(
-                f"{given} has none of the images of {file}, such as {names[0]}; {found[0]} has them: name that with "
-                f"{argument}"
-            )
-        return Path(given)  # what is wrong with the files, the check finds
-    found = _folders_with_most(names, base)
+    folders = [Path(folder) for folder, _, _ in os.walk(base)]
+    relative = [name for name in names if not Path(name).is_absolute()]
+    counts = {folder: sum((folder / name).is_file() for name in relative) for folder in folders}
+    found = [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
     if len(found) == 1:
         return found[0]
     reason = f"{found[0]} and {found[1]} both have" if found else f"no folder in {base} has"
-    remedy = "name the folder with images=DIR, or val_images=DIR for validation"
-    # Some exports write the path on the server or the machine of the labelling tool.
-    same_files = [] if found else _folders_with_most([re.split(r"[/\\]", name)[-1] for name in names], base)
-    if same_files:
-        fix = command_line("annotations", "fix", file, "--images", same_files[0], "--output", REPAIRED)
-        remedy = f"it names them as {names[0]}; {fix} takes those in {same_files[0]}"
-    raise DataError(f"{reason} the images of {file}; {remedy}")
-
-
-def _folders_with_most(names: Iterable[str], *roots: str | Path) -> list[Path]:
-    """Of all folders in the roots, those that have most of the files with these names; none if no folder has any."""
-    relative = [name for name in names if not Path(name).is_absolute()]
-    folders = [Path(folder) for root in roots for folder, _, _ in os.walk(root)]
-    counts = {folder: sum((folder / name).is_file() for name in relative) for folder in folders}
-    return [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
+    such = f", such as {names[0]}" if names else ""
+    raise DataError(
+        f"{reason} the images of {file}{such}; name the folder with images=DIR, or val_images=DIR for validation"
+    )

@@ -91,13 +91,15 @@ def prepare(
     is_started = CheckpointFolder(folder).has_checkpoints()
     if is_started:
         _refuse_other_annotations(folder, source, train_file)
-    elif settings.train.weights:
-        _refuse_unusable_weights(settings.train.weights)
+    elif weights := settings.train.weights:
+        from posenet.checkpoints.weights import stored_config  # imports PyTorch
+
+        require_weights_to_train(weights)
+        stored_config(weights)
 
     files = folder / "data"
     skeleton = Path(pairs.get("model.skeleton") or files / SKELETON_FILE)
     plan = StorePlan(
-        source=source,
         train_file=train_file,
         val_file=val_file,
         images=images,
@@ -158,14 +160,6 @@ def _refuse_other_annotations(folder: Path, source: Path, train_file: Path) -> N
         )
 
 
-def _refuse_unusable_weights(weights: str) -> None:
-    """Raise ``CheckpointError`` before stores are built, unless a new run can begin with these weights."""
-    from posenet.checkpoints.weights import stored_config  # imports PyTorch
-
-    require_weights_to_train(weights)
-    stored_config(weights)
-
-
 def choose_experiment(
     data: PreparedData, overrides: Sequence[str], experiment: Config | str | Path | None, has_accelerator: bool
 ) -> tuple[Config | str | Path | None, list[str]]:
@@ -203,8 +197,8 @@ def choose_experiment(
     return experiment, pairs
 
 
-def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
-    """Evaluate the best checkpoint of a run, and log what the run has made; return COCO's metrics."""
+def conclude(data: PreparedData, progress: bool) -> None:
+    """Evaluate the best checkpoint of a run, and log what the run has made."""
     # These import PyTorch, as the run has done.
     from posenet.checkpoints.file import read_checkpoint
     from posenet.training.log import DRAWINGS_FOLDER
@@ -215,7 +209,7 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
     device = data.settings.train.device
     evaluation = evaluate(best, data.images, data.annotations, progress=progress, device=device)
     if evaluation is None:  # a file without people is refused before the run
-        return {}
+        return
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, command_line(*words))
     if evaluation.images < FEW_IMAGES:
@@ -230,4 +224,3 @@ def conclude(data: PreparedData, progress: bool = True) -> dict[str, float]:
     words = ["predict", "IMAGES", "--checkpoint", best, "--output", data.folder / "drawn"]
     words += ["--min-score", f"{evaluation.min_score:g}"] if advice else []
     _log.info("Next: %s", command_line(*words))
-    return evaluation.metrics

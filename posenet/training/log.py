@@ -46,9 +46,8 @@ class TrainingCallback:
     Only rank 0 calls the methods, in the order ``on_start``, then ``on_step``, ``on_skip``, ``on_drawing`` and
     ``on_epoch`` as training goes on, and ``on_end``. Training waits for each call.
 
-    An exception in ``on_start`` ends the run before its first step. Later, an exception is logged as a warning, and
-    the callback is not called any more: a failing log does not end a run. After an ``OSError``, as on a full disk, it
-    is called again, without further warnings.
+    An exception in ``on_start`` ends the run before its first step. Later, the first exception of a callback is logged
+    as a warning, and the callback is called again: a failing log, as on a full disk, does not end a run.
     """
 
     def on_start(self, config: Config, folder: Path) -> None:
@@ -62,8 +61,7 @@ class TrainingCallback:
                 if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time),
                 ``terms`` (of the loss, for every stack) and ``gradient_norm`` (before clipping; mean since the last
                 call, None if all steps were skipped). On accelerators also ``memory_gib``, the most that tensors on
-                rank 0's device had so far, and ``memory_share``, its share of the device's memory. With several data
-                sets also ``sets``: for the name of each its ``samples`` and their mean ``loss`` since the last call.
+                rank 0's device had so far, and ``memory_share``, its share of the device's memory.
         """
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
@@ -71,8 +69,7 @@ class TrainingCallback:
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         """An epoch has ended and was validated: ``epoch`` (from 1), ``train_loss``, ``val_loss`` (None without
-        validation samples) and, after an evaluation, COCO's scores such as ``AP``. With several data sets also ``sets``
-        as in ``on_step``, since the start of the epoch or since it was resumed."""
+        validation samples) and, after an evaluation, COCO's scores such as ``AP``."""
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
         """Predictions were drawn beside annotations: (H, W, 3) uint8 BGR; ``name`` is unique, such as epoch_0001."""
@@ -103,22 +100,15 @@ class CallbackList:
             self._started.append(callback)
 
     def call(self, method: str, *args: Any) -> None:
-        """Call another method of each; warn of exceptions."""
-        for callback in list(self._started):
+        """Call another method of each; warn of the first exception of each."""
+        for callback in self._started:
             try:
                 getattr(callback, method)(*args)
             except Exception as error:  # the code of a user can raise anything
-                self._warn(callback, error)
-
-    def _warn(self, callback: TrainingCallback, error: Exception) -> None:
-        name = type(callback).__name__
-        if not isinstance(error, OSError):
-            self._started.remove(callback)
-            reason = f"{type(error).__name__}: {error}"
-            _log.warning("the callback %s failed and is not called any more: %s", name, reason)
-        elif callback not in self._warned:
-            self._warned.append(callback)
-            _log.warning("%s cannot write (%s); training continues", name, error.strerror or error)
+                if callback not in self._warned:
+                    self._warned.append(callback)
+                    name, reason = type(callback).__name__, f"{type(error).__name__}: {error}"
+                    _log.warning("the callback %s failed, and training continues: %s", name, reason)
 
 
 def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
@@ -138,24 +128,21 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
     """
     logs: list[TrainingCallback] = [JsonLines(), DrawingFiles()]
     if settings.tensorboard:
-        if has_tensorboard():
+        try:
+            importlib.import_module("torch.utils.tensorboard")
+        except ImportError:
+            if settings.tensorboard is True:
+                _log.info(
+                    "TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]'"
+                )
+        else:
             logs.append(TensorBoard())
-        elif settings.tensorboard is True:
-            _log.info("TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]'")
     if settings.curves:
         if has_matplotlib():
             logs.append(Curves())
         elif settings.curves is True:
             _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
     return logs
-
-
-def has_tensorboard() -> bool:
-    try:
-        importlib.import_module("torch.utils.tensorboard")
-    except ImportError:
-        return False
-    return True
 
 
 class TextLog:
@@ -271,24 +258,10 @@ class TensorBoard(MeasurementLog):
 
 
 class Curves(TrainingCallback):
-    """Draws ``curves.png`` from ``log.jsonl`` after every validation and at the end."""
+    """Draws ``curves.png`` from ``log.jsonl`` after every epoch."""
 
     def on_start(self, config: Config, folder: Path) -> None:
         self.folder = folder
-        self._is_current = True
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
-        self._is_current = False
-        if values.get("val_loss") is not None or "AP" in values:
-            self._draw()
-
-    def on_end(self) -> None:
-        if not self._is_current:
-            self._draw()
-
-    def _draw(self) -> None:
-        self._is_current = True
-        try:
-            write_curves(self.folder)
-        except Exception as error:  # matplotlib raises errors of any kind, and none of them should end a run
-            _log.warning("%s was not drawn: %s", CURVES_FILE, error)
+        write_curves(self.folder)

@@ -47,31 +47,23 @@ class TrainingResult:
     """Whether the run has ended because its scores did not become better any more (``train.patience``)."""
 
 
+@dataclass
 class TrainingLoop:
-    """The loops of a run, which can be interrupted at any step.
+    """The loops of a run, which can be interrupted at any step."""
 
-    Args:
-        run: as it was built, or restored from a checkpoint.
-        stop_requested: whether a stop signal has arrived on this rank.
-        max_steps: stop after this many steps since the start of the run; 0 does not stop.
-        after_step: called after every step.
-    """
+    run: Run
+    """As it was built, or restored from a checkpoint."""
+    report: Report
+    stop_requested: Callable[[], bool]
+    """Whether a stop signal has arrived on this rank."""
+    max_steps: int
+    """Stop after this many steps since the start of the run; 0 does not stop."""
+    after_step: Callable[[], object]
+    """Called after every step."""
 
-    def __init__(
-        self,
-        run: Run,
-        report: Report,
-        stop_requested: Callable[[], bool],
-        max_steps: int,
-        after_step: Callable[[], object] = lambda: None,
-    ) -> None:
-        self.run = run
-        self.report = report
-        self.stop_requested = stop_requested
-        self.max_steps = max_steps
-        self.after_step = after_step
-        self.progress = run.progress
-        self._batch_norm = BatchNormStatistics(run.model)
+    def __post_init__(self) -> None:
+        self.progress = self.run.progress
+        self._batch_norm = BatchNormStatistics(self.run.model)
 
     def train(self) -> TrainingResult:
         """Train to the last epoch, to ``max_steps`` or to a stop signal.
@@ -116,7 +108,7 @@ class TrainingLoop:
                 lr = learning_rate(run.config, run.runtime.world_size, progress.epoch, progress.step, steps)
                 set_lr(run.optimizer, lr)
                 result = run.train_step(batches)
-                progress.count_step()
+                progress.count_step(result.loss)
                 self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
@@ -162,18 +154,21 @@ class TrainingLoop:
         return bool(stop)
 
     def _react(self, result: StepResult, batches: Sequence[Batch]) -> None:
-        """Record the loss of a step and update the average of the weights, or act on a bad step."""
+        """Update the average of the weights after a good step, or act on a bad one."""
         run = self.run
         if result.loss is not None:
-            self.progress.record_loss(result.loss)
             run.bad_steps.next_action(bad=False)
             if run.average is not None:
                 run.average.after_step()
             return
-        self.progress.skipped += 1
         if result.bad_value is None:
             return
-        value, image_ids = self._find_cause(result.bad_value, batches)
+        # If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
+        own = result.bad_value, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
+        reports = run.runtime.gather_objects(own)
+        # A float32 loss that is bad on the device may round to the threshold itself here.
+        bad_reports = [report for report in reports if run.bad_steps.is_bad(report[0])] or reports
+        value, image_ids = bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
         self.report.skipped_step(value, image_ids)
         action = run.bad_steps.next_action(bad=True)
         if action == "fail":
@@ -185,17 +180,6 @@ class TrainingLoop:
             )
         if action == "roll back":
             self._return_to_checkpoint()
-
-    def _find_cause(self, value: float, batches: Sequence[Batch]) -> tuple[float, list[int]]:
-        """The bad value and the image ids of the ranks that have one.
-
-        If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
-        """
-        report = value, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
-        reports = self.run.runtime.gather_objects(report)
-        # A float32 loss that is bad on the device may round to the threshold itself here.
-        bad_reports = [other for other in reports if self.run.bad_steps.is_bad(other[0])] or reports
-        return bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
 
     def _return_to_checkpoint(self) -> None:
         """Restore the weights of the last checkpoint, but continue with the next batches."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -93,8 +92,8 @@ class FocalL2Loss(nn.Module):
         finest = predictions[0][0]
         is_channels_last = finest.is_contiguous(memory_format=torch.channels_last) and not finest.is_contiguous()
         flatten = _flatten_channels_last if is_channels_last else _flatten_channels_first
-        cells = self._cells(flatten(targets[0]), flatten(weights[0]))  # (N, L) each
-        finest_sums = [self._weighted_error(flatten(scales[0]), cells).sum(1) for scales in predictions]  # (N,) each
+        cells = self._cells(flatten(targets[0]), flatten(weights[0]))
+        finest_sums = [self._weighted_error(flatten(scales[0]), *cells).sum(1) for scales in predictions]  # (N,) each
         # The coarser scales have a third of the cells of the finest. One copy joins those of all stacks, because an
         # accelerator takes longer to start an operation than to compute a single one of them.
         lengths = [maps[0].numel() for maps in targets[1:]]
@@ -102,7 +101,7 @@ class FocalL2Loss(nn.Module):
         coarse_weight = torch.cat([flatten(maps) for maps in weights[1:]], 1)[:, None]  # (N, 1, L')
         coarse = torch.cat([flatten(maps) for scales in predictions for maps in scales[1:]], 1)
         coarse = coarse.view(len(target), len(predictions), -1)  # (N, stacks, L')
-        errors = self._weighted_error(coarse, self._cells(coarse_target, coarse_weight))  # (N, stacks, L')
+        errors = self._weighted_error(coarse, *self._cells(coarse_target, coarse_weight))  # (N, stacks, L')
         coarse_sums = [scale_errors.sum(2) for scale_errors in torch.split(errors, lengths, 2)]  # (N, stacks) each
 
         sums = torch.stack([torch.stack(finest_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
@@ -127,29 +126,21 @@ class FocalL2Loss(nn.Module):
             targets.append(F.avg_pool2d(targets[-1], 2))
         return targets, [channel_weights * _shrink_mask(mask_miss.float(), maps) for maps in targets]
 
-    def _cells(self, target: Tensor, weight: Tensor) -> _Cells:
-        return _Cells(target, (target >= self.positive_threshold).float(), weight)
+    def _cells(self, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The target of some cells, 1 where it is foreground and 0 elsewhere, and their weight."""
+        return target, (target >= self.positive_threshold).float(), weight
 
-    def _weighted_error(self, prediction: Tensor, cells: _Cells) -> Tensor:
+    def _weighted_error(self, prediction: Tensor, target: Tensor, foreground: Tensor, weight: Tensor) -> Tensor:
         """Squared error times the focal factor |1 - q|^gamma times the weight of every cell."""
         prediction = prediction.float()
-        error = cells.target - prediction
+        error = target - prediction
         if self.gamma == 0:
-            return error**2 * cells.weight
+            return error**2 * weight
         # 1 - q up to its sign: the distance of the prediction to 1 on foreground, to 0 elsewhere.
-        distance = cells.foreground - prediction
+        distance = foreground - prediction
         if self.gamma == 2:
-            return (error * distance) ** 2 * cells.weight
-        return error**2 * distance.abs() ** self.gamma * cells.weight
-
-
-class _Cells(NamedTuple):
-    """What the loss of some cells depends on, besides their prediction; tensors of one shape."""
-
-    target: Tensor
-    foreground: Tensor
-    """1 where the target is foreground, 0 elsewhere."""
-    weight: Tensor
+            return (error * distance) ** 2 * weight
+        return error**2 * distance.abs() ** self.gamma * weight
 
 
 def _normalized(weights: Sequence[float]) -> Tensor:

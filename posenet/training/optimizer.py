@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from posenet.errors import ConfigError
@@ -50,26 +50,17 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore the accumulated state, such as momentum, in the memory format that the parameters have now.
 
     Hyperparameters keep their current values. ``ValueError`` if the state belongs to another kind of optimizer, or to
-    other parameters or groups of them, or if some of it is missing or not finite.
+    other groups of parameters.
     """
     current_groups = [dict(group) for group in optimizer.param_groups]
     if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
         raise ValueError("another kind of optimizer, or other groups of parameters")
     optimizer.load_state_dict(state)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if len({frozenset(optimizer.state.get(parameter, ())) for parameter in parameters}) > 1:
-        raise ValueError("some of the optimizer's state is missing")
     for parameter, parameter_state in optimizer.state.items():
         for key, value in parameter_state.items():
-            if not isinstance(value, Tensor) or not value.isfinite().all():
-                raise ValueError("the optimizer's state is not finite")
-            # Scalars, such as Adam's number of steps, have no shape to compare.
-            if not value.ndim:
-                continue
-            if value.shape != parameter.shape:
-                raise ValueError("the optimizer's state has another shape")
-            # Fused kernels pair the numbers of a parameter and of its state by their order in memory.
-            if value.stride() != parameter.stride():
+            # Fused kernels pair the numbers of a parameter and of its state by their order in memory. Scalars, such as
+            # Adam's number of steps, have none.
+            if value.ndim and value.stride() != parameter.stride():
                 parameter_state[key] = torch.empty_like(parameter).copy_(value)
     for group, current in zip(optimizer.param_groups, current_groups):
         group.update(current)

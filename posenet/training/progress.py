@@ -50,14 +50,15 @@ class Progress:
             return {}
         return {self.best_kind: -self.best if self.best_kind == "val_loss" else self.best}
 
-    def count_step(self) -> None:
+    def count_step(self, loss: float | None) -> None:
+        """Count a step with this loss; None if it was skipped."""
         self.step += 1
         self.total_steps += 1
-
-    def record_loss(self, loss: float) -> None:
-        """Record the loss of a step that was not skipped."""
-        self.loss_sum += loss
-        self.loss_steps += 1
+        if loss is None:
+            self.skipped += 1
+        else:
+            self.loss_sum += loss
+            self.loss_steps += 1
 
     def start_next_epoch(self) -> None:
         self.epoch += 1

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config, ModelConfig
 from posenet.training.log import CallbackList
-from posenet.training.meters import format_losses
 from posenet.training.optimizer import lr_factor
 from posenet.training.run import Run
 from posenet.training.run_data import describe_paths
@@ -84,18 +84,18 @@ def _num_parameters(run: Run) -> int:
     return sum(parameter.numel() for parameter in run.network.parameters())
 
 
+@dataclass
 class Report:
-    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks.
+    """Reports steps, epochs and the end of a run. All ranks call its methods, and rank 0 alone has callbacks."""
 
-    ``says_next``: whether the last line names the next command, and ``--resume`` continues a stopped run. It is false
-    for a run on annotations, which the same command continues.
-    """
+    run: Run
+    callbacks: CallbackList
+    says_next: bool
+    """Whether the last line names the next command, and ``--resume`` continues a stopped run. It is false for a run on
+    annotations, which the same command continues."""
 
-    def __init__(self, run: Run, callbacks: CallbackList, says_next: bool) -> None:
-        self.run = run
-        self.callbacks = callbacks
-        self.says_next = says_next
-        self._epoch_began = time.monotonic(), run.progress.total_steps
+    def __post_init__(self) -> None:
+        self._epoch_began = time.monotonic(), self.run.progress.total_steps
 
     def epoch_bar(self) -> tqdm[Any]:
         """The bar over the steps of the current epoch."""
@@ -105,7 +105,7 @@ class Report:
         return progress_bar(title=title, total=steps, unit="step", done=progress.step, leave=False)
 
     def step(self, bar: tqdm[Any], lr: float) -> None:
-        """Report a step if one is due; with several data sets, the ranks then add up their losses."""
+        """Report a step if one is due."""
         run, progress = self.run, self.run.progress
         bar.update()
         if progress.total_steps % run.config.log.every_steps and progress.step < run.batches.steps_per_epoch:
@@ -126,8 +126,6 @@ class Report:
             "gradient_norm": run.train_step.gradient_norm.read(),
             **self._memory(),
         }
-        if run.set_losses is not None:
-            values["sets"] = run.set_losses.read()
         self.callbacks.call("on_step", progress.total_steps, values)
 
     def skipped_step(self, value: float, image_ids: Sequence[int]) -> None:
@@ -143,17 +141,12 @@ class Report:
     def epoch(self, epoch: int, scores: dict[str, Any]) -> None:
         """Report the scores of an epoch, its losses, and what was wrong in it."""
         run, progress = self.run, self.run.progress
-        values: dict[str, Any] = {"epoch": epoch, "train_loss": progress.mean_loss}
-        if run.set_losses is not None:
-            values["sets"] = run.set_losses.read_epoch()
-        values |= scores
+        values: dict[str, Any] = {"epoch": epoch, "train_loss": progress.mean_loss} | scores
         self.callbacks.call("on_epoch", progress.total_steps, values)
         texts = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
         if memory := self._memory():
             texts.append(f"memory {memory['memory_gib']:.1f} GiB ({memory['memory_share']:.0%} of the device's)")
         _log.info("Epoch %d of %d  %s  (%s)", epoch, run.config.train.epochs, "  ".join(texts), self._times(epoch))
-        if run.set_losses is not None:
-            _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
         if progress.skipped:
             _log.warning(
                 f"epoch {epoch}: {progress.skipped} of {progress.step} steps were skipped: a bad loss or gradient, or "

@@ -26,12 +26,11 @@ from posenet.training.batches import RestartingLoader, StepBatches, make_step_ba
 from posenet.training.compare_ranks import require_same_run
 from posenet.training.freezing import freeze
 from posenet.training.loss import FocalL2Loss
-from posenet.training.meters import DataSetLosses
 from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run_data import describe_contents, open_run_data, refuse_trained_images
 from posenet.training.step import ModelWithLoss, TrainStep
-from posenet.training.teacher import Teacher, load_teacher
+from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation
 from posenet.training.weight_averaging import WeightAverage
 
@@ -62,12 +61,7 @@ class Run:
     average: WeightAverage | None
     bad_steps: BadStepPolicy
     train_step: TrainStep
-    set_losses: DataSetLosses | None
-    """The losses of several data sets; None if there is only one."""
     progress: Progress = field(default_factory=Progress)
-    returned_to: str = ""
-    """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``; not that of a roll
-    back after bad steps. See ``resume.find_checkpoint``."""
 
     @property
     def folder(self) -> CheckpointFolder:
@@ -76,10 +70,6 @@ class Run:
     @property
     def network(self) -> PoseNet:
         return self.model.network
-
-    @property
-    def teacher(self) -> Teacher | None:
-        return self.model.teacher
 
     def network_to_validate(self) -> contextlib.AbstractContextManager[None]:
         """A context in which the network has the weights that are validated and saved as ``model``."""
@@ -121,8 +111,6 @@ def build_run(
     coco_validation = on_all(lambda: _make_coco_validation(config, network, runtime, model.amp, train_data))
     batches = on_all(lambda: make_step_batches(config, train_data, runtime))
     contents = describe_contents(config, train_data, val_data) | {"--max-steps": max_steps}
-    if model.teacher is not None:
-        contents["train.teacher"] = f"a file with the digest {model.teacher.digest[:8]}"
     require_same_run(runtime, config, contents)
 
     # From here on, all ranks have the weights of rank 0.
@@ -130,8 +118,6 @@ def build_run(
     average = None if config.average.kind == "off" else on_all(lambda: WeightAverage(network, config.average))
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
     bad_steps = BadStepPolicy(config.guard)
-    set_losses = DataSetLosses(train_data.names, runtime) if len(train_data.names) > 1 else None
-    step = TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm, set_losses)
     return Run(
         config=config,
         runtime=runtime,
@@ -147,8 +133,7 @@ def build_run(
         scaler=scaler,
         average=average,
         bad_steps=bad_steps,
-        train_step=step,
-        set_losses=set_losses,
+        train_step=TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm),
     )
 
 

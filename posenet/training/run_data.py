@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posenet.annotations.coco import CocoImage
+from posenet.checkpoints.named import find_weights
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
 from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.errors import DataError
@@ -103,11 +104,6 @@ def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> N
     if unsupervised:
         parts = ", ".join(unsupervised)
         _log.warning("no data set annotates both ends of %s, so these body parts are not learned", parts)
-    if not has_teacher and all(data_set.mapping and data_set.mapping.missing for data_set in stores.sets):
-        _log.warning(
-            "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
-            "not learned; predictions do not use it"
-        )
 
 
 def describe_paths(setting: DataSets) -> str:
@@ -123,6 +119,8 @@ def describe_contents(config: Config, train: StoreList, val: StoreList | None) -
         contents["data.val"] = _describe_content(val)
     if config.data.val_annotations:
         contents["data.val_annotations"] = describe_file(config.data.val_annotations)
+    if config.train.teacher:
+        contents["train.teacher"] = describe_file(find_weights(config.train.teacher))
     return contents
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
@@ -27,7 +28,6 @@ from posenet.model.posenet import PoseNet
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import batch_norm_layers
 from posenet.training.loss import FocalL2Loss
-from posenet.training.meters import DataSetLosses, MeanMeter
 from posenet.training.teacher import Teacher
 
 
@@ -128,6 +128,37 @@ class StepResult:
     rank, here or elsewhere. None if the step was not skipped, or only because the loss scale of fp16 was too large."""
 
 
+class MeanMeter:
+    """The mean of numbers or tensors since the last reading. ``add`` does not wait for a device."""
+
+    def __init__(self) -> None:
+        self._sum: Any = None
+        self._count = 0
+
+    def add(self, total: float | Tensor, count: int = 1) -> None:
+        """Add the sum of ``count`` values."""
+        self._sum = total if self._sum is None else self._sum + total
+        self._count += count
+
+    def read(self) -> Any:
+        """Return the mean with five digits, a tensor as lists, and restart; None without values, or if not finite."""
+        if self._sum is None:
+            return None
+        mean = self._sum / self._count
+        values = mean.tolist() if isinstance(mean, Tensor) else mean
+        self._sum = None
+        self._count = 0
+        return _five_digits(values) if np.isfinite(values).all() else None
+
+
+def _five_digits(value: Any) -> Any:
+    """A number for the log, or lists of them: five digits are enough and keep it small."""
+    if isinstance(value, list):
+        return [_five_digits(item) for item in value]
+    return float(f"{value:.5g}")
+
+
+@dataclass(eq=False)
 class TrainStep:
     """One optimizer step on the mean gradient of one or several batches.
 
@@ -135,33 +166,24 @@ class TrainStep:
     the loss scale of fp16 may be lowered. The host waits for the device once in each step, to read the losses and the
     gradient norm together; in fp16 an optimizer without fused kernels waits a second time.
 
-    ``model`` is a ``ModelWithLoss``, wrapped by the runtime. The norm of the true (unscaled, averaged) gradient is
-    clipped to ``max_grad_norm``, unless that is 0. ``set_losses`` records the losses of several data sets.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        scaler: torch.amp.GradScaler,
-        bad_steps: BadStepPolicy,
-        runtime: Runtime,
-        max_grad_norm: float,
-        set_losses: DataSetLosses | None = None,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.scaler = scaler
-        self.bad_steps = bad_steps
-        self.runtime = runtime
-        self.max_grad_norm = max_grad_norm
-        self.set_losses = set_losses
+    model: nn.Module
+    """A ``ModelWithLoss``, wrapped by the runtime."""
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    bad_steps: BadStepPolicy
+    runtime: Runtime
+    max_grad_norm: float
+    """The norm of the true (unscaled, averaged) gradient is clipped to it, unless it is 0."""
+
+    def __post_init__(self) -> None:
         self.terms = MeanMeter()
         """Of the images: the terms of the loss by stack and scale."""
         self.gradient_norm = MeanMeter()
         """Of the steps that were not skipped, before clipping."""
-        self._batch_norm = BatchNormStatistics(model)
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._batch_norm = BatchNormStatistics(self.model)
+        self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
         statistics = self._batch_norm.read()
@@ -214,10 +236,7 @@ class TrainStep:
         # (N, stacks, scales)
         terms: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
         self.terms.add(terms.detach().sum(0), len(terms))
-        losses = terms.sum((1, 2))  # (N,)
-        if self.set_losses is not None and batch.set_indices is not None:
-            self.set_losses.add(losses, batch.set_indices)
-        return losses.mean()
+        return terms.sum((1, 2)).mean()
 
     def _clip_gradient(self) -> Tensor:
         """Clip the gradient if configured. Return its original norm, which is not finite if any gradient is not."""

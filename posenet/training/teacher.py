@@ -4,54 +4,38 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenet.checkpoints.named import find_weights
 from posenet.checkpoints.weights import load_model
 from posenet.devices.precision import select_amp
-from posenet.errors import CheckpointError, ConfigError
-from posenet.files import sha256_of
+from posenet.errors import ConfigError
 from posenet.model.fused import FusedNetwork
-from posenet.settings import Config, TargetsConfig
-
-MAX_SIGMA_RATIO = 1.25
-"""Maps of the teacher whose widths differ by more than this factor from those of the labels cause a warning."""
+from posenet.settings import Config
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Teacher:
     """A trained network whose maps are targets for another one.
 
     This is not a ``torch.nn.Module``, so that the optimizer, the weight averaging, checkpoints and
     DistributedDataParallel do not see its weights. It keeps one copy of the network for each device that asks for maps,
     because the replicas of DataParallel share this object.
-
-    The arguments are settings of ``distill``, and ``loss.positive_threshold``; ``digest`` is the SHA-256 of the file.
     """
 
-    def __init__(
-        self,
-        network: FusedNetwork,
-        weight: float,
-        threshold: float,
-        positive_threshold: float,
-        input_size: tuple[int, int] | None = None,
-        digest: str = "",
-    ) -> None:
-        self.weight = weight
-        self.threshold = threshold
-        self.positive_threshold = positive_threshold
-        self.input_size = input_size
-        self.digest = digest
-        self._network = network
-        self._networks: dict[torch.device, FusedNetwork] = {}
+    network: FusedNetwork
+    weight: float
+    """A setting of ``distill``, as ``threshold`` and ``input_size``."""
+    threshold: float
+    positive_threshold: float
+    """That of the loss."""
+    input_size: tuple[int, int] | None = None
+    _networks: dict[torch.device, FusedNetwork] = field(default_factory=dict)
 
     @torch.no_grad()
     def teach(self, images: Tensor, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None) -> Tensor:
@@ -92,7 +76,7 @@ class Teacher:
     def network_on(self, device: torch.device) -> FusedNetwork:
         """The copy of the network on a device, made on the first call."""
         if device not in self._networks:
-            self._networks[device] = copy.deepcopy(self._network).to(device)
+            self._networks[device] = copy.deepcopy(self.network).to(device)
         return self._networks[device]
 
 
@@ -114,43 +98,7 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
     parameters = sum(parameter.numel() for parameter in network.parameters()) / 1e6
     message = "Teacher: %s, %.1f M parameters, precision %s, input %d x %d; distill.weight %g where labels count"
     _log.info(message, name, parameters, amp, *size, config.distill.weight)
-    _warn_of_other_widths(teacher_config.targets, config.targets, config.train.size[0] / size[0])
+    distill = config.distill
     return Teacher(
-        FusedNetwork(network, amp),
-        config.distill.weight,
-        config.distill.threshold,
-        config.loss.positive_threshold,
-        config.distill.size,
-        teacher_digest(name),
+        FusedNetwork(network, amp), distill.weight, distill.threshold, config.loss.positive_threshold, distill.size
     )
-
-
-def teacher_digest(name: str) -> str:
-    """SHA-256, in hexadecimal, of the file of a teacher, given by its path or the name of registered weights."""
-    path = find_weights(name)
-    try:
-        return sha256_of(path)
-    except OSError as error:
-        raise CheckpointError(f"cannot read the teacher {path}: {error.strerror or error}") from error
-
-
-def require_same_teacher(state: Mapping[str, Any], teacher: Teacher | None, path: str | Path) -> None:
-    """Raise ``CheckpointError`` if the checkpoint at ``path`` was trained with a teacher, but now has another one."""
-    digest = state.get("teacher")
-    if teacher is not None and digest and digest != teacher.digest:
-        raise CheckpointError(
-            f"{path} was trained with another teacher than the file that train.teacher names now; restore that file, "
-            "or start a new run in another folder with train.weights=FILE"
-        )
-
-
-def _warn_of_other_widths(teacher: TargetsConfig, student: TargetsConfig, scale: float) -> None:
-    """Warn if the teacher's maps, resized by ``scale``, are much wider or narrower than those of the labels."""
-    for name in ("keypoint_sigma", "part_sigma"):
-        width = getattr(teacher, name) * scale
-        wanted = getattr(student, name)
-        if max(width / wanted, wanted / width) > MAX_SIGMA_RATIO:
-            _log.warning(
-                f"the teacher's maps have a targets.{name} of {width:.3g} pixels of this network's input, and the "
-                f"labels {wanted:g}; set distill.input_size or targets.{name} so that they agree"
-            )

@@ -64,26 +64,25 @@ def validation_loss(
         DataError, OtherRankError: a larger share of the samples than ``max_unreadable`` cannot be read.
         StopRequested: ``stop_requested``, which is called before every batch, returned true on any rank.
     """
-    loss_and_count = torch.zeros(2, dtype=torch.float64)
-    replaced = 0
 
     @errors_of_data()
-    def add_losses() -> None:
-        nonlocal replaced
+    def sums_of_share() -> tuple[float, int, int, bool]:
+        """Sum of the losses, number of samples, of replaced ones, and whether to stop."""
+        loss, count, replaced = 0.0, 0, 0
         for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
             if stop_requested():
                 break
             losses = image_losses(model, batch, runtime)
-            loss_and_count.add_(torch.tensor([losses.sum(), len(losses)], dtype=torch.float64))
+            loss += losses.sum().item()
+            count += len(losses)
             replaced += log_unreadable([batch])
+        return loss, count, replaced, stop_requested()
 
-    runtime.run_on_all(add_losses)
-    stopped, all_replaced = runtime.sum_over_ranks(stop_requested(), replaced)
-    runtime.raise_on_all(too_many_unreadable(all_replaced, loader.num_samples, max_unreadable))
+    shares = runtime.gather_objects(runtime.run_on_all(sums_of_share))
+    loss, count, replaced, stopped = map(sum, zip(*shares))
+    runtime.raise_on_all(too_many_unreadable(replaced, loader.num_samples, max_unreadable))
     if stopped:
         raise StopRequested
-    totals = runtime.gather_objects(loss_and_count.tolist())
-    loss, count = map(sum, zip(*totals))
     return loss / count
 
 

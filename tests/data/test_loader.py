@@ -98,7 +98,7 @@ def test_the_message_of_a_large_batch_is_written_completely_or_not_at_all(datase
 
 
 def test_a_batch_moves_to_a_device_with_its_faults(dataset: PoseDataset) -> None:
-    batch = dataset.__getitems__([(0, 0)])._replace(faults=("one",), set_indices=torch.zeros(1))
+    batch = dataset.__getitems__([(0, 0)])._replace(faults=("one",), supervised=torch.zeros(1))
     moved = batch.to(torch.device("meta"))
     tensors = [value for value in moved if isinstance(value, torch.Tensor)]
     assert len(tensors) == 6 and all(tensor.device.type == "meta" for tensor in tensors)

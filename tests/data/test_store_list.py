@@ -51,7 +51,7 @@ def test_a_path_is_a_store_of_exactly_this_skeleton_and_needs_no_supervision(pat
         with open_data_sets(setting, COCO) as stores, Store(paths["faces"]) as store:
             assert stores.names == ["train"]
             assert stores.fingerprint == store.fingerprint
-            assert stores.read_record(0).supervision is None
+            assert stores.read_record(0).supervised is None
     with pytest.raises(DataError, match="built for another skeleton"):
         open_data_sets((paths["limbs"],), COCO)
 
@@ -108,20 +108,19 @@ def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: Store
             is_limbs = row >= faces.num_images
             expected = limbs.read_record(row - faces.num_images) if is_limbs else faces.read_record(row)
             assert record.image_id == expected.image_id
-            assert record.supervision.set_index == is_limbs
+            assert record.supervised[0].all() != is_limbs
             mapping = KeypointMapping(FACELESS if is_limbs else COCO, COCO)
             np.testing.assert_array_equal(record.joints, mapping.map_joints(expected.joints))
 
 
-def test_a_sample_knows_its_set_and_its_supervised_channels(mixture: StoreList, stores: dict[str, Path]) -> None:
+def test_a_sample_knows_its_supervised_channels(mixture: StoreList, stores: dict[str, Path]) -> None:
     dataset = PoseDataset(mixture, (64, 64))
     batch = dataset.__getitems__([(0, 0), (0, len(mixture) - 1)])
-    assert batch.set_indices.tolist() == [0, 1]
     expected = [KeypointMapping(skeleton, COCO).supervised_channels() for skeleton in (COCO, FACELESS)]
     np.testing.assert_array_equal(batch.supervised.numpy(), expected)
     full = open_data_sets([DataSetConfig(str(path)) for path in stores.values()], COCO)
     batch = PoseDataset(full, (64, 64)).__getitems__([(0, 0), (0, len(full) - 1)])
-    assert batch.supervised is None and batch.set_indices.tolist() == [0, 1], "no mask where all is supervised"
+    assert batch.supervised is None, "no mask where all is supervised"
 
 
 def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import torch
 from posenet.devices.runtime import DistributedRuntime
 from posenet.errors import OtherRankError, PosenetError
 from tests.helpers.process_runs import fork_process, wait_for_exit
-from tests.helpers.tiny_training import Stores, train_tiny
 
 TIMEOUT_MINUTES = 0.5
 """How long a process waits for the others in a collective call."""
@@ -64,16 +63,6 @@ def errors_in_processes(world_size: int, folder: Path, task: Callable[[Any], Any
         return ""
 
     return run_in_processes(world_size, folder, describe)
-
-
-def train_in_one_and_two(stores: Stores, folder: Path, *overrides: str, **options: Any) -> tuple[Path, Path]:
-    """Train on the same batches of four in one process and, with shared BatchNorm, in two; return the runs' folders."""
-    one, two = folder / "one", folder / "two"
-    settings = (*overrides, "parallel.sync_bn=true")
-    train_tiny(stores, one, *settings, "train.batch_size=4", **options)
-    halves = (*settings, "train.batch_size=2")
-    run_in_processes(2, folder / "out", lambda runtime: train_tiny(stores, two, *halves, runtime=runtime, **options))
-    return one, two
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from posenet.data.dataset import Batch
 from posenet.data.sampler import TrainSampler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.training.batches import RestartingLoader, StepBatches, too_many_unreadable
+from posenet.training.batches import RestartingLoader, SpeedMeter, StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences
@@ -88,6 +89,18 @@ def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
     stream.close()
     assert ids(stream.take_step(2, 1)) == expected[2][1]
+
+
+def test_speed_is_measured_since_the_last_reading() -> None:
+    meter = SpeedMeter()
+    for samples in (8, 2):
+        meter.samples = samples
+        meter.seconds_waited = 0.01
+        time.sleep(0.02)
+        speed = meter.read()
+        assert 0 < speed["samples_per_s"] <= samples / 0.02
+        assert 0 < speed["data_wait"] <= 0.5
+    assert meter.samples == 0
 
 
 @pytest.mark.slow  # PyTorch notices a death after up to 5 s

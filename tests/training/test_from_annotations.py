@@ -72,31 +72,21 @@ def train(source: str, *overrides: str, **options: Any) -> TrainingResult:
 
 
 @pytest.mark.parametrize(
-    "source, options, commands",
+    "source, options",
     [
-        ("coco/chairs.json", {"images": "coco/photos"}, "lint skeleton build-hdf5 build-hdf5 train evaluate predict"),
-        pytest.param("coco", {}, "lint skeleton build-hdf5 build-hdf5 train evaluate predict", marks=pytest.mark.slow),
-        ("chairs/data.yaml", {}, "import lint skeleton build-hdf5 build-hdf5 train evaluate predict"),
-        pytest.param(
-            "chairs", {}, "import lint skeleton build-hdf5 build-hdf5 train evaluate predict", marks=pytest.mark.slow
-        ),
-        pytest.param(
-            "labels/chairs.json",
-            {},
-            "import lint skeleton build-hdf5 build-hdf5 train evaluate predict",
-            marks=pytest.mark.slow,
-        ),
+        ("coco/chairs.json", {"images": "coco/photos"}),
+        ("chairs", {}),
+        pytest.param("labels/chairs.json", {}, marks=pytest.mark.slow),
     ],
 )
 def test_annotations_become_a_network_and_every_step_names_its_command(
-    source: str, options: dict[str, Any], commands: str, caplog: pytest.LogCaptureFixture
+    source: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    if source.startswith("chairs"):
+    if source == "chairs":
         pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     caplog.set_level(logging.INFO, "posenet")
     result = train(source, **options)
-    assert result.finished
-    assert result.folder == Path("checkpoints/coco" if source == "coco" else RUN)
+    assert result.finished and result.folder == RUN
     files = result.folder / "data"
     skeleton = load_skeleton(files / "skeleton.toml")
     assert set(skeleton.keypoints) == set(NAMES) and set(skeleton.left_right) == PAIRS
@@ -105,7 +95,8 @@ def test_annotations_become_a_network_and_every_step_names_its_command(
     assert images["val"] | images["train"] == {f"{number}.jpg" for number in range(1, 9)}
     messages = caplog.messages
     named = re.findall(r"(?:: )posenet (?:annotations )?([\w-]+) ", "\n".join(messages))
-    assert named == commands.split()
+    commands = "lint skeleton build-hdf5 build-hdf5 train evaluate predict".split()
+    assert named == (commands if options else ["import", *commands])
     assert any(re.match(r"AP -?\d\.\d{3} of .*best.pth on \d images? that it was not trained on", m) for m in messages)
     assert any("Experiment tiny, for a CPU; --config NAME" in message for message in messages)
     assert any(re.match(r"An AP on \d images? depends on chance; give 20 or more", message) for message in messages)
@@ -116,16 +107,6 @@ def test_annotations_become_a_network_and_every_step_names_its_command(
 def content_of(files: Path, split: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((files / f"{split}.json").read_text())
     return content
-
-
-@pytest.mark.parametrize("max_steps", [0, 1000])
-def test_a_run_that_stops_early_is_evaluated(max_steps: int, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "posenet")
-    # Two epochs without people who are found: the second AP is not better.
-    settings = ("train.patience=1", "train.epochs=9", "train.evaluate_every=1", "optim.lr=1e-30")
-    result = train("coco/chairs.json", *settings, max_steps=max_steps)
-    assert (result.finished, result.stopped, result.stopped_early) == (False, False, True)
-    assert any(message.startswith("Annotations beside what was found: ") for message in caplog.messages)
 
 
 @pytest.mark.slow
@@ -167,9 +148,6 @@ def test_stores_are_built_again_when_the_data_change() -> None:
     prepare("coco/chairs.json", SETTINGS)
     assert store.stat().st_size != size
     assert content_of(RUN / "data", "val")["images"] == val  # no image changes sides
-    store.unlink()
-    prepare("coco/chairs.json", SETTINGS)
-    assert store.exists()
     # A build that was interrupted is done again, too.
     (RUN / "data" / "checksum.txt").unlink()
     store.unlink()
@@ -217,8 +195,8 @@ def test_keypoints_without_names_have_the_sides_of_flip_idx(caplog: pytest.LogCa
     assert import_yolo_pose(source, number_unnamed=True).document["categories"][0]["flip_idx"] == FLIP_IDX
 
 
-@pytest.mark.parametrize("val", ["images/train", "./images/train/", ["images/train"], ""])
-def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: object, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("val", ["./images/train/", ""])
+def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: str, caplog: pytest.LogCaptureFixture) -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     file = Path("chairs/data.yaml")
     content = yaml.safe_load(file.read_text()) | {"train": "images/train", "val": val}
@@ -238,15 +216,6 @@ def test_cocos_keypoints_have_cocos_skeleton() -> None:
     Path("coco/chairs.json").write_text(json.dumps(content))
     prepare("coco/chairs.json", SETTINGS)
     assert load_skeleton(RUN / "data" / "skeleton.toml") == COCO
-
-
-@pytest.mark.parametrize("copy", ["birds.v2", "birds.v2/train.json", "birds.v2/annotations/person_keypoints_a.json"])
-def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(copy: str) -> None:
-    shutil.copytree("coco", "birds.v2")
-    if copy.endswith(".json"):
-        Path(copy).parent.mkdir(exist_ok=True)
-        shutil.copy("coco/chairs.json", copy)
-    assert prepare(copy, SETTINGS).folder == Path("checkpoints/birds.v2")
 
 
 def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:
@@ -280,7 +249,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
     content["annotations"][0]["area"] = 0
     del content["annotations"][1]["bbox"]
     Path("coco/chairs.json").write_text(json.dumps(content))
-    message = r"kinds? of errors \(.*\); posenet annotations lint .*; posenet annotations fix .* repairs .*no-box"
+    message = r"kinds? of errors \(.*no-box.*\); .*posenet annotations fix has repaired.*: posenet annotations lint "
     refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco/photos"), DataError, message)
     assert not list(RUN.rglob("*.h5"))
 
@@ -296,10 +265,6 @@ def test_validation_data_with_other_names_are_refused_before_anything_is_built(
     refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "no-such-keypoints")
     assert any(f"it has {NAMES[0].upper()!r} instead of {NAMES[0]!r}" in message for message in caplog.messages)
     assert not list(RUN.rglob("*.h5"))
-    content = read_document(Path("coco/chairs.json"))
-    content["categories"][0]["keypoints"] = [name.upper() for name in NAMES]
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    assert prepare("coco/chairs.json", SETTINGS, **options)
 
 
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
@@ -324,17 +289,20 @@ def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> Non
     assert not list(Path("checkpoints").rglob("*.h5"))
 
 
-def test_one_unusable_image_is_left_out_and_more_stop(caplog: pytest.LogCaptureFixture) -> None:
+def test_one_unusable_image_is_left_out_and_neither_more_nor_all_of_a_split(caplog: pytest.LogCaptureFixture) -> None:
+    images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
+    (images / "1.jpg").unlink()
+    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "missing-file")
     Path("coco/photos/3.jpg").unlink()
     caplog.set_level(logging.INFO, "posenet")
     folder = prepare("coco/chairs.json", SETTINGS).folder / "data"
     assert "left out: images without a file in the image folder: 3.jpg" in caplog.messages
-    assert not any("--drop" in text for text in caplog.messages)  # it is left out already
     assert "3.jpg" not in {
         image["file_name"] for split in ("train", "val") for image in content_of(folder, split)["images"]
     }
     Path("coco/photos/4.jpg").unlink()
-    message = r"1 kind of error .missing-file.*posenet annotations fix .*; --drop leaves out single entries that cannot"
+    message = r"1 kind of error .missing-file.*posenet annotations fix --drop leaves out single entries that cannot"
     refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
     assert any("images without a file in the image folder: 3.jpg, 4.jpg" in text for text in caplog.messages)
 
@@ -357,21 +325,6 @@ def test_a_damaged_validation_image_is_left_out_of_the_ap_too(caplog: pytest.Log
     assert prepare("coco/chairs.json", SETTINGS, **options).annotations == annotations
 
 
-@pytest.mark.parametrize("folder", ["", "/home/somebody/chairs/", "C:\\chairs\\", "images/train/"])
-def test_images_with_the_path_of_another_machine_are_repaired_by_the_command_that_is_named(folder: str) -> None:
-    content = read_document(Path("coco/chairs.json"))
-    for image in content["images"]:
-        image["file_name"] = (folder or f"{Path('coco/photos').absolute()}/") + image["file_name"]
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    with pytest.raises(
-        DataError, match="it names them as .*; posenet annotations fix .* takes those in coco/photos"
-    ) as error:
-        prepare("coco/chairs.json", SETTINGS)
-    command = re.findall(r"posenet (annotations fix .*) takes", str(error.value))[0]
-    assert run_tool("annotations", command.split()[1:]) == 0
-    assert prepare("fixed.json", SETTINGS, images="coco/photos").images == Path("coco/photos")
-
-
 def test_a_folder_may_have_a_file_for_each_split_beside_its_images() -> None:
     for split, seed in (("train", 1), ("valid", 2)):
         images, annotations = write_chairs(Path("drawn").absolute(), split, 3, seed)
@@ -381,44 +334,12 @@ def test_a_folder_may_have_a_file_for_each_split_beside_its_images() -> None:
     assert prepare("coco/chairs.json", SETTINGS, val="drawn/valid").annotations == data.annotations
 
 
-def test_a_folder_without_the_images_is_refused_with_the_one_that_has_them() -> None:
-    Path("coco/photos").rename("coco/train")
-    _, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
-    none = "has none of the images of"
-    message = f"^coco {none} coco/chairs.json, such as 1.jpg; coco/train has them: name that with images=DIR$"
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco"), DataError, message)
-    for number in (1, 2):
-        (annotations.parent / "more" / f"{number}.jpg").rename(annotations.parent / "more" / f"chair_{number}.jpg")
-    content = read_document(annotations)
-    for image in content["images"]:
-        image["file_name"] = f"chair_{image['file_name']}"
-    annotations.write_text(json.dumps(content))
-    message = f"^coco/train {none} {annotations}, such as chair_1.jpg; .*/more has them: name that with val_images=DIR$"
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, images="coco/train", val=annotations), DataError, message)
-
-
-def test_a_repaired_yolo_set_keeps_its_validation_images_by_the_commands_that_are_named() -> None:
-    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
-    for kind in ("images", "labels"):
-        shutil.copytree(f"chairs/{kind}/train", f"chairs/{kind}/val")
-    file = Path("chairs/data.yaml")
-    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | {"path": ".", "val": "images/val"}))
-    for number in (1, 2):
-        image = Path(f"chairs/images/train/{number}.jpg")
-        image.write_bytes(image.read_bytes()[:1000])
-    with pytest.raises(DataError, match="; then posenet train fixed.json") as error:
-        prepare(file, SETTINGS)
-    commands = r"posenet (annotations fix \S+ .* --drop) leaves .*; then posenet (train .*)"
-    fix, then = re.findall(commands, str(error.value))[0]
-    assert run_tool("annotations", shlex.split(fix)[1:]) == 0
-    settings = ["--max-steps", "1", "--set", *SETTINGS, "data.allow_overlap=true"]
-    assert run_tool("train", [*shlex.split(then)[1:], *settings]) == 0
-    with Store("checkpoints/fixed/data/train.h5") as train_store, Store("checkpoints/fixed/data/val.h5") as val_store:
-        assert (len(train_store.image_ids), len(val_store.image_ids)) == (6, 8)
-
-
-def test_large_photographs_are_stored_smaller_and_those_of_nobody_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_large_images_are_stored_smaller_those_of_nobody_too_and_those_of_small_objects_are_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     content = read_document(Path("coco/chairs.json"))
+    for entry in content["annotations"]:
+        entry["area"] = 1023 if entry["image_id"] == content["images"][0]["id"] else 1024
     size = {"width": 2 * MAX_SIDE, "height": MAX_SIDE}
     content["images"].append({"id": 99, "file_name": "large.jpg", **size})
     cv2.imwrite("coco/photos/large.jpg", np.zeros((size["height"], size["width"], 3), np.uint8))
@@ -427,20 +348,10 @@ def test_large_photographs_are_stored_smaller_and_those_of_nobody_too(caplog: py
     data = prepare("coco/chairs.json", SETTINGS)
     with Store(data.folder / "data" / "train.h5") as store:
         assert count_background(store) == 1
-    assert any(
-        "train.h5 of 8 images with 14 x chair, 1 made smaller, 1 without annotations" in t for t in caplog.messages
-    )
-
-
-def test_images_of_objects_that_are_too_small_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    content = read_document(Path("coco/chairs.json"))
-    for entry in content["annotations"]:
-        entry["area"] = 1023 if entry["image_id"] == content["images"][0]["id"] else 1024
-    Path("coco/chairs.json").write_text(json.dumps(content))
-    caplog.set_level(logging.INFO, "posenet")
-    prepare("coco/chairs.json", SETTINGS)
+    text = "\n".join(caplog.messages)
+    assert re.search(r"train.h5 of \d images with \d+ x chair, 1 made smaller, 1 without annotations", text)
     expected = "1 image left out: no chair has 3 labelled keypoints and an area of 1024 square pixels: posenet build"
-    assert sum(expected in text for text in caplog.messages) == 1
+    assert text.count(expected) == 1
 
 
 def test_objects_that_are_all_too_small_are_no_background() -> None:
@@ -455,30 +366,14 @@ def test_objects_that_are_all_too_small_are_no_background() -> None:
     )
 
 
-def test_the_only_image_of_a_split_is_not_left_out() -> None:
-    images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
-    for image in images.iterdir():
-        image.unlink()
-    options = {"val": annotations, "val_images": images, "images": "coco/photos"}
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "missing-file")
-
-
 def test_a_skeleton_without_sides_and_one_of_several_categories_are_named(caplog: pytest.LogCaptureFixture) -> None:
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0]["keypoints"] = [f"point_{index}" for index in range(len(NAMES))]
     content["categories"].append(content["categories"][0] | {"id": 63, "name": "stool"})
     Path("coco/chairs.json").write_text(json.dumps(content))
-    folder = prepare("coco/chairs.json", SETTINGS).folder
-    without = "No keypoint has a left or right twin"
-    assert any(text.startswith(without) for text in caplog.messages)
-    assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
-    shutil.rmtree(folder)
-    caplog.clear()
-    for category in content["categories"]:
-        category["flip_idx"] = list(range(len(NAMES)))
-    Path("coco/chairs.json").write_text(json.dumps(content))
     prepare("coco/chairs.json", SETTINGS)
-    assert not any(text.startswith(without) for text in caplog.messages)
+    assert any(text.startswith("No keypoint has a left or right twin") for text in caplog.messages)
+    assert any(text.startswith("chair, stool have the same keypoints") for text in caplog.messages)
 
 
 def test_the_command_that_chooses_one_of_several_kinds_of_objects_works_as_it_is_named() -> None:
@@ -502,23 +397,18 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
 
 
 def test_the_height_for_prediction_goes_with_another_training_input(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where the run continues."""
     caplog.set_level(logging.INFO, "posenet")
     pairs = [pair for pair in SETTINGS if not pair.startswith("inference.height")]
-    run = posenet.train("coco/chairs.json", pairs, max_steps=1, progress=False)
-    assert load_checkpoint_height(run.folder) == 64  # tiny has 384 for 384
+    for max_steps in (1, 2):
+        run = posenet.train("coco/chairs.json", pairs, experiment="tiny", max_steps=max_steps, progress=False)
+        assert load_checkpoint_height(run.folder) == 64  # tiny has 384 for 384
     text = "\n".join(caplog.messages)
     assert "; inference.height=64 goes with train.input_size: posenet train" in text
     assert "(inference.height)" not in text
     caplog.clear()
-    posenet.train("coco/chairs.json", [*pairs, "inference.height=512"], max_steps=2, progress=False)  # resumed
+    posenet.train("coco/chairs.json", [*pairs, "inference.height=512"], max_steps=3, progress=False)
     assert any("--set inference.height=64 makes them agree" in message for message in caplog.messages)
-
-
-def test_a_run_with_a_named_experiment_keeps_its_height_when_it_continues() -> None:
-    pairs = [pair for pair in SETTINGS if not pair.startswith("inference.height")]
-    for max_steps in (1, 2):
-        run = posenet.train("coco/chairs.json", pairs, experiment="tiny", max_steps=max_steps, progress=False)
-        assert load_checkpoint_height(run.folder) == 64
 
 
 def load_checkpoint_height(folder: Path) -> int:
@@ -526,18 +416,18 @@ def load_checkpoint_height(folder: Path) -> int:
     return int(settings["inference"]["height"])
 
 
-def test_the_drawings_are_those_of_the_best_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_stops_early_names_the_drawings_of_its_best_checkpoint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, "posenet")
     # The AP stays 0, so that the validation loss decides.
-    run = train("coco/chairs.json", "train.evaluate_every=3", "train.evaluate_every=1")
+    run = train("coco/chairs.json", "train.evaluate_every=1", "train.patience=1", "train.epochs=9")
+    assert (run.finished, run.stopped, run.stopped_early) == (False, False, True)
     entries = map(json.loads, (run.folder / "log.jsonl").read_text().splitlines())
     losses = [entry["val_loss"] for entry in entries if "val_loss" in entry]
     best = 1 + losses.index(min(losses))
     assert len(list((RUN / "pictures").iterdir())) == 2
     assert any(message.startswith("Almost nothing is found: give more epochs") for message in caplog.messages)
-    [line] = [message for message in caplog.messages if message.startswith("Experiment tiny")]
-    keys = re.findall(r"([a-z]+\.[a-z_]+)=", line)
-    assert len(keys) == len(set(keys)) and "train.evaluate_every=1" in line
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_000{best}.jpg" in caplog.messages
 
 
@@ -567,29 +457,19 @@ def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture)
     assert re.search(rf"Fine-tuning. {pretrained}: loaded \d+ tensors, in those of the maps {kept}\n", text)
 
 
-def test_a_run_with_other_data_is_not_continued() -> None:
+def test_a_run_continues_with_the_file_it_began_with_alone(caplog: pytest.LogCaptureFixture) -> None:
     RUN.mkdir(parents=True)
     (RUN / "last.pth").touch()
-    refused(lambda: train("coco/chairs.json"), CheckpointError, "chairs already contains a run")
+    refused(
+        lambda: train("coco/chairs.json"), CheckpointError, "chairs already contains a run, which has begun with st"
+    )
     (RUN / "last.pth").unlink()
     prepare("coco/chairs.json", SETTINGS)
     (RUN / "last.pth").touch()
-    prepare("coco/chairs.json", SETTINGS)
-    refused(lambda: train("labels/chairs.json"), CheckpointError, "chairs already contains a run")
-
-
-def test_a_run_goes_on_with_the_same_file_by_another_path_and_names_what_it_began_with() -> None:
-    prepare("coco/chairs.json", SETTINGS)
-    (RUN / "last.pth").touch()
     here = f"checkpoint.path={RUN}"
-    assert prepare("coco", [*SETTINGS, here]).is_started
-    assert prepare("coco/../coco/chairs.json", [*SETTINGS, here]).is_started
-    refused(lambda: prepare("labels", [*SETTINGS, here]), CheckpointError, "has begun with .*/coco/chairs.json, not ")
-
-
-def test_annotations_that_change_during_a_run_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    prepare("coco/chairs.json", SETTINGS)
-    (RUN / "last.pth").touch()
+    for same in ("coco/chairs.json", "coco", "coco/../coco/chairs.json"):
+        assert prepare(same, [*SETTINGS, here]).is_started
+    refused(lambda: train("labels", here), CheckpointError, "has begun with .*/coco/chairs.json, not with labels; ")
     os.utime("coco/photos/1.jpg", (0, 0))
     prepare("coco/chairs.json", SETTINGS)
     assert any("The data have changed since the run in checkpoints/chairs began" in text for text in caplog.messages)

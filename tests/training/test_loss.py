@@ -14,13 +14,11 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.profiler import profile
 
-from posenet.devices.runtime import Runtime
 from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
-from posenet.training.meters import DataSetLosses, MeanMeter, format_losses
+from posenet.training.step import MeanMeter
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
 NUM_SCALES = 5
@@ -100,22 +98,6 @@ def test_loss_and_gradient_of_a_cell_follow_the_formula(gamma: float, prediction
         gradient += error**2 * gamma * abs(distance) ** (gamma - 1) * np.sign(distance)
     np.testing.assert_allclose(finest.grad[:, 48], gradient, rtol=1e-4, atol=1e-5)
     assert finest.grad[:, :48].eq(0).all()
-
-
-@pytest.mark.parametrize(
-    "channels, name",
-    [
-        ((0, 30), "part_weight"),
-        ((30, 48), "keypoint_weight"),
-        ((48, 49), "mask_weight"),
-        ((49, 50), "foreground_weight"),
-    ],
-)
-def test_each_weight_multiplies_the_loss_of_its_channels(channels: tuple[int, int], name: str) -> None:
-    predictions, target, mask = random_input()
-    loss = make_loss(gamma=0, scale_weights=FINEST_SCALE_ONLY, **NO_WEIGHTS | {name: 2.0})
-    squared = (predictions[0][0] - target)[:, slice(*channels)] ** 2
-    torch.testing.assert_close(loss(predictions, target, mask), 2 * squared.sum((1, 2, 3)))
 
 
 def test_scales_compare_with_pooled_targets_and_are_averaged_by_their_weights() -> None:
@@ -229,20 +211,6 @@ def test_the_memory_format_of_the_predictions_changes_neither_loss_nor_gradient(
     torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-9)
 
 
-def test_the_loss_of_four_stacks_takes_few_operations() -> None:
-    """One loss for each stack and scale took 222 operations, more than an accelerator can start in their run time."""
-    inputs, loss = random_input(4), make_loss()
-    views = {
-        "aten::" + name for name in ("view", "reshape", "permute", "flatten", "slice", "split", "select", "expand")
-    }
-    with profile() as profiler:
-        loss.terms(*inputs)
-    outermost = [event for event in profiler.events() if event.cpu_parent is None and event.name not in views]
-    assert 20 < len(outermost) < 120
-    resized = [event for event in outermost if event.name == "aten::upsample_bilinear2d"]
-    assert len(resized) == NUM_SCALES - 1, "the mask has the size of the finest maps already"
-
-
 def test_inputs_that_do_not_fit_are_errors() -> None:
     predictions, target, mask = random_input(2)
     with pytest.raises(ValueError, match="3 stack weights for 2 stacks"):
@@ -278,20 +246,3 @@ def test_a_logged_mean_has_five_digits_and_must_be_finite() -> None:
     meter.add(1.0)
     meter.add(2.0)
     assert meter.read() == 1.5
-
-
-def test_the_losses_of_data_sets_are_averaged_since_the_last_reading_and_over_the_epoch() -> None:
-    losses = DataSetLosses(["a", "b"], Runtime())
-
-    def add(values: list[float], sets: list[int]) -> None:
-        losses.add(torch.tensor(values, requires_grad=True), torch.tensor(sets, dtype=torch.int16))
-
-    add([1.0, 2.0, 6.0, math.nan, math.inf], [0, 1, 1, 1, 0])  # those that are not finite are left out
-    add([3.0], [0])
-    assert losses.read() == {"a": {"samples": 2, "loss": 2.0}, "b": {"samples": 2, "loss": 4.0}}
-    add([5.0], [1])
-    found = losses.read()
-    assert found == {"a": {"samples": 0, "loss": None}, "b": {"samples": 1, "loss": 5.0}}
-    assert format_losses(found) == "a - (0 samples), b 5.0000 (1 samples)"
-    assert losses.read_epoch() == {"a": {"samples": 2, "loss": 2.0}, "b": {"samples": 3, "loss": 4.3333}}
-    assert losses.read_epoch()["b"] == {"samples": 0, "loss": None}

@@ -5,12 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
 from posenet.training.optimizer import learning_rate, make_optimizer, restore_optimizer, stepwise_lr
@@ -56,18 +53,13 @@ def test_a_state_of_other_groups_of_parameters_is_refused() -> None:
     for optimizer, other in itertools.permutations(optimizers):
         with pytest.raises(ValueError, match="other groups of parameters"):
             restore_optimizer(optimizer, other.state_dict())
-        restore_optimizer(optimizer, optimizer.state_dict())
+    restored = make_optimizer(model, OptimConfig(weight_decay=0.3))
+    restore_optimizer(restored, optimizers[0].state_dict())
+    assert restored.param_groups[0]["weight_decay"] == 0.3, "a new setting counts"
 
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
-@pytest.mark.parametrize(
-    "before, after",
-    [(torch.contiguous_format, torch.channels_last), (torch.channels_last, torch.contiguous_format)],
-    ids=["to", "from"],
-)
-def test_a_restored_state_belongs_to_the_same_weights_in_another_memory_format(
-    name: str, before: torch.memory_format, after: torch.memory_format
-) -> None:
+def test_a_restored_state_belongs_to_the_same_weights_in_another_memory_format(name: str) -> None:
     settings = OptimConfig(name, lr=0.1)
     gradients = torch.randn(2, 4, 3, 3, 3, generator=torch.Generator().manual_seed(1))
 
@@ -75,31 +67,16 @@ def test_a_restored_state_belongs_to_the_same_weights_in_another_memory_format(
         conv.weight.grad = torch.empty_like(conv.weight).copy_(gradient)
         optimizer.step()
 
-    uninterrupted = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=before)
+    uninterrupted = torch.nn.Conv2d(3, 4, 3, bias=False)
     optimizer = make_optimizer(uninterrupted, settings)
     step(uninterrupted, optimizer, gradients[0])
-    resumed = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=after)
+    resumed = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=torch.channels_last)
     resumed.load_state_dict(uninterrupted.state_dict())
     resumed_optimizer = make_optimizer(resumed, settings)
     restore_optimizer(resumed_optimizer, copy.deepcopy(optimizer.state_dict()))
     step(uninterrupted, optimizer, gradients[1])
     step(resumed, resumed_optimizer, gradients[1])
     torch.testing.assert_close(resumed.weight, uninterrupted.weight, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_a_state_with_gaps_or_without_finite_numbers_is_refused(name: str) -> None:
-    network = torch.nn.Linear(2, 3)
-    optimizer = make_optimizer(network, OptimConfig(name))
-    network(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    state = optimizer.state_dict()
-    not_finite = {key: torch.full_like(value, math.nan) for key, value in state["state"][1].items()}
-    for value in ({}, not_finite):
-        damaged = copy.deepcopy(state)
-        damaged["state"][1] = value
-        with pytest.raises(ValueError, match="the optimizer's state"):
-            restore_optimizer(make_optimizer(network, OptimConfig(name)), damaged)
 
 
 def rates(optim: OptimConfig, epochs: int, world_size: int = 1, **sections: AverageConfig) -> list[float]:
@@ -136,6 +113,9 @@ def test_a_cosine_falls_from_the_full_rate_to_zero_over_the_whole_run() -> None:
     found = rates(settings, 4, world_size=2)
     expected = {0: 1, 10: 0.8535534, 20: 0.5, 25: 0.3086583, 30: 0.1464466, 39: 0.0015413}
     assert {number: found[number] for number in expected} == pytest.approx(expected, rel=1e-4)
+    with_warmup = rates(dataclasses.replace(settings, warmup_epochs=2), 4, world_size=2)
+    shares = [min(1, (number + 1) / (2 * STEPS)) for number in range(4 * STEPS)]
+    assert with_warmup == pytest.approx([rate * share for rate, share in zip(found, shares)])
 
 
 def test_a_cyclic_rate_falls_linearly_in_every_cycle() -> None:
@@ -144,34 +124,7 @@ def test_a_cyclic_rate_falls_linearly_in_every_cycle() -> None:
     assert found == pytest.approx(2 * [8e-5 - 2e-6 * (step + 1) for step in range(20)])
 
 
-@given(
-    settings=st.builds(
-        OptimConfig,
-        lr=st.floats(1e-6, 1),
-        warmup_epochs=st.floats(0, 5),
-        step_epochs=st.integers(0, 20),
-        step_factor=st.floats(0.01, 1),
-        schedule=st.sampled_from(["step", "cosine"]),
-    ),
-    epochs=st.integers(1, 30),
-)
-def test_rates_rise_during_the_warmup_and_never_after_it(settings: OptimConfig, epochs: int) -> None:
-    found = rates(settings, epochs)
-    without_warmup = rates(dataclasses.replace(settings, warmup_epochs=0), epochs)
-    warmup_steps = min(math.ceil(settings.warmup_epochs * STEPS), len(found))
-    for number, (rate, full) in enumerate(zip(found, without_warmup)):
-        share = min(1.0, (number + 1) / (settings.warmup_epochs * STEPS)) if settings.warmup_epochs else 1
-        assert rate == pytest.approx(full * share)
-    assert all(0 < rate <= settings.lr for rate in found)
-    assert without_warmup[0] == pytest.approx(settings.lr)
-    for rates_that_fall in (without_warmup, found[warmup_steps:]):
-        assert all(later <= earlier for earlier, later in itertools.pairwise(rates_that_fall))
-
-
-@given(world_size=st.integers(1, 64), scale_lr=st.booleans(), restart=st.sampled_from([0, 2]))
-def test_all_rates_grow_with_the_number_of_processes_if_configured(
-    world_size: int, scale_lr: bool, restart: int
-) -> None:
-    settings = OptimConfig(scale_lr=scale_lr, restart_epoch=restart, restart_lr=0.25)
-    factor = world_size if scale_lr else 1
-    assert rates(settings, 4, world_size) == pytest.approx([factor * rate for rate in rates(settings, 4)])
+@pytest.mark.parametrize("scale_lr, factor", [(True, 3), (False, 1)])
+def test_all_rates_grow_with_the_number_of_processes_if_configured(scale_lr: bool, factor: int) -> None:
+    settings = OptimConfig(scale_lr=scale_lr, restart_epoch=2, restart_lr=0.25)
+    assert rates(settings, 4, 3) == pytest.approx([factor * rate for rate in rates(settings, 4)])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from posenet.errors import ConfigError
 from posenet.training.profiling import PROFILE_FILE, WARMUP_STEPS
 from tests.helpers.process_runs import find_differences
 from tests.helpers.tiny_training import Stores, train_tiny, weights
@@ -28,8 +27,3 @@ def test_some_steps_are_profiled_after_a_few_others_and_the_weights_are_the_same
     assert find_differences(weights(tmp_path / "plain"), weights(tmp_path / "run")) == []
     train_tiny(stores, tmp_path / "run", resume=True, max_steps=8, profile=1)  # its own profile is in nobody's way
     assert "Profile of 2 steps; open" in caplog.text and "Self CPU %" in caplog.text
-
-
-def test_a_profile_of_less_than_no_steps_is_refused(stores: Stores, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="profile is -1; give the number of steps"):
-        train_tiny(stores, tmp_path, profile=-1)

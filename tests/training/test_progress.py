@@ -17,10 +17,8 @@ def test_the_mean_loss_leaves_out_skipped_steps_and_starts_again_in_every_epoch(
     progress = Progress(replaced=7)
     assert progress.mean_loss is None
     for loss in (1.0, None, 4.0):
-        progress.count_step()
-        if loss is not None:
-            progress.record_loss(loss)
-    assert (progress.mean_loss, progress.step, progress.total_steps) == (2.5, 3, 3)
+        progress.count_step(loss)
+    assert (progress.mean_loss, progress.step, progress.total_steps, progress.skipped) == (2.5, 3, 3, 1)
     progress.start_next_epoch()
     assert progress == Progress(epoch=1, total_steps=3)
 

@@ -44,14 +44,3 @@ def test_an_ap_of_images_that_are_trained_on_is_refused(stores: Stores, tmp_path
     with pytest.raises(DataError, match=r"contains 1 of 4 images of data\.val_images .*copy\.jpg.*data\.allow_overlap"):
         train_tiny(stores, tmp_path / "run", *settings)
     train_tiny(stores, tmp_path / "run", *settings, "data.allow_overlap=true", max_steps=1)
-
-
-def test_images_that_are_not_evaluated_may_be_trained_on(stores: Stores, tmp_path: Path, mixed: Path) -> None:
-    """Both splits may be in one folder, and no AP is computed."""
-    path = mixed / "annotations" / "person_keypoints_val2017.json"
-    content = json.loads(path.read_text())
-    content["images"].pop()
-    settings = (*coco_settings(mixed), "data.val=", "train.epochs=1")
-    never = train_tiny(stores, tmp_path / "never", *settings, "train.evaluate_every=0", max_steps=1)
-    write_annotations(path, content)
-    assert never.steps == train_tiny(stores, tmp_path / "other", *settings, max_steps=1).steps == 1

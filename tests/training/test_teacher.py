@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import posenet
 from posenet.checkpoints.file import write_checkpoint
 from posenet.data.build import build_store
-from posenet.errors import CheckpointError
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
@@ -20,9 +19,8 @@ from posenet.training.step import ModelWithLoss
 from posenet.training.teacher import Teacher, load_teacher
 from tests.helpers.faceless_people import FACELESS
 from tests.helpers.networks import random_network
-from tests.helpers.process_groups import train_in_one_and_two
 from tests.helpers.process_runs import assert_same_run
-from tests.helpers.tiny_training import CPU, Recorder, Stores, last, train_tiny
+from tests.helpers.tiny_training import CPU, Stores, last, train_tiny
 from tests.training.test_step import make_model, random_batch
 
 SIZE = 64
@@ -43,11 +41,10 @@ def unlabelled(tiny_coco: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return path
 
 
-def write_teacher(path: Path, skeleton: Skeleton = COCO, change: float = 0.0) -> Path:
-    """Write a checkpoint of a network with random weights; ``change`` is added to some of them."""
+def write_teacher(path: Path, skeleton: Skeleton = COCO) -> Path:
+    """Write a checkpoint of a network with random weights."""
     model = ModelConfig(stacks=1, width=16, growth=2, skeleton=skeleton)
     state = random_network(1, skeleton).state_dict()
-    next(iter(state.values())).add_(change)
     write_checkpoint(path, {"model": state, "config": config_to_dict(Config(model=model))})
     return path
 
@@ -135,40 +132,22 @@ def test_the_teacher_is_no_part_of_the_module_and_each_device_has_its_own_copy()
         assert taught.teacher.network_on(device) is network
 
 
-def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
+def test_a_run_with_a_teacher_resumes_exactly(
     stores: Stores, tmp_path: Path, teacher_file: Path, unlabelled: Path
 ) -> None:
-    """It learns from images without annotations too; its checkpoints hold a digest, and not the teacher's weights."""
+    """It learns from images without annotations too; its checkpoints do not hold the teacher's weights."""
     data = f'data.train=[{{path="{stores["train"]}"}}, {{path="{unlabelled}"}}]'
     settings = (data, f"train.teacher={teacher_file}", "train.epochs=1", "train.batch_size=4")
-    recorder = Recorder()
-    train_tiny(stores, tmp_path / "whole", *settings, callbacks=[recorder])
-    assert all(values["loss"] > 0 for values in recorder.epochs[0]["sets"].values())
+    train_tiny(stores, tmp_path / "whole", *settings)
     train_tiny(stores, tmp_path / "parts", *settings, max_steps=2)
     train_tiny(stores, tmp_path / "parts", *settings, resume=True)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
     state = last(tmp_path / "whole")
-    assert len(state["teacher"]) == 64
-    assert state.keys() - {"teacher"} == {"format", "model", "optimizer", "scaler", "guard", "progress"} | {
-        "steps_per_epoch",
-        "config",
-        "world_size",
-    }
-    write_teacher(teacher_file, change=0.1)
-    with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
-        train_tiny(stores, tmp_path / "parts", *settings, "train.epochs=2", resume=True)
+    names = "format model optimizer scaler guard progress steps_per_epoch config world_size"
+    assert state.keys() == set(names.split())
     # Going on without a teacher is a decision, not a mistake.
     without = ("train.teacher=", f"data.train={stores['train']}", "train.batch_size=2", "train.epochs=9")
     assert train_tiny(stores, tmp_path / "parts", *without, resume=True, max_steps=9).steps == 9
-
-
-def test_two_processes_learn_what_one_learns(stores: Stores, tmp_path: Path, teacher_file: Path) -> None:
-    settings = (f"train.teacher={teacher_file}", "optim.lr=1e-6", "distill.weight=1")
-    train_in_one_and_two(stores, tmp_path, *settings, max_steps=2)
-    train_tiny(stores, tmp_path / "untaught", *settings[1:], "train.batch_size=4", max_steps=2)
-    one, together, untaught = (last(tmp_path / n)["progress"]["loss_sum"] for n in ("one", "two", "untaught"))
-    assert together == pytest.approx(one, rel=1e-3)
-    assert untaught != pytest.approx(one, rel=1e-2)
 
 
 def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
@@ -183,29 +162,11 @@ def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
     assert load_teacher(Config(), CPU) is None
 
 
-def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def warnings(*overrides: str) -> str:
-        caplog.clear()
-        load_teacher(load_config(None, [f"train.teacher={teacher_file}", *overrides]), CPU)
-        return caplog.text
-
-    assert warnings() == ""
-    half_size = ("train.input_size=256", "targets.keypoint_sigma=4.5", "targets.part_sigma=3.5")
-    assert warnings(*half_size, "distill.input_size=512") == ""
-    text = warnings("targets.keypoint_sigma=4")
-    assert "targets.keypoint_sigma of 9 pixels of this network's input, and the labels 4" in text
-
-
 def test_unusable_teachers_and_data_are_refused(
-    stores: Stores, tmp_path: Path, tiny_coco: Path, teacher_file: Path, unlabelled: Path
+    stores: Stores, tmp_path: Path, teacher_file: Path, unlabelled: Path
 ) -> None:
     write_teacher(tmp_path / "other.pth", FACELESS)
     (tmp_path / "damaged.pth").write_bytes(teacher_file.read_bytes()[:-100])
-    renamed = tmp_path / "renamed"
-    renamed.mkdir()
-    for number, path in enumerate(sorted((tiny_coco / "val2017").iterdir())):
-        (renamed / f"frame_{number}.jpg").write_bytes(path.read_bytes())
-    build_store(renamed, None, tmp_path / "renamed.h5", workers=1, progress=False)
     teacher = f"train.teacher={teacher_file}"
     for overrides, message in {
         ("train.teacher=nothing.pth",): r"nothing\.pth",
@@ -213,7 +174,6 @@ def test_unusable_teachers_and_data_are_refused(
         (f"train.teacher={tmp_path / 'other.pth'}",): "predicts another skeleton than model.skeleton",
         (f"data.train={unlabelled}",): "images without annotations, which only a teacher supervises",
         (teacher, f"data.val={unlabelled}"): "images without annotations, but validation needs labels",
-        (teacher, f"data.train={tmp_path / 'renamed.h5'}"): "share 3 images",
     }.items():
         with pytest.raises(posenet.PosenetError, match=message):
             train_tiny(stores, tmp_path / "run", *overrides)

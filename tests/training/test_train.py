@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import os
@@ -57,7 +56,10 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
     best = min(recorder.epochs, key=lambda values: values["val_loss"])
     assert result == TrainingResult(tmp_path / "run", True, 2, 2 * STEPS, {"val_loss": best["val_loss"]})
     assert read_checkpoint(tmp_path / "run" / "best.pth")["progress"]["epoch"] == best["epoch"]
-    assert last(tmp_path / "run")["progress"]["epoch"] == 2
+    state = last(tmp_path / "run")
+    assert state["progress"]["epoch"] == 2
+    train = state["config"]["train"]
+    assert (train["amp"], train["channels_last"]) == ("off", False), "what auto has chosen"
     terms = [sum(values["terms"][0]) for step, values in recorder.steps.items() if step <= STEPS]
     assert sum(terms) / STEPS == pytest.approx(first["train_loss"], rel=1e-3)
     assert {"last.pth", "best.pth", "log.txt", "log.jsonl", "run.status"} <= set(os.listdir(tmp_path / "run"))
@@ -72,7 +74,8 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
     )
     assert [(epoch, bool(left)) for epoch, left in times] == [("1 of 2", True), ("2 of 2", False)]
     first, second, third, *_ = log.splitlines()  # the first step comes after two lines
-    assert "Device cpu" in first and "Training a network" in second and "Epoch 1 " in third
+    assert "Device cpu: precision float32 (auto), channels_last off (auto)" in first
+    assert "Training a network" in second and "Epoch 1 " in third
     assert "network of 1 stack, width 16, growth 2 (0.1 M parameters)" in log
     assert "; learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples" in log
 
@@ -126,6 +129,8 @@ def test_wrong_arguments_are_a_config_error() -> None:
         posenet.train(3)
     with pytest.raises(ConfigError, match="max_steps is -1"):
         posenet.train(max_steps=-1)
+    with pytest.raises(ConfigError, match="profile is -1; give the number of steps"):
+        posenet.train(profile=-1)
     for nothing in (None, ""):
         with pytest.raises(ConfigError, match="resume is .*; give True, False, or the path"):
             posenet.train(resume=nothing)
@@ -169,19 +174,6 @@ def test_a_signal_while_the_run_is_set_up_stops_it_before_the_first_step(stores:
     assert train_tiny(stores, tmp_path, resume=True, max_steps=1).steps == 1
 
 
-def test_ctrl_c_after_ctrl_c_interrupts_at_once_and_so_does_sigterm(stores: Stores, tmp_path: Path) -> None:
-    """torchrun sends SIGTERM to its processes at the second Ctrl-C. SIGTERM after SIGUSR1, as of SLURM, only stops."""
-
-    def send(*numbers: int) -> AfterStep:
-        return AfterStep(2, lambda: [signal.raise_signal(number) for number in numbers])
-
-    assert train_tiny(stores, tmp_path / "slurm", callbacks=[send(signal.SIGUSR1, signal.SIGTERM)]).stopped
-    for second in (signal.SIGINT, signal.SIGTERM):
-        with pytest.raises(KeyboardInterrupt):
-            train_tiny(stores, tmp_path / second.name, callbacks=[send(signal.SIGINT, second)])
-        assert (tmp_path / second.name / "run.status").read_text() == "stopped\n"
-
-
 def test_a_stop_during_the_validation_ends_it_and_the_resumed_run_repeats_it(
     stores: Stores, tiny_coco: Path, tmp_path: Path
 ) -> None:
@@ -191,7 +183,7 @@ def test_a_stop_during_the_validation_ends_it_and_the_resumed_run_repeats_it(
 
     class SignalAfterTheLoss(Runtime):
         def gather_objects(self, value: Any) -> list[Any]:
-            if isinstance(value, list) and len(value) == 2:  # sum and number of the validation losses
+            if isinstance(value, tuple):  # with the sum of the validation losses
                 signal.raise_signal(signal.SIGTERM)
             return super().gather_objects(value)
 
@@ -235,24 +227,20 @@ class ScoredRuntime(Runtime):
         return value | {"AP": next(self.scores)} if isinstance(value, dict) and "AP" in value else value
 
 
-@pytest.mark.parametrize(
-    "patience, scores, epochs, best",
-    [(2, [0.1, 0.4, 0.3, 0.4, 0.9], 4, 2), (0, [0.3, 0.2, 0.2], 3, 1)],
-)
 def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
-    stores: Stores, tiny_coco: Path, tmp_path: Path, patience: int, scores: list[float], epochs: int, best: int
+    stores: Stores, tiny_coco: Path, tmp_path: Path
 ) -> None:
-    settings = [*coco_settings(tiny_coco), f"train.patience={patience}", f"train.epochs={len(scores)}"]
+    scores = [0.1, 0.4, 0.3, 0.4, 0.9]
+    settings = [*coco_settings(tiny_coco), "train.patience=2", f"train.epochs={len(scores)}"]
     # One step an epoch; the validation loss grows, so that it cannot be what is compared.
     settings += ["train.batch_size=14", "optim.warmup_epochs=0"]
     result = train_tiny(stores, tmp_path, *settings, runtime=ScoredRuntime(scores))
-    assert (result.epochs, result.finished) == (epochs, not patience)
-    assert result.best == {"AP": max(scores[:epochs])}
+    assert (result.epochs, result.finished, result.best) == (4, False, {"AP": 0.4})
     progress = read_checkpoint(tmp_path / "best.pth")["progress"]
-    assert (progress["epoch"], progress["best"]) == (best, max(scores[:epochs]))
-    if patience:  # it has stopped, also if it is started again
-        assert f"Stopped early after {patience} score" in (tmp_path / "log.txt").read_text()
-        assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == epochs
+    assert (progress["epoch"], progress["best"]) == (2, 0.4)
+    assert "Stopped early after 2 scores" in (tmp_path / "log.txt").read_text()
+    # It has stopped, also if it is started again.
+    assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == 4
 
 
 @pytest.mark.parametrize("every, expected", [(2, [2, 3]), (0, [])])
@@ -269,11 +257,9 @@ def test_the_ap_is_computed_every_few_epochs_and_after_the_last(
 
 
 def test_a_step_that_is_larger_than_the_data_set_is_named(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path / "large", "train.batch_size=4", "optim.accumulate=4", max_steps=1)
-    log = (tmp_path / "large" / "log.txt").read_text()
+    train_tiny(stores, tmp_path, "train.batch_size=4", "optim.accumulate=4", max_steps=1)
+    log = (tmp_path / "log.txt").read_text()
     assert "a step takes 16 samples, but an epoch has only 14, which are repeated to fill it; lower train.batch" in log
-    train_tiny(stores, tmp_path / "whole", "train.batch_size=7", "optim.accumulate=2", max_steps=1)
-    assert "repeated" not in (tmp_path / "whole" / "log.txt").read_text()
 
 
 def test_without_validation_data_there_is_no_validation_loss(stores: Stores, tmp_path: Path) -> None:
@@ -320,13 +306,6 @@ def test_a_run_in_half_precision_keeps_its_weights_finite_and_records_its_precis
     message = f"epoch 1: {skipped} of {STEPS} steps were skipped: a bad loss or gradient, or a loss scale of fp16"
     assert (message in caplog.text) == bool(skipped)
     assert read_log(tmp_path, "skip") == []
-
-
-def test_a_checkpoint_contains_what_auto_has_chosen(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, max_steps=1)
-    saved = last(tmp_path)["config"]["train"]
-    assert (saved["amp"], saved["channels_last"]) == ("off", False)
-    assert "Device cpu: precision float32 (auto), channels_last off (auto)" in (tmp_path / "log.txt").read_text()
 
 
 def test_memory_format_and_flags_of_cudnn_are_those_of_the_settings(stores: Stores, tmp_path: Path) -> None:
@@ -404,21 +383,6 @@ def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last(tmp_p
         assert last(folder)["progress"]["epoch"] == epochs
 
 
-def test_the_resumed_checkpoint_does_not_stay_in_memory(stores: Stores, tmp_path: Path) -> None:
-    """Without it, a resumed run has as many tensors as the run that it continues."""
-    counts: list[int] = []
-
-    def count() -> None:
-        gc.collect()
-        counts.append(sum(type(item) in (torch.Tensor, nn.Parameter) for item in gc.get_objects()))
-
-    settings = ("average.kind=ema", "checkpoint.every_steps=0")
-    train_tiny(stores, tmp_path / "run", *settings, max_steps=4, callbacks=[AfterStep(3, count)])
-    train_tiny(stores, tmp_path / "run", *settings, max_steps=8, resume=True, callbacks=[AfterStep(6, count)])
-    num_weights = len(weights(tmp_path / "run"))
-    assert counts[1] < counts[0] + num_weights / 2
-
-
 def test_fine_tuning_starts_from_weights_and_leaves_frozen_ones_to_the_bit(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path / "first", max_steps=3)
     source = tmp_path / "first" / "last.pth"
@@ -436,14 +400,6 @@ def test_fine_tuning_starts_from_weights_and_leaves_frozen_ones_to_the_bit(store
     train_tiny(stores, tmp_path / "second", *flags, resume=True, max_steps=4)
 
 
-def test_a_diverging_run_ends_with_its_remedy_and_keeps_its_log(stores: Stores, tmp_path: Path) -> None:
-    settings = ("optim.lr=10", "optim.warmup_epochs=0", "optim.max_grad_norm=0", "guard.max_skips=4")
-    with pytest.raises(TrainingError, match=r"lower optim\.lr"):
-        train_tiny(stores, tmp_path, *settings, "checkpoint.every_steps=1", "train.epochs=5")
-    assert read_log(tmp_path, "epoch")[0]["val_loss"] is None
-    assert "the validation loss is not finite; lower optim.lr" in (tmp_path / "log.txt").read_text()
-
-
 def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp_path: Path) -> None:
     empty = write_annotations(tmp_path / "empty.json", document([1], []))
     people = write_annotations(tmp_path / "people.json", document([1], [person(1, 1)]))
@@ -456,7 +412,6 @@ def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp
         ("train.weights=missing.pth",): r"missing\.pth",
         ("train.device=toaster",): "'toaster'",
         ("train.patience=1", "data.val="): "needs a score; set data.val",
-        (f"data.val={stores['train']}",): r"share 6 images .* data\.allow_overlap",
         (f"data.val_images={tmp_path}", f"data.val_annotations={empty}"): "contains no annotated people",
         (f"data.val_images={tmp_path}", f"data.val_annotations={people}"): r"000000000001\.jpg",
     }.items():

@@ -19,7 +19,7 @@ from posenet.skeleton import COCO
 from posenet.training import validation
 from posenet.visualization.drawing import MIN_SCORE
 from tests.helpers.drawn_data import flip_bit, write_annotations
-from tests.helpers.process_groups import train_in_one_and_two
+from tests.helpers.process_groups import run_in_processes
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import Stores, coco_settings, last, train_tiny
 
@@ -37,8 +37,11 @@ def test_two_ranks_give_the_loss_and_the_scores_of_one(stores: Stores, tiny_coco
         entry["area"] = 3e6
     annotations = write_annotations(tmp_path / "large.json", content)
     settings = (*STILL, *coco_settings(tiny_coco), "model.conv_std=0.3")
-    settings += (f"data.val_annotations={annotations}",)
-    one, two = train_in_one_and_two(stores, tmp_path, *settings)
+    settings += (f"data.val_annotations={annotations}", "parallel.sync_bn=true")
+    one, two = tmp_path / "one", tmp_path / "two"
+    train_tiny(stores, one, *settings, "train.batch_size=4")
+    halves = (*settings, "train.batch_size=2")
+    run_in_processes(2, tmp_path / "out", lambda runtime: train_tiny(stores, two, *halves, runtime=runtime))
     expected, values = (read_log(folder, "epoch")[-1] for folder in (one, two))
     assert values["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-3)
     evaluation = posenet.evaluate(one / "last.pth", tiny_coco / "val2017", annotations, progress=False)
