@@ -197,8 +197,10 @@ def _check(plan: StorePlan, part: _Part, skeleton: Skeleton | None) -> _Part:
         for finding in errors:
             _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)
         kinds = pluralize(len(errors), "kind of error", "kinds of errors")
-        listed = ", ".join(finding.code for finding in errors)
-        raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them and their repair")
+        raise DataError(
+            f"{part.path} has {kinds} ({', '.join(finding.code for finding in errors)}); {lint} describes them; "
+            "posenet annotations fix repairs what the files determine, and with --drop leaves out single entries"
+        )
     warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
     _log.info("Checked %s (no errors, %s): %s", part.path, warnings, lint)
     usable = {image["id"] for image in part.document["images"]} - unusable

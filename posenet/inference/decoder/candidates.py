@@ -142,21 +142,24 @@ def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.
     return offset.clip(-0.5, 0.5)
 
 
-def limit_candidates(candidates: KeypointCandidates, num_cells: int, skeleton: Skeleton) -> KeypointCandidates:
-    """The strongest candidates of each keypoint: so many that their pairs stay below the limit (see the module)."""
+def limit_candidates(
+    candidates: KeypointCandidates, num_cells: int, skeleton: Skeleton, max_peaks: int | None = None
+) -> KeypointCandidates:
+    """The strongest candidates of each keypoint: at most ``max_peaks``, and so few that their pairs stay below the
+    limit (see the module)."""
     count = np.bincount(candidates.keypoint, minlength=skeleton.num_keypoints)
 
-    def num_pairs(max_peaks: int) -> int:
-        first, second = np.minimum(count, max_peaks)[skeleton.part_ends].T
+    def num_pairs(most: int) -> int:
+        first, second = np.minimum(count, most)[skeleton.part_ends].T
         return int(first @ second)
 
-    most = int(count.max(initial=0))
+    largest = int(count.max(initial=0))
     limit = MAX_PAIRS_PER_CELL * num_cells
-    if num_pairs(most) <= limit:
-        return candidates
-    max_peaks = bisect.bisect_right(range(most), limit, key=num_pairs) - 1
+    kept_peaks = largest if max_peaks is None else min(max_peaks, largest)
+    if num_pairs(kept_peaks) > limit:
+        kept_peaks = bisect.bisect_right(range(kept_peaks), limit, key=num_pairs) - 1
     place = np.arange(len(candidates.keypoint)) - np.searchsorted(candidates.keypoint, candidates.keypoint)
-    kept = np.flatnonzero(place < max_peaks)
+    kept = np.flatnonzero(place < kept_peaks)
     return KeypointCandidates(candidates.keypoint[kept], candidates.xy[kept], candidates.score[kept])
 
 

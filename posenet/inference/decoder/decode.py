@@ -33,6 +33,8 @@ from posenet.skeleton import COCO, Skeleton
 if TYPE_CHECKING:
     from torch import Tensor
 
+MIN_KEYPOINTS = 1
+"""People with fewer keypoints are dropped."""
 MIN_SCORE = 0.05
 """People with a lower score are dropped."""
 MAX_MISSING_LIMB_SHARE = 0.01
@@ -56,6 +58,8 @@ def decode(
     stride: int = MAP_STRIDE,
     keypoint_threshold: float = InferenceConfig.keypoint_threshold,
     part_threshold: float = InferenceConfig.part_threshold,
+    max_peaks: int | None = None,
+    min_keypoints: int = MIN_KEYPOINTS,
     min_score: float = MIN_SCORE,
     skeleton: Skeleton = COCO,
 ) -> list[Person]:
@@ -67,6 +71,9 @@ def decode(
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs a higher response than this on the map of its body part.
+        max_peaks: number of candidates of each keypoint, the strongest ones. None is as many as there are, but for maps
+            of noise: time and memory are limited in proportion to the size of the maps; see ``candidates``.
+        min_keypoints: people with fewer keypoints are dropped.
         min_score: people with a lower score are dropped, before limbs to other people lower the score further.
         skeleton: meaning of the channels.
 
@@ -79,13 +86,15 @@ def decode(
         ValueError: the shape or the type of the maps does not fit, or an argument is out of range.
         DataError: a value that the people depend on is NaN or infinite.
     """
-    if not keypoint_threshold > 0 or stride < 1:
-        raise ValueError("keypoint_threshold must be above 0, and stride at least 1")
+    if not keypoint_threshold > 0 or stride < 1 or (max_peaks is not None and max_peaks < 1):
+        raise ValueError("keypoint_threshold must be above 0; stride and max_peaks must be at least 1")
     maps = check_maps(maps, skeleton)
     candidates = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold)
-    candidates = limit_candidates(candidates, maps[0].size, skeleton)
+    candidates = limit_candidates(candidates, maps[0].size, skeleton, max_peaks)
     limbs = find_limbs(maps[skeleton.part_channels], candidates, part_threshold, skeleton)
-    return assemble_people(candidates, limbs, stride=stride, min_score=min_score, skeleton=skeleton)
+    return assemble_people(
+        candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
+    )
 
 
 def check_maps(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
@@ -104,7 +113,13 @@ def check_maps(maps: np.ndarray | Tensor, skeleton: Skeleton) -> np.ndarray:
 
 
 def assemble_people(
-    candidates: KeypointCandidates, limbs: Limbs, *, stride: int, min_score: float, skeleton: Skeleton
+    candidates: KeypointCandidates,
+    limbs: Limbs,
+    *,
+    stride: int,
+    min_keypoints: int,
+    min_score: float,
+    skeleton: Skeleton,
 ) -> list[Person]:
     """The people that candidates and limbs make. The arguments and the result are those of ``decode``.
 
@@ -121,7 +136,7 @@ def assemble_people(
     label, limbs_are_complete = group_into_people(candidates, limbs, skeleton)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
-    is_kept = score >= min_score
+    is_kept = (count >= min_keypoints) & (score >= min_score)
     score *= _share_of_limbs_within(limbs, label, len(count))
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")]  # labels, highest score first

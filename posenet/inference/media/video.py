@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from fractions import Fraction
@@ -87,6 +88,9 @@ class PyAVReader:
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
         self._has_times = self._container.format.name != "avi"
         self._first_time = _seconds(stream.start_time, stream) if self._has_times else math.nan
+        self._packets = self._read_packets()
+        self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
+        self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
         self.end = 0.0
         self.length = (self._container.duration or 0) / av.time_base
         if not self._has_times:  # FFmpeg estimates the length of a file that was cut off
@@ -102,11 +106,12 @@ class PyAVReader:
         """
         name = self.source.name
         end = selection.start + selection.duration
-        number = -1
+        first = self.seek(selection.start)
+        number = first - 1
         unreadable = 0  # frames since the last intact one
         seconds = -math.inf
         first_selected: int | None = None
-        for number, stated in enumerate(self.decode()):
+        for number, stated in enumerate(self.decode(), first):
             if stated is None:
                 unreadable += 1
                 if unreadable == MAX_UNREADABLE_IN_A_ROW:
@@ -150,7 +155,7 @@ class PyAVReader:
 
     def decode(self) -> Iterator[float | None]:
         """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
-        for packet in self._read_packets():
+        for packet in itertools.chain(self._pending, self._packets):
             try:
                 frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
             except av.FFmpegError:
@@ -160,17 +165,17 @@ class PyAVReader:
                 seconds = _seconds(frame.pts, self._stream) if self._has_times else math.nan
                 if math.isnan(self._first_time):
                     self._first_time = seconds
-                self._frame = frame
-                yield seconds - self._first_time
+                if not seconds < self._from_time:
+                    self._frame = frame
+                    yield seconds - self._first_time
 
     def _read_packets(self) -> Iterator[Packet[Any] | None]:
         """The packets of the images; None instead of the last, empty one if the file is damaged."""
         try:
             # Sound and images may end at different times: the later end is compared with the stated length.
             for packet in self._container.demux(self._stream, *self._container.streams.audio):
-                shown = packet.dts if packet.pts is None else packet.pts  # some files state only when it is decoded
-                if shown is not None:
-                    self.end = max(self.end, _seconds(shown + (packet.duration or 0), packet.stream))
+                if not math.isnan(shown := _time_shown(packet)):
+                    self.end = max(self.end, shown + _seconds(packet.duration or 0, packet.stream))
                 if packet.stream is self._stream:
                     yield packet
         except av.FFmpegError:
@@ -192,6 +197,24 @@ class PyAVReader:
         if is_turned:
             return np.ascontiguousarray(image.transpose(1, 0, 2)[:: _sign(b), :: _sign(c)])
         return np.ascontiguousarray(image[:: _sign(d), :: _sign(a)])
+
+    def seek(self, seconds: float) -> int:
+        """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
+        if seconds <= 0 or math.isnan(self._first_time):
+            return 0
+        start = self._first_time + seconds
+        times: list[float] = []
+        for packet in self._packets:
+            time = math.nan if packet is None else _time_shown(packet)
+            if packet is not None and packet.is_keyframe and time <= start:
+                self._from_time = time
+                self._pending.clear()
+            self._pending.append(packet)
+            times.append(time)
+            # No later packet is shown before it is decoded.
+            if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
+                break
+        return sum(time < self._from_time for time in times)
 
     def close(self) -> None:
         """Release the file or the connection."""
@@ -263,6 +286,11 @@ def _display_matrix(frame: av.VideoFrame) -> list[list[int]]:
         return [[1, 0], [0, 1]]
     rows: list[list[int]] = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].tolist()
     return rows
+
+
+def _time_shown(packet: Packet[Any]) -> float:
+    """When the images of a packet are shown, in seconds; some files state only when they are decoded."""
+    return _seconds(packet.dts if packet.pts is None else packet.pts, packet.stream)
 
 
 def _sign(number: int) -> int:

@@ -25,7 +25,7 @@ def assemble(candidates, limbs=(), skeleton=COCO, **settings):
     return assemble_people(
         KeypointCandidates(keypoint, xy, np.array(scores, np.float32)),
         Limbs(part, ends, np.array([score for *_, score in limbs], np.float32)),
-        **dict(stride=1, min_score=0.05, skeleton=skeleton) | settings,
+        **dict(stride=1, min_keypoints=1, min_score=0.05, skeleton=skeleton) | settings,
     )
 
 

@@ -242,9 +242,10 @@ class ListedTimes(video.PyAVReader):
     end = 0.0
     aspect = 1.0
 
-    def __init__(self, times: Sequence[float | None]) -> None:
+    def __init__(self, times: Sequence[float | None], num_skipped: int = 0) -> None:
         self.source = Source("video", Path("clip"))
         self._times = times
+        self._num_skipped = num_skipped
 
     def decode(self) -> Iterator[float | None]:
         yield from self._times
@@ -252,14 +253,26 @@ class ListedTimes(video.PyAVReader):
     def image(self) -> np.ndarray:
         return np.zeros((2, 2, 3), np.uint8)
 
+    def seek(self, seconds: float) -> int:
+        return self._num_skipped
 
-def read(times: Sequence[float | None], **selection: Any) -> list[Frame]:
-    return list(ListedTimes(times).frames(FrameSelection(**selection)))
+
+def read(times: Sequence[float | None], num_skipped: int = 0, **selection: Any) -> list[Frame]:
+    return list(ListedTimes(times, num_skipped).frames(FrameSelection(**selection)))
 
 
 def test_times_that_are_unknown_or_do_not_increase_follow_the_frame_rate() -> None:
     times = [frame.seconds for frame in read([math.nan, 0.1, 0.05, 0.5, math.nan])]
     np.testing.assert_allclose(times, [0, 0.1, 0.2, 0.5, 0.6])
+
+
+def test_frames_that_are_skipped_without_decoding_count() -> None:
+    frames = read([0.3, DAMAGED, 0.5], num_skipped=3, start=0.2)
+    assert [str(frame.error) if frame.error else frame.number for frame in frames] == [
+        3,
+        "frame 4 of clip cannot be decoded",
+        5,
+    ]
 
 
 def test_damaged_frames_keep_their_numbers_and_are_reported_unless_they_are_the_last() -> None:
