@@ -20,7 +20,7 @@ MAX_MINUTES = 100_000.0
 """The longest time-out, ten weeks."""
 
 
-_NOT_INPUTS = frozenset("output json coco csv heatmaps plots report preview command prog".split())
+_NOT_INPUTS = frozenset("output json coco csv heatmaps report preview command prog".split())
 """Names of arguments that name outputs, and of those that no flag sets."""
 
 

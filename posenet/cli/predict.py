@@ -21,7 +21,7 @@ from posenet.cli.predictor_options import add_checkpoint_option, add_network_opt
 from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
-from posenet.inference.outputs.choose import PredictionOptions
+from posenet.inference.outputs.output_files import PredictionOptions
 from posenet.inference.predict import check_inputs_and_outputs, predict
 from posenet.visualization.drawing import MIN_SCORE, STYLES
 

@@ -101,7 +101,7 @@ def evaluate(
     """Predict every image of a COCO split and compare the people with the annotations.
 
     Args:
-        checkpoint: a file, the name of registered weights, or a predictor, which cannot be combined with ``options``.
+        checkpoint: a file, the name of published weights, or a predictor, which cannot be combined with ``options``.
         images: folder of the images. Where they were resized after they were annotated, the people are scaled to the
             annotated size, and a log message counts these images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.

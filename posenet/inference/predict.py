@@ -23,15 +23,15 @@ from posenet.files import name_file_in_errors, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.choose import (
+from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
+from posenet.inference.outputs.journal import Journal, journal_paths
+from posenet.inference.outputs.output_files import (
     Outputs,
     PredictionOptions,
     choose_journaled_file,
     choose_outputs,
     sheet_path,
 )
-from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
-from posenet.inference.outputs.journal import Journal, journal_paths
 from posenet.inference.outputs.people_files import ImageIds, Write, open_people_files, write_json_folder
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, split_into_blocks, track_people

@@ -49,7 +49,7 @@ class Predictor:
 
     Args:
         network: what finds people: by default the published weights. A checkpoint, ours or a published one; an exported
-            file, which ends in ``.onnx`` and needs no PyTorch; or the name of registered weights such as "simplepose",
+            file, which ends in ``.onnx`` and needs no PyTorch; or the name of published weights such as "simplepose",
             which are downloaded once. Or a module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1
             to (N, C, H/4, W/4); its input has the channels-last memory format if its attribute ``channels_last`` exists
             and is true. Or any function that computes the maps of images; see

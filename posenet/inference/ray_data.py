@@ -24,7 +24,7 @@ class PredictPeople:
     columns stay. See docs/scale.md.
 
     Args:
-        checkpoint: a checkpoint, an exported file or the name of registered weights, which every machine can read.
+        checkpoint: a checkpoint, an exported file or the name of published weights, which every machine can read.
         options: those of ``Predictor.from_checkpoint``, such as ``device="cuda"`` and ``min_score``.
     """
 

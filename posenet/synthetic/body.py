@@ -99,7 +99,7 @@ class Posture:
     """A posed body in the viewer's frame, before it has a size and a position in the image.
 
     The joints are the keypoints below the head, with the names of ``posenet.skeleton.COCO``, and pelvis, chest, head,
-    Lhand, Ltoe, Lheel, Rhand, Rtoe, Rheel.
+    left_hand, left_toe, left_heel, right_hand, right_toe, right_heel.
     """
 
     joints: dict[str, np.ndarray]  # (3,) positions by name

@@ -165,7 +165,6 @@ class TrainStep:
     A step with a bad loss or gradient is skipped: weights, optimizer state and BatchNorm statistics do not change. Only
     the loss scale of fp16 may be lowered. The host waits for the device once in each step, to read the losses and the
     gradient norm together; in fp16 an optimizer without fused kernels waits a second time.
-
     """
 
     model: nn.Module

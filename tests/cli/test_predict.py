@@ -24,7 +24,7 @@ from posenet.cli.main import make_parser, run_tool
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.choose import PredictionOptions
+from posenet.inference.outputs.output_files import PredictionOptions
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.result import Result
 from posenet.person import Person

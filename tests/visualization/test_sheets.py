@@ -13,7 +13,7 @@ from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.inference.media.sources import Frame, Source, parse_standard_input
-from posenet.inference.outputs.choose import output_paths, sheet_path, sheet_suffix
+from posenet.inference.outputs.output_files import output_paths, sheet_path, sheet_suffix
 from posenet.settings import Config
 from posenet.skeleton import COCO
 from posenet.visualization.sheets import (

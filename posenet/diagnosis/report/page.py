@@ -22,7 +22,7 @@ from posenet.diagnosis.error_kinds import (
     Kind,
 )
 from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
-from posenet.diagnosis.report.selection import choose_images
+from posenet.diagnosis.report.shown_images import choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
 from posenet.files import write_atomically

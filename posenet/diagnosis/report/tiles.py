@@ -19,7 +19,7 @@ from markupsafe import Markup
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
-from posenet.diagnosis.report.selection import image_losses
+from posenet.diagnosis.report.shown_images import image_losses
 from posenet.diagnosis.report.thumbnails import Thumbnail
 from posenet.skeleton import Skeleton
 

@@ -1,1 +1,1 @@
-"""Images, videos, streams and cameras as input; drawings, videos, JSON files and a window as output."""
+"""Images, videos, streams and cameras as frames; writing videos."""

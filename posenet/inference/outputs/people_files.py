@@ -20,7 +20,7 @@ from posenet.errors import DataError
 from posenet.files import is_standard_output, name_numbers, open_text_output, resolve_link
 from posenet.images import oriented_size, read_header, undo_orientation
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.choose import Outputs, is_lines_file
+from posenet.inference.outputs.output_files import Outputs, is_lines_file
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import DataConfig, ExifFrame

@@ -16,7 +16,7 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, VIDEO_SUFFIXES, Frame, FrameSelection, Source
-from posenet.inference.outputs.choose import WRITABLE_VIDEO_SUFFIXES
+from posenet.inference.outputs.output_files import WRITABLE_VIDEO_SUFFIXES
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
 
 av = pytest.importorskip("av", reason="needs PyAV (the extra video)")

@@ -9,8 +9,8 @@ import pytest
 
 from posenet.errors import ConfigError
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.choose import drawing_suffix, output_paths
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
+from posenet.inference.outputs.output_files import drawing_suffix, output_paths
 from tests.helpers.videos import GREY, full_disk, install_window, read_video, write_video
 
 CAMERA = Source("camera", 2)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from posenet.annotations.coco import CocoImage
-from posenet.diagnosis.report import selection, thumbnails
-from posenet.diagnosis.report.selection import choose_images, image_losses
+from posenet.diagnosis.report import shown_images, thumbnails
+from posenet.diagnosis.report.shown_images import choose_images, image_losses
 from posenet.diagnosis.report.thumbnails import NO_FOLDER, read_thumbnails
 from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis
 
@@ -18,7 +18,7 @@ from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis
 def test_the_worst_image_and_the_worst_of_each_kind_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = small_diagnosis(tmp_path)
     for limit, expected in ((400, [11, 12, 13, 14, 15]), (4, [11, 12, 13, 14])):  # 15 has no error
-        monkeypatch.setattr(selection, "MAX_IMAGES", limit)
+        monkeypatch.setattr(shown_images, "MAX_IMAGES", limit)
         assert [diagnosis.images[index].id for index in choose_images(diagnosis)] == expected
 
 

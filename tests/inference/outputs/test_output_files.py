@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.choose import drawing_suffix, output_paths
+from posenet.inference.outputs.output_files import drawing_suffix, output_paths
 
 CAMERA = Source("camera", 2)
 
