@@ -28,6 +28,9 @@ from posenet.annotations.outlines import (
 from posenet.errors import DataError
 from posenet.images import MAX_PIXELS, read_header
 
+TINY_SHARE = 0.01
+"""No object covers a smaller share of its box, but thin ones such as ropes, whose areas are above 1."""
+
 
 def number_annotations(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Give annotations without an id of their own, a whole number, the next free ones. Nothing refers to these ids."""
@@ -101,8 +104,8 @@ def compute_boxes(file: AnnotationFile, fixes: Counter[str]) -> None:
 
 
 def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
-    """Compute missing areas, those that are not above 0, and those of whole boxes."""
-    has_area = file.areas.is_usable & (file.areas.values > 0) & ~areas_of_boxes(file)
+    """Compute missing areas, those that are not above 0 or far too small, and those of whole boxes."""
+    has_area = file.areas.is_usable & (file.areas.values > 0) & ~areas_of_boxes(file) & ~tiny_areas(file)
     is_around_keypoints = _are_around_keypoints(file)
     for row in np.flatnonzero(~has_area).tolist():
         area = _area_of_outline(file, row)
@@ -116,6 +119,13 @@ def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
         if 0 < area < MAX_NUMBER:
             file.annotations[row]["area"] = area
             fixes[done] += 1
+
+
+def tiny_areas(file: AnnotationFile) -> Mask:
+    """(A,) bool: the area is above 0, but at most 1 and less than ``TINY_SHARE`` of the box: a share of the image."""
+    limits = np.minimum(TINY_SHARE * file.boxes.values[:, 2:].prod(axis=1), 1)
+    is_area = file.areas.is_usable & (file.areas.values > 0) & (file.areas.values <= limits)
+    return file.is_used & ~file.is_crowd & file.has_box & is_area
 
 
 def areas_of_boxes(file: AnnotationFile) -> Mask:

@@ -293,6 +293,13 @@ def _no_such_keypoints(file: AnnotationFile) -> list[str]:
     return [f"it has {compare_names(closest, expected)}"]
 
 
+def _unusable_names(file: AnnotationFile) -> list[str]:
+    """Names of keypoints that are empty, have blanks around them, or occur twice in a category."""
+    counts = [Counter(group) for group in file.groups_of_names()]
+    is_wrong = {name for count in counts for name in count if not name or name != name.strip() or count[name] > 1}
+    return sorted(map(repr, is_wrong))
+
+
 # Annotations
 
 
@@ -349,6 +356,11 @@ def _same_keypoints(file: AnnotationFile) -> Mask:
     return is_copy
 
 
+def _nothing_labelled(file: AnnotationFile) -> bool:
+    is_readable = file.keypoints.is_usable[file.has_keypoints].all()
+    return bool(file.category_is_used.any() and is_readable and not file.is_labelled_person.any())
+
+
 def _never_labelled(file: AnnotationFile) -> list[str]:
     places = []
     for names, is_member in file.groups_of_names().items():
@@ -364,6 +376,20 @@ def _normalised(file: AnnotationFile) -> Mask:
     is_fraction = ((file.points >= 0) & (file.points <= 1)).all(axis=2) | ~file.is_labelled
     is_candidate = file.is_labelled_person & file.has_image & (file.num_labelled >= 2) & is_fraction.all(axis=1)
     return is_candidate & (_ends_of_keypoints(file).max(axis=1) > 0)
+
+
+def _one_place(file: AnnotationFile) -> Mask:
+    """All labelled keypoints, and at least three, are at the same place; all False unless of many people."""
+    is_person = file.is_labelled_person & (file.num_labelled >= 3)
+    return _if_many(is_person & (_extents_of_keypoints(file) == 0).all(axis=1), is_person)
+
+
+def _extents_of_keypoints(file: AnnotationFile) -> np.ndarray:
+    """(A, 2) width and height of the labelled keypoints; negative without any."""
+    is_labelled = file.is_labelled[:, :, None]
+    low = np.where(is_labelled, file.points, np.inf).min(axis=1)
+    high = np.where(is_labelled, file.points, -np.inf).max(axis=1)
+    return np.asarray(high - low)
 
 
 def _percent(file: AnnotationFile) -> bool:
@@ -513,6 +539,8 @@ RULES: tuple[Rule, ...] = (
          "write them into the category as the skeleton has them, and the numbers of its annotations in the same order, "
          "0, 0, 0 for a keypoint that is missing; or use the skeleton of this file, which posenet annotations skeleton "
          "drafts", _no_such_keypoints),
+    Rule("error", "keypoint-name", "names of keypoints that are repeated or empty, or begin or end with a blank",
+         "give each keypoint of a category a name of its own, without blanks around it", _unusable_names),
     Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",
          "draft a skeleton for them with posenet annotations skeleton --category",
          lambda file: file.category_has_keypoints & ~file.category_is_used, "categories",
@@ -535,16 +563,20 @@ RULES: tuple[Rule, ...] = (
          "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
          lambda file: (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1),
          drop="keypoints", drop_limit=OUTSIDE),
+    Rule("warning", "nothing-labelled", "no annotation has a labelled keypoint",
+         "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled", _nothing_labelled),
     Rule("warning", "never-labelled", "keypoints that no annotation has",
          "look for them in the annotations; if they do not exist, leave them out of the category and of all "
          "annotations: the network would learn that they are nowhere", _never_labelled),
     Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
          "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised,
          drop="keypoints", drop_limit=OUTSIDE),
+    Rule("error", "one-place", "annotations with all keypoints at the same place",
+         "write the position of each keypoint, and 0, 0, 0 for one that is not labelled", _one_place),
     Rule("error", "percent", "no keypoint is beyond 100 on either axis, in larger images: percentages of the image, "
          "not pixels",
          "multiply x by width / 100 and y by height / 100 of the image, in boxes too if they are percentages",
-         _percent, unless=("normalised",)),
+         _percent, unless=("normalised", "one-place")),
     Rule("error", "outside", "annotations with labelled keypoints outside their image",
          "if images were resized, scale keypoints, boxes and outlines too, or restore the images; if images may be "
          "turned, as photographs of phones are, run posenet annotations lint with --images first; if only a few are "
@@ -606,6 +638,9 @@ RULES: tuple[Rule, ...] = (
          "too high",
          f"write {SHARE_OF_BOX} of the box, the median of COCO's people, or the area of an outline",
          repair.areas_of_boxes, repair=repair.compute_areas),
+    Rule("warning", "tiny-area", "annotations whose area is at most 1, in a box of much more",
+         "write the area in square pixels of the image, not as a share of it: no training sample is centred on people "
+         "that small", repair.tiny_areas, repair=repair.compute_areas),
     Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",
          "count the keypoints with visibility above 0; the tools here count them themselves",
          _wrong_count, repair=repair.count_keypoints),

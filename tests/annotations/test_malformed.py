@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from posenet.annotations.outlines import MAX_OUTLINE
 from posenet.annotations.people import person_masks, read_annotations, read_split, select_main_persons
 from posenet.annotations.rules import lint_annotations
 from posenet.inference.evaluation import compute_coco_metrics
-from tests.helpers.drawn_data import document, person
+from tests.helpers.drawn_data import document, person, read_people
 from tests.helpers.malformed_inputs import mutate_bytes, mutate_tree, try_all
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
@@ -66,3 +68,13 @@ def test_text_without_end_is_one_line(tmp_path: Path, text: str) -> None:
     readers = [read_annotations, read_split, lint_annotations]
     findings = try_all(len(readers), lambda number: readers[number](path) and None)  # type: ignore[operator]
     assert findings.counts == {"refused": 3}, findings.faults
+
+
+def test_an_outline_that_goes_on_for_ever_is_left_out(tmp_path: Path) -> None:
+    zigzag = [[0, 0, 60000, 0] * 500, [20, 20, 70, 20, 70, 80]]
+    people = read_people(tmp_path, person(1, 1, segmentation=zigzag))
+    assert people.outlines == [[zigzag[1]]] and MAX_OUTLINE < 60000 * 1000
+    tracemalloc.start()
+    person_masks(people, 120, 160)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()

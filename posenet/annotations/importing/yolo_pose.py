@@ -7,6 +7,7 @@ has it, the visibility of every keypoint. Coordinates are fractions of the displ
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from posenet.annotations.coco import Entry
 from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, to_coco
 from posenet.annotations.left_right import is_flip_idx
 from posenet.errors import ConfigError, DataError
@@ -27,6 +29,14 @@ BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
 MAX_FRACTION = 2.0
 """Boxes end a little outside their image in some data sets; larger numbers are not in fractions."""
+_log = logging.getLogger(__name__)
+
+FEW_CORNERS = 2
+"""Boxes that may look like two corners in sets of any size."""
+MIN_KEYPOINTS = 3
+"""Labelled keypoints of an object that shows whether its box is two corners."""
+CORNER_MARGIN = 0.05
+"""Distance of keypoints from a box of two corners, relative to its sides."""
 
 _WITHOUT_FILE = "images without a label file, kept, with nobody in them"
 _BOXES = "images with boxes without keypoints, which training ignores"
@@ -72,17 +82,44 @@ def import_yolo_pose(
 
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
     imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
-    images = imported.document["images"]
-    if len(notes[_WITHOUT_FILE]) == len(images):
-        example = label_path(imported.folder / images[0]["file_name"])
-        raise DataError(
-            f"no image of {data_file} has labels, for example {example}; give each label file the name of its image, "
-            "and .txt"
+    num_images = len(imported.document["images"])
+    num_without = len(notes[_WITHOUT_FILE])
+    if num_without > num_images / 2:
+        example = label_path(imported.folder / notes[_WITHOUT_FILE][0])
+        text = (
+            f"{data_file}: {num_without} of {num_images} images have no label file, for example {example}; give each "
+            "label file the name of its image, and .txt"
         )
+        if num_without == num_images:
+            raise DataError(text)
+        _log.warning("%s; those without one are taken for images of nobody", text)
     people = imported.document["annotations"]
     if people and not any(person["num_keypoints"] for person in people):
         raise DataError(f"no object of {data_file} has keypoints; its labels may be those of a set for detection")
+    if (count := _count_corners(people)) > max(FEW_CORNERS, len(people) / 2):
+        raise DataError(
+            f"{data_file}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
+            "write them as centre x, centre y, width, height"
+        )
     return imported
+
+
+def _count_corners(people: Sequence[Entry]) -> int:
+    """How many objects have all keypoints in their box if its four numbers are two corners.
+
+    What was read as its centre and its size are then its first and its second corner. In a box that is written
+    correctly, all keypoints would be right of and below the centre.
+    """
+    people = [person for person in people if person["num_keypoints"] >= MIN_KEYPOINTS]
+    if not people:
+        return 0
+    keypoints = np.array([person["keypoints"] for person in people]).reshape(len(people), -1, 3)
+    boxes = np.array([person["bbox"] for person in people])[:, None]
+    first, second = boxes[..., :2] + boxes[..., 2:] / 2, boxes[..., 2:]
+    margin = CORNER_MARGIN * (second - first).clip(min=0)
+    points = keypoints[..., :2]
+    is_inside = ((points >= first - margin) & (points <= second + margin)).all(axis=2)
+    return int((is_inside | (keypoints[..., 2] == 0)).all(axis=1).sum())
 
 
 def places_of_split(data_file: str | Path, split: str) -> list[str]:

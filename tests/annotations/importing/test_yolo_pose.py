@@ -62,6 +62,37 @@ def test_the_tool_says_once_that_areas_are_estimated(
     assert "areas are estimated" in shown and "next:" not in shown and "wrote" not in shown
 
 
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool) -> None:
+    """Also where the box that is read ends inside the image and is around all keypoints."""
+    content = document(
+        [1], [person(n, 1, (x, y, 50, 60)) for n, (x, y) in enumerate([(20, 20), (90, 20), (90, 60)], 1)]
+    )
+    images = write_images(tmp_path / "drawn", content)
+    if is_wrong:
+        for entry in content["annotations"]:
+            x, y, width, height = entry["bbox"]
+            entry["bbox"] = [x - (x + width) / 2, y - (y + height) / 2, x + width, y + height]
+    data_file = write_yolo_pose(tmp_path / "set", images, content)
+    if not is_wrong:
+        assert import_yolo_pose(data_file).notes == ()
+        return
+    with pytest.raises(DataError, match="3 of 3 boxes are around their keypoints only if they are two corners"):
+        import_yolo_pose(data_file)
+
+
+def test_label_files_with_other_names_than_their_images_are_noticed(
+    data_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = data_file.parent / "labels" / "train"
+    (labels / "000000000001.txt").rename(labels / "photo_1.txt")
+    import_yolo_pose(data_file)
+    assert "2 of 3 images have no label file, for example " in caplog.text
+    (labels / "000000000002.txt").rename(labels / "photo_2.txt")
+    with pytest.raises(DataError, match=r"3 of 3 images have no label file, .*000000000001.txt; give each label file"):
+        import_yolo_pose(data_file)
+
+
 def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path) -> None:
     expected = import_yolo_pose(data_file).document
     train = data_file.parent / "images" / "train"
@@ -204,7 +235,7 @@ def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path
     label.unlink()
     image = data_file.parent / "images" / "train" / "000000000001.jpg"
     image.write_bytes(b"nothing")
-    with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000002.txt"):
+    with pytest.raises(DataError, match="2 of 2 images have no label file, for example .*labels/train/000000000002.txt"):
         import_yolo_pose(data_file)
     label.write_text("0 0.5 0.5 0.1")
     with pytest.raises(DataError, match=r"000000000001.jpg cannot be decoded.* \(and 1 of 3 images more\)"):
