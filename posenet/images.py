@@ -16,6 +16,7 @@ import glob
 import io
 import logging
 import os
+import re
 import struct
 import warnings
 from collections import Counter
@@ -53,6 +54,8 @@ ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
+"""A marker that a segment follows, or the end; not one that stands between or for numbers of the pixels."""
 _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
@@ -461,13 +464,18 @@ def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) ->
 def _require_jpeg_end(data: np.ndarray) -> None:
     """Raise ``ValueError`` if a JPEG file lacks its end, or a copy that was interrupted has left zeros in its place.
 
-    Some releases of OpenCV fill the missing rows with grey and report no error.
+    Some releases of OpenCV fill the missing rows with grey and report no error. Where no end follows the last code of a
+    scan, the search goes from marker to marker: films of motion photos, behind the end, may contain that code too.
     """
     content = data.tobytes()
-    if is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]:
-        raise ValueError(
-            "is cut off: the end of the JPEG data is missing; copy it or download it again, or save it again"
-        )
+    if not is_jpeg(data) or _JPEG_SCAN not in content[max(content.rfind(_JPEG_END), 0) :]:
+        return
+    place = len(_JPEG_START)
+    while found := _JPEG_MARKER.search(content, place):
+        if found[0] == _JPEG_END:
+            return
+        place = found.end() + max(int.from_bytes(content[found.end() : found.end() + 2], "big"), 2)
+    raise ValueError("is cut off: the end of the JPEG data is missing; copy it or download it again, or save it again")
 
 
 def _decode_heif(data: np.ndarray) -> np.ndarray:

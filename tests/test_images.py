@@ -308,6 +308,14 @@ class TestDecoding:
                 decode_image(as_array(data[:-missing]))
         assert capfd.readouterr() == ("", "")
 
+    def test_bytes_after_the_end_of_a_jpeg_do_not_matter(self) -> None:
+        """Motion photos have a film there, in which a code of JPEG may occur."""
+        data = encode(NOISE, ".jpg")
+        film = b"ftypmp42\xff\xda" + bytes(100)
+        check_image(as_array(data + film))
+        with pytest.raises(ValueError, match="is cut off"):
+            check_image(as_array(data[:-100] + film))
+
     def test_the_check_at_reduced_size_accepts_what_decodes_at_full_size(self) -> None:
         """JPEG data that end before the last pixels are the one exception: some releases of OpenCV decode them."""
         rng = np.random.default_rng(0)

@@ -40,7 +40,7 @@ class CheckpointWriter:
         self._failure = None
         try:
             self.folder.save(copy_to_host(state), step, best)
-        except (CheckpointError, OSError) as error:
+        except Exception as error:  # such as a full disk or too little memory: the next one may succeed
             _log.warning("step %d is not saved, training continues: %s", step, error)
             self._failure = error
         self.saved_step = step

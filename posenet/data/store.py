@@ -94,6 +94,7 @@ TABLES = ("record", "file_name", "person", "sample")
 RETRY_SECONDS = (0.1, 0.5, 2.0)
 """Seconds to wait before each new attempt to read from a file system that fails."""
 
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
 """First bytes of HDF5 files with checksums of their structures. Reading others that are damaged may never end."""
 _H5PY_ERRORS = (
@@ -237,7 +238,8 @@ class Store:
             # Stores never change, and not every file system has the locks that HDF5 takes.
             with h5py.File(self.path, "r", locking=False) as file:
                 self._read_tables(file, skeleton)
-            self._descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self._descriptor = os.open(self.path, _READ_FLAGS)
+            self._identity = _identity(os.fstat(self._descriptor))
         self.close = weakref.finalize(self, os.close, self._descriptor)
         self.num_images = len(self.records)
         self.num_people = len(self._people)
@@ -330,12 +332,23 @@ class Store:
 
     def _read(self, offset: int, size: int) -> bytes:
         """Read bytes of the file; ``DataError`` if that fails again and again, or the file ends early."""
+        if not self.close.alive:
+            raise DataError(f"{self.path} is closed; open it again")
         for seconds in RETRY_SECONDS:
             with contextlib.suppress(OSError):
                 return _read_at(self._descriptor, size, offset)
             time.sleep(seconds)
+            self._open_again()
         with self._data_errors():
             return _read_at(self._descriptor, size, offset)
+
+    def _open_again(self) -> None:
+        """Open the same file again, because descriptors of a network file system may be lost for good."""
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path, _READ_FLAGS)
+            if _identity(os.fstat(descriptor)) == self._identity:
+                os.dup2(descriptor, self._descriptor)
+            os.close(descriptor)
 
     def __enter__(self) -> Store:
         return self
@@ -369,6 +382,11 @@ def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
 
 
 _seek_lock = threading.Lock()
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    """What tells a file from another one of the same name."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read_at(descriptor: int, size: int, offset: int) -> bytes:

@@ -120,7 +120,8 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
         content = read_document(file)
         if isinstance(content, dict):
             sections = select_sections(content, file)
-            return _Part(split, file, sections, Path(images) if images else find_images(file, sections["images"]))
+            folder = find_images(file, sections["images"]) if images is None else Path(images)
+            return _Part(split, file, sections, folder)
         if not (isinstance(content, list) and all(isinstance(task, dict) and "data" in task for task in content)):
             raise DataError(
                 f"{file} has no annotations: a file of COCO keypoints has images, annotations and categories, and the "
@@ -197,10 +198,13 @@ def _check(plan: StorePlan, part: _Part, skeleton: Skeleton | None) -> _Part:
         for finding in errors:
             _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)
         kinds = pluralize(len(errors), "kind of error", "kinds of errors")
-        raise DataError(
-            f"{part.path} has {kinds} ({', '.join(finding.code for finding in errors)}); {lint} describes them; "
-            "posenet annotations fix repairs what the files determine, and with --drop leaves out single entries"
-        )
+        remedy = ""
+        if any(finding.can_repair for finding in errors):
+            remedy += "; posenet annotations fix repairs what the files determine"
+        if any(finding.can_drop for finding in errors):
+            remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
+        listed = ", ".join(finding.code for finding in errors)
+        raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them{remedy}")
     warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
     _log.info("Checked %s (no errors, %s): %s", part.path, warnings, lint)
     usable = {image["id"] for image in part.document["images"]} - unusable

@@ -50,7 +50,7 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore the accumulated state, such as momentum, in the memory format that the parameters have now.
 
     Hyperparameters keep their current values. ``ValueError`` if the state belongs to another kind of optimizer, or to
-    other groups of parameters.
+    other parameters.
     """
     current_groups = [dict(group) for group in optimizer.param_groups]
     if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
@@ -60,6 +60,8 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
         for key, value in parameter_state.items():
             # Fused kernels pair the numbers of a parameter and of its state by their order in memory. Scalars, such as
             # Adam's number of steps, have none.
+            if value.ndim and value.shape != parameter.shape:
+                raise ValueError("state of parameters with other shapes")
             if value.ndim and value.stride() != parameter.stride():
                 parameter_state[key] = torch.empty_like(parameter).copy_(value)
     for group, current in zip(optimizer.param_groups, current_groups):

@@ -31,6 +31,7 @@ from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run import Run
 from posenet.training.run_settings import another_run_error, config_of_new_run, with_folder, with_warmup
+from posenet.training.teacher import Teacher
 
 Values = TypeVar("Values")
 
@@ -55,8 +56,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     is damaged or contains no run, or if the folder contains another run.
     """
     own = CheckpointFolder(folder)
-    # A run that was started again continues what it has saved, if anything.
-    found = (own.newest_intact() if restarted else None) or _read_requested(own, resume)
+    found = (_saved_before_restart(own, resume) if restarted else None) or _read_requested(own, resume)
     if found is None:
         if own.has_checkpoints():
             raise another_run_error(folder)
@@ -94,6 +94,20 @@ def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> tuple[P
             f"{path} contains no checkpoint to resume; give another one, or leave it out to start a new run"
         )
     return found
+
+
+def _saved_before_restart(own: CheckpointFolder, resume: bool | str | Path) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that a run has saved before it was started again; None if there is none.
+
+    Where ``resume`` is a checkpoint of the run's own folder, the run has returned to it: other checkpoints of the
+    folder belong to this run only if they say that it has returned there.
+    """
+    returned_to = ""
+    if not isinstance(resume, bool) and not Path(resume).is_dir():
+        path = Path(resume).resolve()
+        if path.parent == own.path.resolve() and path.name != own.last.name:
+            returned_to = path.name
+    return own.newest_intact(lambda state: not returned_to or state.get("returned_to") == returned_to)
 
 
 def config_of_run(
@@ -155,6 +169,10 @@ def state_of(run: Run) -> dict[str, Any]:
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,
     }
+    if run.model.teacher is not None:
+        state["teacher"] = run.model.teacher.digest
+    if run.returned_to:
+        state["returned_to"] = run.returned_to
     return state
 
 
@@ -169,13 +187,23 @@ def _weights_of(run: Run) -> dict[str, Any]:
     return {"model": weights | average.values, "average": {"kind": average.settings.kind} | saved}
 
 
+def _require_same_teacher(teacher: Teacher | None, path: Path, state: dict[str, Any]) -> None:
+    """Raise ``CheckpointError`` if the checkpoint at ``path`` was trained with a teacher, but now has another one."""
+    if teacher is not None and state.get("teacher", teacher.digest) != teacher.digest:
+        raise CheckpointError(
+            f"{path} was trained with another teacher than the file that train.teacher names now; restore that file, "
+            "or start a new run in another folder with train.weights=FILE"
+        )
+
+
 def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
     In another folder, which has no ``best.pth`` yet, it forgets the best score. ``CheckpointError`` if the checkpoint
-    belongs to another network or optimizer, or is not valid.
+    belongs to another network, optimizer or teacher, or is not valid.
     """
     path, state = checkpoint.path, checkpoint.state
+    _require_same_teacher(run.model.teacher, path, state)
     try:
         restore_weights(run, path, state)
         run.bad_steps.counts = restore_values(BadStepCounts, state["guard"])
@@ -191,7 +219,9 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
             f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
         ) from error
     run.writer.saved_step = run.progress.total_steps
-    if not checkpoint.is_in_folder:
+    if checkpoint.is_in_folder:
+        run.returned_to = state.get("returned_to", "") if checkpoint.is_last else path.name
+    else:
         run.progress.forget_scores()
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
     _log.info("Resuming from %s: %s", path, position)

@@ -62,6 +62,9 @@ class Run:
     bad_steps: BadStepPolicy
     train_step: TrainStep
     progress: Progress = field(default_factory=Progress)
+    returned_to: str = ""
+    """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``; not that of a roll
+    back after bad steps. See ``resume.find_checkpoint``."""
 
     @property
     def folder(self) -> CheckpointFolder:

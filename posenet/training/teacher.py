@@ -10,11 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from posenet.checkpoints.named import find_weights
 from posenet.checkpoints.weights import load_model
 from posenet.devices.precision import select_amp
 from posenet.errors import ConfigError
+from posenet.files import sha256_of
 from posenet.model.fused import FusedNetwork
-from posenet.settings import Config
+from posenet.settings import Config, TargetsConfig
+
+MAX_SIGMA_RATIO = 1.25
+"""Maps of the teacher whose widths differ by more than this factor from those of the labels cause a warning."""
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +40,8 @@ class Teacher:
     positive_threshold: float
     """That of the loss."""
     input_size: tuple[int, int] | None = None
+    digest: str = ""
+    """SHA-256 of the file."""
     _networks: dict[torch.device, FusedNetwork] = field(default_factory=dict)
 
     @torch.no_grad()
@@ -98,7 +105,24 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
     parameters = sum(parameter.numel() for parameter in network.parameters()) / 1e6
     message = "Teacher: %s, %.1f M parameters, precision %s, input %d x %d; distill.weight %g where labels count"
     _log.info(message, name, parameters, amp, *size, config.distill.weight)
-    distill = config.distill
+    _warn_of_other_widths(teacher_config.targets, config.targets, config.train.size[0] / size[0])
     return Teacher(
-        FusedNetwork(network, amp), distill.weight, distill.threshold, config.loss.positive_threshold, distill.size
+        FusedNetwork(network, amp),
+        config.distill.weight,
+        config.distill.threshold,
+        config.loss.positive_threshold,
+        config.distill.size,
+        sha256_of(find_weights(name)),
     )
+
+
+def _warn_of_other_widths(teacher: TargetsConfig, student: TargetsConfig, scale: float) -> None:
+    """Warn if the teacher's maps, resized by ``scale``, are much wider or narrower than those of the labels."""
+    for name in ("keypoint_sigma", "part_sigma"):
+        width = getattr(teacher, name) * scale
+        wanted = getattr(student, name)
+        if max(width / wanted, wanted / width) > MAX_SIGMA_RATIO:
+            _log.warning(
+                f"the teacher's maps have a targets.{name} of {width:.3g} pixels of this network's input, and the "
+                f"labels {wanted:g}; set distill.input_size or targets.{name} so that they agree"
+            )

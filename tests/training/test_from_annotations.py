@@ -302,7 +302,7 @@ def test_one_unusable_image_is_left_out_and_neither_more_nor_all_of_a_split(capl
         image["file_name"] for split in ("train", "val") for image in content_of(folder, split)["images"]
     }
     Path("coco/photos/4.jpg").unlink()
-    message = r"1 kind of error .missing-file.*posenet annotations fix .*, and with --drop leaves out single entries"
+    message = r"1 kind of error .missing-file.*posenet annotations fix --drop leaves out single entries"
     refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
     assert any("images without a file in the image folder: 3.jpg, 4.jpg" in text for text in caplog.messages)
 

@@ -204,8 +204,9 @@ def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(s
         checkpoint = find_checkpoint(run, resume, restarted=True)
         return None if checkpoint is None else checkpoint.path
 
-    assert (found(other, False), found(other, newest)) == (None, newest)  # nothing is saved yet
-    assert train_tiny(stores, folder, resume=older, max_steps=4).steps == 4
+    # Nothing is saved yet. Step 6 is not of a run that has returned to step 2.
+    assert (found(other, False), found(other, newest), found(folder, older)) == (None, newest, older)
+    assert train_tiny(stores, folder, resume=older, max_steps=4, restarted=True).steps == 4
     assert found(folder, older) == found(folder, newest) == newest
     # Without a folder in the settings, it is that of the checkpoint.
     assert posenet.train(None, resume=older, max_steps=5, restarted=True, progress=False).steps == 5

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import posenet
-from posenet.checkpoints.file import write_checkpoint
+from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.data.build import build_store
+from posenet.errors import CheckpointError
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
@@ -132,10 +133,10 @@ def test_the_teacher_is_no_part_of_the_module_and_each_device_has_its_own_copy()
         assert taught.teacher.network_on(device) is network
 
 
-def test_a_run_with_a_teacher_resumes_exactly(
+def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
     stores: Stores, tmp_path: Path, teacher_file: Path, unlabelled: Path
 ) -> None:
-    """It learns from images without annotations too; its checkpoints do not hold the teacher's weights."""
+    """It learns from images without annotations too; its checkpoints hold a digest, and not the teacher's weights."""
     data = f'data.train=[{{path="{stores["train"]}"}}, {{path="{unlabelled}"}}]'
     settings = (data, f"train.teacher={teacher_file}", "train.epochs=1", "train.batch_size=4")
     train_tiny(stores, tmp_path / "whole", *settings)
@@ -144,7 +145,10 @@ def test_a_run_with_a_teacher_resumes_exactly(
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
     state = last(tmp_path / "whole")
     names = "format model optimizer scaler guard progress steps_per_epoch config world_size"
-    assert state.keys() == set(names.split())
+    assert len(state["teacher"]) == 64 and state.keys() == {"teacher", *names.split()}
+    write_checkpoint(teacher_file, read_checkpoint(teacher_file) | {"another": True})
+    with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
+        train_tiny(stores, tmp_path / "parts", *settings, "train.epochs=2", resume=True)
     # Going on without a teacher is a decision, not a mistake.
     without = ("train.teacher=", f"data.train={stores['train']}", "train.batch_size=2", "train.epochs=9")
     assert train_tiny(stores, tmp_path / "parts", *without, resume=True, max_steps=9).steps == 9
@@ -160,6 +164,19 @@ def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
         assert {parameter.dtype for parameter in teacher.network_on(CPU).parameters()} == {dtype}
         assert teacher.maps(torch.rand(1, 3, SIZE, SIZE), (MAP, MAP)).dtype == torch.float32
     assert load_teacher(Config(), CPU) is None
+
+
+def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def warnings(*overrides: str) -> str:
+        caplog.clear()
+        load_teacher(load_config(None, [f"train.teacher={teacher_file}", *overrides]), CPU)
+        return caplog.text
+
+    assert warnings() == ""
+    half_size = ("train.input_size=256", "targets.keypoint_sigma=4.5", "targets.part_sigma=3.5")
+    assert warnings(*half_size, "distill.input_size=512") == ""
+    text = warnings("targets.keypoint_sigma=4")
+    assert "targets.keypoint_sigma of 9 pixels of this network's input, and the labels 4" in text
 
 
 def test_unusable_teachers_and_data_are_refused(
