@@ -118,7 +118,7 @@ class Rule:
     severity: Literal["error", "warning"]
     """An error stops the other tools or leads to wrong data; a warning may be intended."""
     code: str
-    """Short name, the same in all versions."""
+    """Short name, for programs that read ``lint --json``."""
     message: str
     """The entries with the problem, in the plural: "images without a file"."""
     remedy: str

@@ -483,7 +483,7 @@ class LogConfig:
     """Write TensorBoard events. ``auto`` does if TensorBoard is installed; with ``true``, a message says if it is
     not."""
     curves: bool | Literal["auto"] = "auto"
-    """Draw curves.png at each validation. ``auto`` does if matplotlib is installed; with ``true``, a message says if it
+    """Draw curves.png after every epoch. ``auto`` does if matplotlib is installed; with ``true``, a message says if it
     is not."""
     pictures: int = 4
     """Validation images to draw at each evaluation, with the annotated people beside the predicted ones."""

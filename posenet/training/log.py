@@ -60,7 +60,7 @@ class TrainingCallback:
             values: the "train" entry of log.jsonl: ``epoch`` (completed ones), ``loss`` (mean of the epoch so far; None
                 if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time),
                 ``terms`` (of the loss, for every stack) and ``gradient_norm`` (before clipping; mean since the last
-                call, None if all steps were skipped). On accelerators also ``memory_gib``, the most that tensors on
+                call, None if all steps were skipped). On CUDA devices also ``memory_gib``, the most that tensors on
                 rank 0's device had so far, and ``memory_share``, its share of the device's memory.
         """
 
