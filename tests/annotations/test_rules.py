@@ -291,6 +291,12 @@ def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out
     assert found == {"other-keypoints": "warning"}
 
 
+def test_without_keypoints_in_any_category_a_skeleton_is_not_compared(codes: Codes, chairs: tuple[Path, Path]) -> None:
+    skeleton = draft_skeleton(chairs[1]).skeleton
+    found = codes(lambda content: content["categories"][0].pop("keypoints"), skeleton=skeleton)
+    assert "no-keypoints" in found and "no-such-keypoints" not in found
+
+
 def test_almost_the_names_of_the_skeleton_are_compared_in_full(codes: Codes, chairs: tuple[Path, Path]) -> None:
     skeleton = draft_skeleton(chairs[1]).skeleton
     content = json.loads(chairs[1].read_text())

@@ -85,6 +85,8 @@ def test_crowding_counts_the_people_whose_boxes_overlap(tmp_path: Path) -> None:
         box_person(0, 1, (66, 10, 40, 40)),  # overlaps a little: IoU 4 / 76 with the third
     ]
     assert groups_of(tmp_path, "crowding", *people) == ["1-2", "1-2", "1-2", "0", "0"]
+    pair = [box_person(0, 1, (x, 10, 40, 40)) for x in (10, 36)]  # IoU 14 / 66
+    assert groups_of(tmp_path, "crowding", *pair) == ["1-2"] * 2
     crowd = [box_person(0, 1, (x, 10, 40, 40)) for x in (10, 12, 14, 16)]
     assert groups_of(tmp_path, "crowding", *crowd) == ["3 or more"] * 4
 

@@ -95,7 +95,10 @@ def test_a_file_says_what_its_arrays_mean(tmp_path: Path, model: Any, runtime: s
     """A lit block of pixels is highest in the map that the file names, in the cell whose position the file gives."""
     [about] = [json.loads(entry.value) for entry in model.metadata_props if entry.key == PROPERTY]
     assert about["inference"]["height"] == 512 and about["precision"] == "float32"
-    assert {key: about[key] for key in ("colours", "padding", "padded_sides", "multiple", "stride", "first_cell")} == {
+    assert {
+        key: about[key] for key in ("format", "colours", "padding", "padded_sides", "multiple", "stride", "first_cell")
+    } == {
+        "format": 2,
         "colours": "BGR",
         "padding": 128,
         "padded_sides": ["right", "bottom"],
