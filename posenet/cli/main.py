@@ -110,11 +110,12 @@ class ToolParser(argparse.ArgumentParser):
 
     def _refuse_unknown_flag(self, words: Sequence[str]) -> None:
         """End with an error for the first unknown flag that begins with two dashes."""
-        known = {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])}
+        shown = {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])}
         for word in itertools.takewhile(lambda word: word != "--", words):
             flag = word.partition("=")[0]
-            if _FLAG.fullmatch(flag) and flag not in known and flag.replace("--no-", "--", 1) not in known:
-                self.error(describe_unknown_flag(flag, known))
+            # The help does not show all flags.
+            if _FLAG.fullmatch(flag) and flag not in self._option_string_actions:
+                self.error(describe_unknown_flag(flag, shown))
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")

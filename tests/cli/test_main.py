@@ -336,6 +336,19 @@ def test_flags_that_the_help_does_not_show_and_words_after_two_dashes_are_not_un
     assert seen[0].files == ["--conf"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train-distributed --local-rank=0",
+        "train-distributed --local_rank=0",  # as torch.distributed.launch writes it
+        "train --no-resume --no-freeze --no-sync-bn --no-quiet --opt-level O0",
+    ],
+)
+def test_the_tools_take_flags_that_their_help_does_not_show(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words.split()) == 2
+    assert "data.train is not set" in capsys.readouterr().err
+
+
 def test_the_overview_lists_all_tools_and_is_shown_without_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     overview = help_of([], capsys)
     for name, text in cli.TOOLS.items():
