@@ -80,6 +80,14 @@ _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _ARGUMENT = re.compile(r"(?<![\w./])((?:[a-z]+\.)?[a-z][a-z_]*)=(True|NAMES?|PATH|DIR|FILE(?:\.\w+)?)(?![\w/=-])")
 """An argument of Python, or a setting, as messages name it: overwrite=True, images=DIR or data.train=FILE.h5."""
 
+_REMEDIES = {
+    **dict.fromkeys([errno.ENOSPC, errno.EDQUOT], "free disk space, or choose another folder"),
+    errno.EFBIG: "the system limits the size of files (ulimit -f); choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+}
+"""Remedies for errors of the system, by their number."""
+
 
 class ToolParser(argparse.ArgumentParser):
     """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line."""
@@ -237,8 +245,7 @@ def _describe_system_error(error: Exception) -> str:
         return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
     if isinstance(error, OSError):
         file = f": {error.filename}" if error.filename else ""
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "; free disk space, or choose another folder" if is_full else ""
+        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
         return f"{error.strerror or error}{file}{remedy}"
     return ""
 

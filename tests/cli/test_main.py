@@ -129,6 +129,13 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
             2,
             "error: No space left on device: a.json; free disk space, or choose another folder",
         ),
+        (
+            OSError(27, "File too large", "a.h5"),
+            2,
+            "error: File too large: a.h5; the system limits the size of files (ulimit -f); choose another folder",
+        ),
+        (OSError(30, "Read-only file system", "a"), 2, "error: Read-only file system: a; choose another folder"),
+        (OSError(24, "Too many open files"), 2, "error: Too many open files; allow more open files (ulimit -n)"),
         (MemoryError(), 2, f"error: too little memory; {cli.NO_MEMORY_REMEDY}"),
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat 0x7f"),
