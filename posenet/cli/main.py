@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import glob
 import importlib
 import itertools
 import os
@@ -25,7 +26,7 @@ from typing import Any, NoReturn
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
-from posenet.cli.unknown_flags import INPUTS, describe_unknown_flag
+from posenet.cli.unknown_flags import INPUTS, remedy_for_flag
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -94,6 +95,8 @@ class ToolParser(argparse.ArgumentParser):
 
     has_actions = False
     """Whether the flags are those of actions, which check them."""
+    words: Sequence[str] = ()
+    """What is parsed."""
 
     def __init__(self, **options: Any) -> None:
         # Abbreviations would take flags of other programs for others of this one, such as --conf for --config.
@@ -111,21 +114,36 @@ class ToolParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in the base class, but an unknown flag is reported before all else, with what to use instead."""
-        words = sys.argv[1:] if args is None else args
-        if not self.has_actions and not {"-h", "--help"} & set(words):
-            self._refuse_unknown_flag(words)
-        return super().parse_known_args(words, namespace)
+        self.words = sys.argv[1:] if args is None else args
+        if not self.has_actions and not {"-h", "--help"} & set(self.words):
+            self._refuse_unknown_flag()
+        parsed, rest = super().parse_known_args(self.words, namespace)
+        for word in (*getattr(parsed, "inputs", ()), getattr(parsed, "data", None) or "", *rest):
+            self._refuse_pair(word)
+        return parsed, rest
 
-    def _refuse_unknown_flag(self, words: Sequence[str]) -> None:
+    def _refuse_unknown_flag(self) -> None:
         """End with an error for the first unknown flag that begins with two dashes."""
-        shown = {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])}
-        for word in itertools.takewhile(lambda word: word != "--", words):
+        for word in itertools.takewhile(lambda word: word != "--", self.words):
             flag = word.partition("=")[0]
             # The help does not show all flags.
             if _FLAG.fullmatch(flag) and flag not in self._option_string_actions:
-                self.error(describe_unknown_flag(flag, shown))
+                self.error(f"unknown flag {flag}; {self._remedy_for_flag(flag)}".rstrip("; "))
+
+    def _refuse_pair(self, word: str) -> None:
+        """End with an error for an input such as ``source=photo.jpg``, which other programs read as a flag."""
+        name, equals, _ = word.partition("=")
+        flag = "--" + name.replace("_", "-")
+        if equals and _FLAG.fullmatch(flag) and not os.path.lexists(word) and not glob.glob(word):
+            self.error(f"no such file or folder: {word}; {self._remedy_for_flag(flag)}".rstrip("; "))
+
+    def _remedy_for_flag(self, flag: str) -> str:
+        return remedy_for_flag(flag, {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])})
 
     def error(self, message: str) -> NoReturn:
+        first = next(iter(self.words), "")
+        if "required: --checkpoint" in message and first.endswith((".pth", ".pt", ".onnx")):
+            message += f"; --checkpoint goes before {first}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 
@@ -156,12 +174,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     tool = parser.parse_args(words[:1]).tool
     if tool not in (*TOOLS, *OLD_NAMES):
-        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool)}")
+        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool, words[1:])}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
 
-def _remedy_for_tool(name: str) -> str:
-    """What to use instead of a tool that does not exist."""
+def _remedy_for_tool(name: str, words: Sequence[str]) -> str:
+    """What to use instead of a tool that does not exist; ``words`` follow it."""
+    if name == "pose" and words and words[0] in (*TOOLS, *OTHER_NAMES):  # of Ultralytics
+        name = words[0]
+        return f"here it is posenet {OTHER_NAMES.get(name, name)}"
     if name in OTHER_NAMES:
         return f"here it is posenet {OTHER_NAMES[name]}"
     if os.path.exists(name):

@@ -235,7 +235,9 @@ def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path
     label.unlink()
     image = data_file.parent / "images" / "train" / "000000000001.jpg"
     image.write_bytes(b"nothing")
-    with pytest.raises(DataError, match="2 of 2 images have no label file, for example .*labels/train/000000000002.txt"):
+    with pytest.raises(
+        DataError, match="2 of 2 images have no label file, for example .*labels/train/000000000002.txt"
+    ):
         import_yolo_pose(data_file)
     label.write_text("0 0.5 0.5 0.1")
     with pytest.raises(DataError, match=r"000000000001.jpg cannot be decoded.* \(and 1 of 3 images more\)"):
