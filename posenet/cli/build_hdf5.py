@@ -43,9 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of the images")
     add("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    without_annotations = parser.add_mutually_exclusive_group()
-    text = "store all images of --images without annotations, for train.teacher"
-    add_switch(without_annotations, "--unlabelled", help=text)
+    add_switch(parser, "--unlabelled", help="store all images of --images without annotations, for train.teacher")
     add(
         "--skeleton",
         metavar="FILE",
@@ -83,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
     add_switch(
-        without_annotations,
+        parser,
         "--background",
         help="also store the images without any annotation, or without --annotations all of --images: they teach what "
         "is no person",
@@ -105,6 +103,10 @@ def run(args: argparse.Namespace) -> None:
     config = load_config(args.config, args.overrides)
     if args.unlabelled and args.annotations is not None:
         raise DataError("--unlabelled stores images without annotations; leave out --unlabelled or --annotations")
+    if args.unlabelled and args.images is None:
+        raise DataError("--unlabelled needs the folder of the images; give it with --images")
+    if args.unlabelled and args.background:
+        raise DataError("--unlabelled and --background store images without annotations; leave out one of them")
     is_built = args.images is not None and (args.annotations is not None or args.unlabelled or args.background)
     is_inspected = args.verify or args.stats or args.preview is not None
     if args.output is None and (is_built or not is_inspected or not config.data.train):

@@ -41,7 +41,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _find_pages() -> Path:
     """The folder of the pages: that of the checkout, or that of the installation."""
-    pages = [Path(posenet.__file__).parent.parent / "docs" / "start.md"]
+    root = Path(posenet.__file__).parent.parent
+    # pip install --target puts all files into one folder, but lists the pages in another.
+    pages = [root / "docs" / "start.md", root / INSTALLED_PAGE]
     with contextlib.suppress(metadata.PackageNotFoundError):  # a folder on the path of Python
         installed = metadata.files("simplepose") or []
         pages += [Path(str(file.locate())) for file in installed if file.match(INSTALLED_PAGE)]

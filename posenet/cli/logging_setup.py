@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -52,17 +53,26 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     if rank:
         handler.addFilter(_concerns_this_rank_alone)
     root = logging.getLogger()
-    level = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.INFO)
+    level, show_warning = root.level, warnings.showwarning
+    # A program that calls a tool may show log messages, and capture warnings, itself.
+    is_needed = not any(_writes_to_console(other) for other in root.handlers)
+    if is_needed:
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+    has_captured = warnings.showwarning is not show_warning
     try:
         with hide_progress() if quiet or rank else contextlib.nullcontext():
             yield
     finally:
-        logging.captureWarnings(False)
+        if has_captured:
+            logging.captureWarnings(False)
         root.removeHandler(handler)
         root.setLevel(level)
+
+
+def _writes_to_console(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
 
 
 def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import glob
 import importlib
 import itertools
 import os
@@ -25,7 +26,7 @@ from typing import Any, NoReturn
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
-from posenet.cli.unknown_flags import INPUTS, describe_unknown_flag
+from posenet.cli.unknown_flags import INPUTS, remedy_for_flag
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -80,12 +81,25 @@ _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _ARGUMENT = re.compile(r"(?<![\w./])((?:[a-z]+\.)?[a-z][a-z_]*)=(True|NAMES?|PATH|DIR|FILE(?:\.\w+)?)(?![\w/=-])")
 """An argument of Python, or a setting, as messages name it: overwrite=True, images=DIR or data.train=FILE.h5."""
 
+_HIDDEN_FLAGS = ("--local-rank",)
+"""Flags that the help does not show, besides the negative forms of others."""
+
+_REMEDIES = {
+    **dict.fromkeys([errno.ENOSPC, errno.EDQUOT], "free disk space, or choose another folder"),
+    errno.EFBIG: "the system limits the size of files (ulimit -f); choose another folder",
+    errno.EROFS: "choose another folder",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+}
+"""Remedies for errors of the system, by their number."""
+
 
 class ToolParser(argparse.ArgumentParser):
     """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line."""
 
     has_actions = False
     """Whether the flags are those of actions, which check them."""
+    words: Sequence[str] = ()
+    """What is parsed."""
 
     def __init__(self, **options: Any) -> None:
         # Abbreviations would take flags of other programs for others of this one, such as --conf for --config.
@@ -103,20 +117,36 @@ class ToolParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As in the base class, but an unknown flag is reported before all else, with what to use instead."""
-        words = sys.argv[1:] if args is None else args
-        if not self.has_actions and not {"-h", "--help"} & set(words):
-            self._refuse_unknown_flag(words)
-        return super().parse_known_args(words, namespace)
+        self.words = sys.argv[1:] if args is None else args
+        if not self.has_actions and not {"-h", "--help"} & set(self.words):
+            self._refuse_unknown_flag()
+        parsed, rest = super().parse_known_args(self.words, namespace)
+        for word in (*getattr(parsed, "inputs", ()), getattr(parsed, "data", None) or "", *rest):
+            self._refuse_pair(word)
+        return parsed, rest
 
-    def _refuse_unknown_flag(self, words: Sequence[str]) -> None:
+    def _refuse_unknown_flag(self) -> None:
         """End with an error for the first unknown flag that begins with two dashes."""
-        known = {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])}
-        for word in itertools.takewhile(lambda word: word != "--", words):
+        known = {*_FLAG.findall(self.format_help()), *_HIDDEN_FLAGS}
+        for word in itertools.takewhile(lambda word: word != "--", self.words):
             flag = word.partition("=")[0]
             if _FLAG.fullmatch(flag) and flag not in known and flag.replace("--no-", "--", 1) not in known:
-                self.error(describe_unknown_flag(flag, known))
+                self.error(f"unknown flag {flag}; {self._remedy_for_flag(flag)}".rstrip("; "))
+
+    def _refuse_pair(self, word: str) -> None:
+        """End with an error for an input such as ``source=photo.jpg``, which other programs read as a flag."""
+        name, equals, _ = word.partition("=")
+        flag = "--" + name.replace("_", "-")
+        if equals and _FLAG.fullmatch(flag) and not os.path.lexists(word) and not glob.glob(word):
+            self.error(f"no such file or folder: {word}; {self._remedy_for_flag(flag)}".rstrip("; "))
+
+    def _remedy_for_flag(self, flag: str) -> str:
+        return remedy_for_flag(flag, {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])})
 
     def error(self, message: str) -> NoReturn:
+        first = next(iter(self.words), "")
+        if "required: --checkpoint" in message and first.endswith((".pth", ".pt", ".onnx")):
+            message += f"; --checkpoint goes before {first}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 
@@ -147,12 +177,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     tool = parser.parse_args(words[:1]).tool
     if tool not in (*TOOLS, *OLD_NAMES):
-        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool)}")
+        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool, words[1:])}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
 
-def _remedy_for_tool(name: str) -> str:
-    """What to use instead of a tool that does not exist."""
+def _remedy_for_tool(name: str, words: Sequence[str]) -> str:
+    """What to use instead of a tool that does not exist; ``words`` follow it."""
+    if name == "pose" and words and words[0] in (*TOOLS, *OTHER_NAMES):  # of Ultralytics
+        name = words[0]
+        return f"here it is posenet {OTHER_NAMES.get(name, name)}"
     if name in OTHER_NAMES:
         return f"here it is posenet {OTHER_NAMES[name]}"
     if os.path.exists(name):
@@ -236,8 +269,7 @@ def _describe_system_error(error: Exception) -> str:
         return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
     if isinstance(error, OSError):
         file = f": {error.filename}" if error.filename else ""
-        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "; free disk space, or choose another folder" if is_full else ""
+        remedy = f"; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else ""
         return f"{error.strerror or error}{file}{remedy}"
     return ""
 

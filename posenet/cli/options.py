@@ -113,27 +113,25 @@ def input_files(args: argparse.Namespace) -> Iterator[Path | int]:
 
 
 def give_back_inputs(words: Sequence[str]) -> list[str]:
-    """Move inputs that follow the values of a flag before all flags: ``--scales 0.5 1 photo.jpg``.
+    """Move inputs that follow the values of a flag before the flag: ``--scales 0.5 1 photo.jpg``.
 
-    argparse would take all of them for values. What follows a lone ``--`` stays.
+    argparse would take all of them for values. What follows a lone ``--`` stays. Inputs are not moved further, because
+    argparse takes them at one place only: ``--flip a.jpg --scales 0.5 1 b.jpg``.
     """
-    end = words.index("--") if "--" in words else len(words)
-    inputs, others = [], []
-    is_value: Callable[[str], bool] = _is_no_value
-    for word in words[:end]:
-        if word.startswith("-") and word != "-":
-            is_value = _VALUES.get(word, lambda word: True)
-            others.append(word)
-        elif is_value(word):
-            others.append(word)
-        else:
-            inputs.append(word)
-            is_value = _is_no_value  # what follows an input is one, too
-    return [*inputs, *others, *words[end:]]
-
-
-def _is_no_value(word: str) -> bool:
-    return False
+    moved = list(words)
+    end = moved.index("--") if "--" in moved else len(moved)
+    for flag in reversed(range(end)):
+        is_value = _VALUES.get(moved[flag])
+        if is_value is None:
+            continue
+        first = flag + 1
+        while first < end and is_value(moved[first]):
+            first += 1
+        last = first
+        while last < end and (moved[last] == "-" or not moved[last].startswith("-")):
+            last += 1
+        moved[flag:last] = moved[first:last] + moved[flag:first]
+    return moved
 
 
 def _is_number(word: str) -> bool:

@@ -100,12 +100,11 @@ _REMEDIES = [
 ]
 
 
-def describe_unknown_flag(flag: str, known: Collection[str]) -> str:
-    """One line for a flag that is not among those that a tool has; ``INPUTS`` may be among them."""
+def remedy_for_flag(flag: str, known: Collection[str]) -> str:
+    """What to use instead of a flag that a tool does not have; ``INPUTS`` may be known. Empty if nothing is similar."""
     for remedy in _REMEDIES:
         if remedy.own_flag in known and flag in remedy.foreign_flags.split():
-            return f"unknown flag {flag}; {remedy.text}"
+            return remedy.text
     flags = sorted(name for name in known if name.startswith("--"))
     similar = [name for name in flags if name.startswith(flag)]
-    question = f"did you mean {' or '.join(similar)}?" if similar else suggest(flag, flags)
-    return f"unknown flag {flag}; {question}".rstrip("; ")
+    return f"did you mean {' or '.join(similar)}?" if similar else suggest(flag, flags).rstrip()

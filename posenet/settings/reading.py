@@ -51,6 +51,9 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     """
     tables = config_to_dict(base or Config())
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
+    for pair in pairs:
+        if not isinstance(pair, str):
+            raise ConfigError(f"an override is a text such as 'train.epochs=3', not {truncate_for_message(pair)}")
     if path is not None:
         if not isinstance(path, (str, Path)):
             raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")

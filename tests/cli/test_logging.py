@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import warnings
 
 import pytest
 
@@ -26,6 +28,25 @@ def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: i
     finally:
         logging.root.handlers[:], logging.root.level = handlers, level
     return capsys.readouterr().err.splitlines()
+
+
+def test_a_program_that_shows_messages_itself_gets_each_once_and_keeps_its_capture_of_warnings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handlers, level = logging.root.handlers[:], logging.root.level
+    logging.root.handlers[:] = [logging.StreamHandler(sys.stderr)]
+    logging.captureWarnings(True)
+    show_warning = warnings.showwarning
+    try:
+        logging.root.setLevel(logging.ERROR)
+        with log_to_stderr():
+            logging.getLogger("posenet").error("once")
+            logging.getLogger("posenet").info("not shown at the level of the program")
+        assert warnings.showwarning is show_warning
+    finally:
+        logging.captureWarnings(False)
+        logging.root.handlers[:], logging.root.level = handlers, level
+    assert capsys.readouterr().err == "once\n"
 
 
 def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys: pytest.CaptureFixture[str]) -> None:

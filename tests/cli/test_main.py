@@ -129,6 +129,13 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
             2,
             "error: No space left on device: a.json; free disk space, or choose another folder",
         ),
+        (
+            OSError(27, "File too large", "a.h5"),
+            2,
+            "error: File too large: a.h5; the system limits the size of files (ulimit -f); choose another folder",
+        ),
+        (OSError(30, "Read-only file system", "a"), 2, "error: Read-only file system: a; choose another folder"),
+        (OSError(24, "Too many open files"), 2, "error: Too many open files; allow more open files (ulimit -n)"),
         (MemoryError(), 2, f"error: too little memory; {cli.NO_MEMORY_REMEDY}"),
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes\nat 0x7f"),
@@ -202,7 +209,8 @@ def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
 
 
 @pytest.mark.slow
-def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: Path, closed: str) -> None:
     """Without a replacement, the first file that the program opens gets the number of standard error."""
     code = (
         "import os, sys\n"
@@ -212,7 +220,7 @@ def test_closed_standard_streams_change_neither_the_status_nor_a_file(tmp_path: 
         "os.write(2, b'text of a library')\n"
         "sys.exit(status if file.fileno() > 2 else 1)"
     )
-    command = f'"{sys.executable}" -c "{code}" "{tmp_path / "file"}" <&- >&- 2>&-'
+    command = f'"{sys.executable}" -c "{code}" "{tmp_path / "file"}" {closed}'
     assert subprocess.run(["bash", "-c", command]).returncode == 2
     assert (tmp_path / "file").read_bytes() == b""
 
@@ -281,9 +289,12 @@ def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None], er
         (["nonsense"], "there is no tool nonsense; known: make-synthetic, build-hdf5, "),
         (["trian"], "there is no tool trian; did you mean train? known: make-synthetic, build-hdf5, "),
         (["track", "clip.mp4"], "there is no tool track; here it is posenet predict --track; see posenet --help"),
+        (["pose", "train", "data=a.yaml"], "there is no tool pose; here it is posenet train; see"),
+        (["pose", "val"], "there is no tool pose; here it is posenet evaluate; see"),
+        (["pose", "predict"], "there is no tool pose; here it is posenet predict; see"),
         ([__file__], f"to find people in it: posenet predict {__file__}; see"),
         (["--nonsense"], "unknown flag --nonsense; see posenet --help"),
-        (["export-onnx", "best.pth"], "are required: --checkpoint/--weights, --output; see posenet export-onnx --help"),
+        (["export-onnx", "best.pth"], "--checkpoint/--weights, --output; --checkpoint goes before best.pth; see"),
         (["train", "--batch-sice", "3"], "unknown flag --batch-sice; did you mean --batch-size?; see posenet train --"),
         (["train", "--max", "3"], "unknown flag --max; did you mean --max-grad-norm or --max-steps?; see"),
         (["annotations", "lint", "a.json", "--imag", "x"], "unknown flag --imag; did you mean --images?; see"),
@@ -306,6 +317,11 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
         ("predict --source a.jpg", "unknown flag --source; give the input without a flag; see"),
         ("predict a.jpg --model=x.pth", "unknown flag --model; here it is --checkpoint; see"),
         ("predict a.jpg --save_txt", "unknown flag --save-txt; here it is --json; see"),
+        ("predict source=a.jpg conf=0.5", "no such file or folder: source=a.jpg; give the input without a flag; see"),
+        ("predict model=x.pth source=a.jpg", "no such file or folder: model=x.pth; here it is --checkpoint; see"),
+        ("predict output=drawn a.jpg", "no such file or folder: output=drawn; here it is --output; see"),
+        ("train data=a.yaml", "no such file or folder: data=a.yaml; give the annotations without a flag:"),
+        ("train a.yaml epochs=3 imgsz=640", "no such file or folder: epochs=3; did you mean --epochs?; see"),
         ("predict a --shard 0/9", "unknown flag --shard; split -n l/1/100 FILES | posenet predict - takes"),
         ("evaluate --data data.yaml", "unknown flag --data; here it is --images and --annotations; posenet"),
         ("evaluate --conf 0.5", "unknown flag --conf; evaluation keeps all people, because AP needs them; see"),
@@ -334,6 +350,19 @@ def test_flags_that_the_help_does_not_show_and_words_after_two_dashes_are_not_un
     tool(seen.append)
     assert cli.main(["fake", "--no-sync-bn", "--", "--conf"]) == 0
     assert seen[0].files == ["--conf"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train-distributed --local-rank=0",
+        "train-distributed --local_rank=0",  # as torch.distributed.launch writes it
+        "train --no-resume --no-freeze --no-sync-bn --no-quiet --opt-level O0",
+    ],
+)
+def test_the_tools_take_flags_that_their_help_does_not_show(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words.split()) == 2
+    assert "data.train is not set" in capsys.readouterr().err
 
 
 def test_the_overview_lists_all_tools_and_is_shown_without_arguments(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,10 @@ from posenet.cli.options import fraction, give_back_inputs, input_files, minutes
     [
         ("--scales 0.5 1 photo.jpg", "photo.jpg --scales 0.5 1"),
         ("--set a.b=c d.e=f photo.jpg - --flip", "photo.jpg - --set a.b=c d.e=f --flip"),
-        ("a --set a.b=c --scales 2 x y --set d.e=f z", "a x y z --set a.b=c --scales 2 --set d.e=f"),
-        ("--json p.json --scales 1 x", "x --json p.json --scales 1"),
+        ("--set a.b=c --scales 2 x y --set d.e=f z", "x y z --set a.b=c --scales 2 --set d.e=f"),
+        ("--json p.json --scales 1 x", "--json p.json x --scales 1"),
+        ("--flip a.jpg --scales 0.5 1 b.jpg", "--flip a.jpg b.jpg --scales 0.5 1"),
+        ("--quiet import --set a.b=1 w.pth --output o", "--quiet import w.pth --set a.b=1 --output o"),
         ("import d.yaml --keypoints nose tail --output o.json", "import d.yaml --keypoints nose tail --output o.json"),
         ("import --keypoints nose tail data.yaml --output o", "import data.yaml --keypoints nose tail --output o"),
         ("x --scales 0.5 1 --set a.b=c", "x --scales 0.5 1 --set a.b=c"),

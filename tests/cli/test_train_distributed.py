@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.folder import CheckpointFolder
 from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
@@ -123,6 +125,18 @@ def test_an_error_of_one_rank_is_printed_by_it_and_ends_all(stores: Stores, tmp_
         assert "lost the other processes" in ended.outputs[0]
 
 
+@pytest.mark.slow
+def test_a_full_disk_on_rank_0_ends_all_at_the_end(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training goes on without checkpoints; that the last one is missing is an error."""
+    full = raising(OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(CheckpointFolder, "save", lambda *_: full())  # forked processes inherit it
+    ended = run_ranks(stores, tmp_path, 2, lambda rank: ["--max-steps", "3"], None)
+    assert ended.statuses[0] == 2 and "the last step of the run is not saved" in ended.outputs[0]
+    assert "No space left on device" in ended.outputs[0] and "Traceback" not in "".join(ended.outputs)
+
+
 def test_processes_with_different_settings_end_together_with_one_message(stores: Stores, tmp_path: Path) -> None:
     ended = run_ranks(stores, tmp_path, 2, lambda rank: ["--lr", str(0.1 + rank)], None)
     assert ended.statuses == [2, 2]
@@ -144,6 +158,13 @@ def test_rank_0_alone_reports_a_stop_and_not_to_torchrun(
     assert ended.statuses == expected, ended.outputs
     assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 3
+
+
+@pytest.mark.parametrize("minutes", ["nan", "-1", "0"])
+def test_a_timeout_is_a_time(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_tool("train-distributed", ["--timeout", minutes])
+    assert "--timeout" in capsys.readouterr().err
 
 
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -187,6 +208,32 @@ def test_nproc_trains_in_processes_that_a_signal_stops_with_status_75(start: Sta
     assert output.count("Stopped after step") == 1 and "Traceback" not in output
     steps = read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"]
     assert f"Stopped after step {steps} " in output
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_interrupts_the_processes_of_nproc(start: Start, tmp_path: Path) -> None:
+    """The first would wait for the end of a step, which takes a minute here."""
+    steps = [tmp_path / f"step of rank {rank}" for rank in range(2)]
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\n"
+        "if 'RANK' in os.environ:\n"
+        "    import pathlib, time\n"
+        "    from posenet.training.step import TrainStep\n"
+        f"    step = pathlib.Path({str(tmp_path)!r}, 'step of rank ' + os.environ['RANK'])\n"
+        "    TrainStep.__call__ = lambda *_: (step.touch(), time.sleep(60))\n"
+    )
+    command = ["env", f"PYTHONPATH={tmp_path}{os.pathsep}{SCRIPT.parents[1]}", sys.executable, SCRIPT, "--nproc", "2"]
+    launcher = start("output", command)
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not all(step.exists() for step in steps):
+        assert launcher.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    for _ in range(2):
+        launcher.send_signal(signal.SIGINT)
+        time.sleep(1)
+    started = time.monotonic()
+    assert launcher.wait(TIMEOUT_SECONDS) == 130, (tmp_path / "output.txt").read_text()
+    assert time.monotonic() - started < 30
 
 
 def find_free_port() -> int:

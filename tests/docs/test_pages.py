@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import posenet
 from posenet.cli import main as cli
 from tests.helpers.documentation import PAGES, page_name
 from tests.helpers.source_files import FILES, ROOT, syntax_tree
@@ -78,6 +79,18 @@ def test_the_tool_lists_and_prints_the_pages(capsys: pytest.CaptureFixture[str])
         assert capsys.readouterr().out.startswith("# ")
     assert cli.main(["docs", "trainin"]) == 2
     assert "there is no page trainin; did you mean training? posenet docs lists all" in capsys.readouterr().err
+
+
+def test_the_pages_are_found_where_pip_puts_them_beside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``pip install --target`` lists them in another folder."""
+    monkeypatch.setattr(posenet, "__file__", str(tmp_path / "posenet" / "__init__.py"))
+    pages = tmp_path / "share" / "doc" / "simplepose" / "docs"
+    pages.mkdir(parents=True)
+    (pages / "start.md").write_text("# First\n")
+    assert cli.main(["docs"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "start  First"
 
 
 def test_messages_name_pages_as_the_tool_prints_them() -> None:

@@ -183,6 +183,16 @@ def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog:
         config_from_dict({"model": {"stacks": 0}}, "old.pth", ignore_unknown=True)
 
 
+def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:
+    for overrides in ([3], [("train.epochs", 3)]):
+        with pytest.raises(ConfigError, match=r"an override is a text such as 'train.epochs=3', not "):
+            load_config("tiny", overrides)
+    for path in (7, ["a.toml"], b"a.toml"):
+        with pytest.raises(ConfigError, match="an experiment is given by its name or path, not by "):
+            load_config(path)
+    assert load_config(None, "train.epochs=3").train.epochs == 3
+
+
 def test_differences_list_each_changed_key_once() -> None:
     new = load_config(None, ["model.stacks=2", "data.train=a.h5"])
     assert config_differences(Config(), new) == ["model.stacks: 4 -> 2", "data.train: '' -> 'a.h5'"]
