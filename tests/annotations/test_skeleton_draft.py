@@ -165,3 +165,13 @@ def test_the_tool_writes_a_skeleton_file_and_replaces_none(tmp_path: Path, capsy
     captured = capsys.readouterr()
     assert captured.out == (tmp_path / "coco.toml").read_text()
     assert "channels" in captured.err and "wrote" not in captured.err
+
+
+def test_flip_idx_pairs_the_keypoints_without_a_side_in_their_names(tmp_path: Path) -> None:
+    _, path = write_chairs(tmp_path, "chairs", 5, seed=1)
+    content = json.loads(path.read_text())
+    names = ["left_eye", "right_eye", *(f"k{index}" for index in range(8))]
+    content["categories"][0].update(keypoints=names, flip_idx=[index ^ 1 for index in range(10)])
+    path.write_text(json.dumps(content))
+    pairs = draft_skeleton(path).skeleton.left_right
+    assert set(map(frozenset, pairs)) == {frozenset(names[index : index + 2]) for index in range(0, 10, 2)}
