@@ -98,9 +98,9 @@ def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path
                 _log.info("Downloading %s from %s to %s; licence: %s", name, entry.url, path, entry.license)
                 _download(name, entry, path, f"Downloading {name}" if progress else "")
     except OSError as error:
+        reason = f"cannot download {name} from {entry.url} to {path.parent}: {error.strerror or error}"
         raise CheckpointError(
-            f"cannot download {name} from {entry.url} to {path.parent}: {error.strerror or error}; free some space, set "
-            f"{HOME_VARIABLE} to another folder, or {remedy}"
+            f"{reason}; free some space, set {HOME_VARIABLE} to another folder, or {remedy}"
         ) from error
     except DownloadError as error:
         reason = to_single_line(str(error))
