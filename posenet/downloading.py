@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
 import io
 import re
@@ -37,6 +38,11 @@ _CREDENTIALS = re.compile(rf"({_SCHEME.pattern})([^/?#]*)@", re.IGNORECASE)
 
 class DownloadError(Exception):
     """Why a download has failed; the message does not name the file."""
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether a file cannot be written because there is no space, or none for this user."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_address(text: str) -> bool:
@@ -149,6 +155,8 @@ def _open(url: str) -> http.client.HTTPResponse:
 def receive(url: str, download: Download) -> None:
     """Write what is at an http or https address to the file of a download; ``DownloadError`` if that fails.
 
+    ``OSError`` if the disk is full.
+
     A server that sends nothing is left after ``SERVER_TIMEOUT``, and the limit of the time is looked at whenever a part
     of the file has arrived.
     """
@@ -162,6 +170,8 @@ def receive(url: str, download: Download) -> None:
                 download.check(size, length)
                 download.file.write(data)
     except (OSError, ValueError, http.client.HTTPException) as error:
+        if is_disk_full(error):
+            raise
         reason = (to_single_line(str(error)) or type(error).__name__)[:MAX_REASON]
         remedy = "; correct the address" if isinstance(error, ValueError) else ""
         raise DownloadError(reason + remedy) from error

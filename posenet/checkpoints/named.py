@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
-from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, receive
+from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, is_disk_full, receive
 from posenet.errors import CheckpointError
 from posenet.messages import to_single_line
 from posenet.settings.experiments import experiment_names
@@ -85,22 +85,26 @@ def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path
     """The file of published weights, downloaded and checked if it is not in the cache.
 
     Several processes may call this at the same time: one downloads, the others wait. ``CheckpointError`` if the file
-    cannot be downloaded or is not the expected one.
+    cannot be downloaded or written, or is not the expected one.
     """
     path = cached_path(name, entry)
     if path.is_file():
         return path
+    remedy = "download it with a browser and give the file"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if not path.is_file():
                 _log.info("Downloading %s from %s to %s; licence: %s", name, entry.url, path, entry.license)
                 _download(name, entry, path, f"Downloading {name}" if progress else "")
-    except (OSError, DownloadError) as error:
+    except OSError as error:
+        reason = f"cannot download {name} from {entry.url} to {path.parent}: {error.strerror or error}"
         raise CheckpointError(
-            f"cannot download {name} from {entry.url}: {to_single_line(str(error))}; try again, or download it with "
-            f"a browser and give the file"
+            f"{reason}; free some space, set {HOME_VARIABLE} to another folder, or {remedy}"
         ) from error
+    except DownloadError as error:
+        reason = to_single_line(str(error))
+        raise CheckpointError(f"cannot download {name} from {entry.url}: {reason}; try again, or {remedy}") from error
     return path
 
 
@@ -123,7 +127,10 @@ def _download(name: str, entry: NamedWeights, path: Path, title: str) -> None:
 
 
 def _receive_from_google_drive(url: str, download: Download) -> None:
-    """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
+    """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed.
+
+    ``OSError`` if the disk is full.
+    """
     remedy = f"download {url} with a browser, and give that file instead"
     try:
         import gdown
@@ -143,5 +150,7 @@ def _receive_from_google_drive(url: str, download: Download) -> None:
     except DownloadError:
         raise
     except Exception as error:  # a changed page of Google Drive can raise almost any error
+        if is_disk_full(error):
+            raise
         reason = to_single_line(str(error).partition("\n")[0])[:MAX_REASON].rstrip(".:")
         raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error

@@ -141,6 +141,9 @@ def make_page(
     ) -> Any:
         if path is None:
             return show()
+        for score in (min_score, keypoint_score):
+            if not 0 <= score <= 1:  # Gradio's sliders refuse None, and accept NaN
+                raise gr.Error(f"{score} is not a score between 0 and 1", print_exception=False)
         stop.clear()
         finder = copy.copy(predictor)
         finder.min_score = min_score

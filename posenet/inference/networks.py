@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from posenet.checkpoints.named import cache_folder, find_weights
+from posenet.checkpoints.named import HOME_VARIABLE, cache_folder, find_weights
 from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input
 from posenet.inference.exported_file import INPUT, OUTPUT, read_config
@@ -85,8 +85,7 @@ def device_of_process(path: str | Path, device: str, backend: BackendName | None
     """The device of one of several processes on this machine, for ``load_network`` with the same path and backend.
 
     It is of the type that ``device`` names, with the local rank as its index. If this process sees only one device of
-    that type, or OpenVINO runs the network, it is ``device`` itself. ``ConfigError`` if ``device`` has an index, or
-    there are several devices but too few.
+    that type, it is that one. ``ConfigError`` if ``device`` has an index, or there are several devices but too few.
     """
     if backend in (None, "auto", "torch") and not is_exported_file(path):
         from posenet.devices.runtime import device_of_rank
@@ -95,13 +94,20 @@ def device_of_process(path: str | Path, device: str, backend: BackendName | None
     if re.search(r"[:.]\d+$", device):
         raise ConfigError(f"device {device}: every process uses another device; give only the type of the devices")
     runtime = _choose_runtime(path, device, backend)
-    # Loading the network reports a runtime that is not installed.
-    count = _count_cuda_devices(device) if runtime == "onnxruntime" and _is_installed(runtime) else 1
+    if runtime not in RUNTIMES or not _is_installed(runtime):
+        return device  # loading the network reports it
+    separator = "." if runtime == "openvino" else ":"
+    count = _count_openvino_devices(device) if runtime == "openvino" else _count_cuda_devices(device)
     if local_rank >= count > 1:
         raise ConfigError(
             f"local rank {local_rank} has no device: this machine has only {count}; start one process per device"
         )
-    return f"{device}:{local_rank}" if count > 1 else device
+    return f"{device}{separator}{local_rank}" if count > 1 else device
+
+
+def _count_openvino_devices(device: str) -> int:
+    """OpenVINO's devices of a type; several have names such as GPU.0."""
+    return sum(name.startswith(f"{device.upper()}.") for name in _openvino_core().available_devices)
 
 
 def _count_cuda_devices(device: str) -> int:
@@ -281,7 +287,7 @@ def load_onnx(
     load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
     try:
         return load(model, device, amp, threads)
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     except Exception as error:  # each runtime raises errors of its own classes
         reason = truncate_for_message(" ".join(str(error).split()))
@@ -362,9 +368,14 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | N
         # By default, each convolution may time all algorithms for each new shape of the input.
         providers.insert(0, (_CUDA_PROVIDER, {"device_id": index, "cudnn_conv_algo_search": "HEURISTIC"}))
         if uses_tensorrt:
-            # The names of the engines' files do not depend on the weights: each model has a folder of its own.
-            folder = cache_folder() / "tensorrt" / hashlib.sha256(model).hexdigest()[:16]
-            folder.mkdir(parents=True, exist_ok=True)
+            # The names of the engines' files depend neither on the weights nor on the version that can read them.
+            name = f"{hashlib.sha256(model).hexdigest()[:16]}-{onnxruntime.__version__}"
+            folder = cache_folder() / "tensorrt" / name
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                reason = f"cannot write {folder}: {error.strerror}"
+                raise ConfigError(f"{reason}; set {HOME_VARIABLE} to another folder") from error
             cache = {"trt_engine_cache_enable": True, "trt_engine_cache_path": str(folder)}
             providers.insert(0, (_TENSORRT_PROVIDER, {"device_id": index, "trt_fp16_enable": amp != "off"} | cache))
     requested = providers[0][0]

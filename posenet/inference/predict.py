@@ -24,7 +24,7 @@ from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
-from posenet.inference.outputs.journal import Journal, journal_paths
+from posenet.inference.outputs.journal import Journal, journal_paths, remove_earlier_journals
 from posenet.inference.outputs.output_files import (
     Outputs,
     PredictionOptions,
@@ -190,6 +190,10 @@ def _prepare(
     sources = list(itertools.chain(*blocks))
     share = list(itertools.chain(*ranks.share(blocks)))
     journaled = choose_journaled_file(outputs, sources, options, len(blocks), ranks.world_size)
+    file = outputs.first_file
+    if file is not None and not options.resume:
+        own = [] if journaled is None else journal_paths(file, ranks.world_size)
+        ranks.run_on_main(lambda: remove_earlier_journals(file, own))
     description = {} if journaled is None else _describe(options, sources, journaled, outputs, loaded, tracking)
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
 

@@ -130,6 +130,23 @@ def test_a_download_that_fails_is_one_line_and_leaves_nothing(
         fetch()
 
 
+@pytest.mark.parametrize("name", ["tiny", "drive"])
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no full device")
+def test_a_full_disk_is_one_line_that_names_the_folder(host: WeightsHost, name: str) -> None:
+    path = cached(name)
+    path.parent.mkdir(parents=True)
+    path.with_name(f"{path.name}.download").symlink_to("/dev/full")
+    message = f"cannot download {name} from .* to {path.parent}: No space left.*; .*set POSENET_HOME to another folder"
+    with pytest.raises(CheckpointError, match=message):
+        fetch(name)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(host: WeightsHost, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(CheckpointError, match="cannot download tiny .*/home/weights: .*set POSENET_HOME to another"):
+        fetch()
+
+
 def test_an_entry_with_a_new_source_is_downloaded_again(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     first = find_weights("tiny")
     monkeypatch.setitem(NAMED_WEIGHTS, "tiny", NamedWeights("CC0", url=f"{host.address}/newer.pth"))

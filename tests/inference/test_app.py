@@ -180,6 +180,20 @@ def test_a_damaged_file_is_named_on_the_page_which_works_on(client: Client, phot
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("position", [1, 2])
+def test_a_score_that_is_not_finite_is_refused(client: Client, photo: Path, position: int) -> None:
+    import httpx
+
+    [path] = httpx.post(f"{client.src}gradio_api/upload", files={"files": photo.read_bytes()}).json()
+    inputs = [{"path": path, "meta": {"_type": "gradio.FileData"}}, 0.25, 0.2, "standard", True, False]
+    inputs[position] = float("nan")
+    request = {"content": json.dumps({"data": inputs}), "headers": {"content-type": "application/json"}}
+    call = httpx.post(f"{client.src}gradio_api/call/find", **request).json()  # a client in Python refuses NaN
+    answer = httpx.get(f"{client.src}gradio_api/call/find/{call['event_id']}", timeout=START_SECONDS).text
+    assert "nan is not a score between 0 and 1" in answer
+
+
+@pytest.mark.slow
 def test_an_address_that_cannot_be_used_is_named(predictor: posenet.Predictor) -> None:
     pytest.importorskip("gradio", reason="pip install 'simplepose[app]'")
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -408,10 +408,21 @@ def test_tensorrt_keeps_the_engines_of_each_file_apart(
     folders = [Path(options["trt_engine_cache_path"]) for options in (first, single, other)]
     assert folders[0] == folders[1] != folders[2] and folders[0].is_dir()
     assert folders[0].parent == tmp_path / "home" / "tensorrt"
+    monkeypatch.setattr(sys.modules["onnxruntime"], "__version__", "99.0")  # it cannot read the engines of another one
+    newer = session_on_gpu("tensorrt").options["TensorrtExecutionProvider"]["trt_engine_cache_path"]
+    assert newer not in map(str, folders)
     with pytest.raises(ConfigError, match="leave out amp fp16"):
         session_on_gpu("cuda", amp="fp16")
     monkeypatch.setattr(FakeSession, "get_providers", lambda self: self.names[1:])
     with pytest.raises(ConfigError, match="cannot use tensorrt here: TensorRT's or CUDA's libraries are missing"):
+        session_on_gpu("tensorrt")
+
+
+def test_a_folder_of_engines_that_cannot_be_made_is_named(
+    session_on_gpu: Callable[..., FakeSession], tmp_path: Path
+) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(ConfigError, match="cannot write .*/home/tensorrt/.*; set POSENET_HOME to another folder"):
         session_on_gpu("tensorrt")
 
 
@@ -444,9 +455,8 @@ def test_each_process_uses_the_gpu_of_its_local_rank(
     assert device_of_process(spot_file, "cpu", backend, 2) == "cpu"
     with pytest.raises(ConfigError, match="local rank 4 has no device: this machine has only 4"):
         device_of_process(spot_file, "auto", backend, 4)
-    for device, runtime in (("cuda:1", backend), ("GPU.1", "openvino")):
-        with pytest.raises(ConfigError, match=f"device {device}: every process uses another device"):
-            device_of_process(spot_file, device, runtime, 1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="device cuda:1: every process uses another device"):
+        device_of_process(spot_file, "cuda:1", backend, 1)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(1))  # as under a scheduler
     assert device_of_process(spot_file, "cuda", backend, 3) == "cuda"
 
@@ -459,6 +469,21 @@ def test_each_process_uses_the_device_of_its_local_rank_in_pytorch(
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     with pytest.raises(ConfigError, match="local rank 5 has no device: this machine has only 2"):
         device_of_process("a.pth", "cuda", backend, 5)
+
+
+def test_each_process_uses_the_openvino_device_of_its_local_rank(
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openvino")
+    assert device_of_process(spot_file, "auto", "openvino", 1) == "auto"
+    assert device_of_process(spot_file, "cpu", "openvino", 1) == "cpu"
+    with pytest.raises(ConfigError, match="every process uses another device"):
+        device_of_process(spot_file, "GPU.1", "openvino", 1)
+    machine = unittest.mock.Mock(available_devices=["CPU", "GPU.0", "GPU.1"])
+    monkeypatch.setattr("posenet.inference.networks._openvino_core", lambda: machine)
+    assert [device_of_process(spot_file, "gpu", "openvino", rank) for rank in (0, 1)] == ["gpu.0", "gpu.1"]
+    with pytest.raises(ConfigError, match="local rank 2 has no device: this machine has only 2"):
+        device_of_process(spot_file, "GPU", "openvino", 2)
 
 
 def calibration_images() -> list[np.ndarray]:

@@ -46,6 +46,7 @@ class Tile(NamedTuple):
 def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence[Thumbnail]) -> list[Tile]:
     """The tiles of the chosen images, the worst first."""
     losses = image_losses(diagnosis).tolist()
+    _, best_oks = diagnosis.matched.nearest()
     tiles = []
     for index, thumbnail in zip(chosen, thumbnails):
         image = diagnosis.images[index]
@@ -53,7 +54,7 @@ def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence
         truth = diagnosis.matched.truth
         rows = np.flatnonzero((truth.image == index) & truth.people).tolist()
         people = {row: f"t{number}" for number, row in enumerate(rows)}
-        results, badges = _draw_results(diagnosis, index, people, scale)
+        results, badges = _draw_results(diagnosis, index, people, best_oks, scale)
         tile = Tile(
             image=image,
             width=round(image.width * scale),
@@ -90,12 +91,14 @@ def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], sca
 
 
 def _draw_results(
-    diagnosis: Diagnosis, index: int, people: Mapping[int, str], scale: float
+    diagnosis: Diagnosis, index: int, people: Mapping[int, str], best_oks: np.ndarray, scale: float
 ) -> tuple[Markup, Counter[str]]:
-    """The results in an image with frames around missed people, and how many errors of each kind they have."""
+    """The results in an image with frames around missed people, and how many errors of each kind they have.
+
+    ``best_oks`` is the highest OKS of every result of the data set with any person.
+    """
     matched, outcome = diagnosis.matched, diagnosis.outcome
     background = outcome.background[0]
-    _, oks = matched.nearest()
     parts = []
     badges: Counter[str] = Counter()
     for number, row in enumerate(range(*np.searchsorted(matched.results.image, [index, index + 1]).tolist())):
@@ -107,7 +110,7 @@ def _draw_results(
         errors = [f"{kind}:{k}" for k, kind in wrong.items()]
         errors += ["background"] * bool(background[row])
         badges.update(error.partition(":")[0] for error in errors)
-        facts = f"score {matched.results.scores[row]:.3f}, OKS {oks[row]:.3f}"
+        facts = f"score {matched.results.scores[row]:.3f}, OKS at best {best_oks[row]:.3f}"
         if not outcome.counted[0, row]:
             facts += ", in a crowd region, which does not count"
         shapes = [_draw_skeleton(keypoints, present, scale, matched.skeleton)]

@@ -200,9 +200,11 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
 def parse_standard_input(data: bytes) -> list[Source]:
     """The sources in a list of files, which are not checked here.
 
-    It has one path or address per line, or a NUL after each, as ``find -print0`` writes it. Windows tools may write a
-    byte order mark before it. ``DataError`` if it is no list.
+    It has one path or address per line, or a NUL after each, as ``find -print0`` writes it. It may begin with UTF-8's
+    byte order mark. ``DataError`` if it is no list, or in UTF-16.
     """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError("standard input is a list in UTF-16, which Windows tools write; write it as UTF-8")
     if any(byte < 32 and byte not in b"\0\t\n\r" for byte in data[:4096]):
         raise DataError("standard input is no list of files; list one path per line, and name images as files")
     data = data.removeprefix(codecs.BOM_UTF8)

@@ -68,6 +68,8 @@ class PyAVReader:
         name, path = source.name, source.path
         if path is not None and not path.is_file():
             raise DataError(f"cannot read {name}: no such file")
+        if path is not None and not path.stat().st_size:
+            raise DataError(f"{name} is empty (0 bytes); copy it or download it again")
         if path is None and not split_address(name).scheme:  # FFmpeg would try for seconds
             raise DataError(f"{name} cannot be opened as a video: the address is malformed; correct it")
         try:

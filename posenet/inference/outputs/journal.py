@@ -17,7 +17,15 @@ from typing import Any
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.files import OWN_LOCK, lock_path, name_file_in_errors, output_lock, remove_leftovers, write_atomically
+from posenet.files import (
+    OWN_LOCK,
+    begins_like,
+    lock_path,
+    name_file_in_errors,
+    output_lock,
+    remove_leftovers,
+    write_atomically,
+)
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -48,9 +56,7 @@ def can_continue(file: Path, world_size: int) -> bool:
     Raises:
         DataError: the file of people exists without a journal, or was begun by another number of processes.
     """
-    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
-    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
-    journals = sorted(path for path in siblings if pattern.fullmatch(path.name))
+    journals = _existing_journals(file)
     if file.exists() and not journals:
         raise DataError(
             f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
@@ -62,6 +68,24 @@ def can_continue(file: Path, world_size: int) -> bool:
             "many, or start again with overwrite=True and without resume=True"
         )
     return bool(journals)
+
+
+def remove_earlier_journals(file: Path, kept: Iterable[Path]) -> None:
+    """Remove the journals of earlier predictions for a file of people, which a new one replaces, but not ``kept``.
+
+    ``DataError`` if another process writes one.
+    """
+    for path in set(_existing_journals(file)) - set(kept):
+        if begins_like(path, OWN_JOURNAL):
+            with output_lock(path, file):
+                path.unlink()
+
+
+def _existing_journals(file: Path) -> list[Path]:
+    """The journals of any number of processes for a file of people."""
+    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
+    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
+    return sorted(path for path in siblings if pattern.fullmatch(path.name))
 
 
 class Journal:

@@ -76,7 +76,7 @@ class Tracker:
         Raises:
             ValueError: ``time`` is not finite or before the last frame, or people have another skeleton than before.
         """
-        if not self._time <= time < math.inf:
+        if not (math.isfinite(time) and time >= self._time):
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
         for person in people:
             self._skeleton = self._skeleton or person.skeleton

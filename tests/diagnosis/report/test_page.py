@@ -78,6 +78,7 @@ def test_tables_and_charts_need_no_script(one: Page, tmp_path: Path) -> None:
     assert (first, last) == ("inexact", "ap")
     gallery = one.text[one.text.index('id="tiles"') :]
     assert [len(re.findall(f'data-person="{name}', gallery)) for name in "trm"] == [9, 10, 1]
+    assert gallery.count(", OKS at best ") == 10, "of every result"
     assert re.findall(r'class="tile" href="#image=(\d+)"', gallery)[0] == "14", "the worst image first"
 
 

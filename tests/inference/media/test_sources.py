@@ -63,6 +63,9 @@ def test_a_list_has_lines_or_nuls(data: str) -> None:
 def test_what_is_no_list_is_refused() -> None:
     with pytest.raises(DataError, match="no list of files"):
         parse_standard_input(encode(np.zeros((8, 8, 3), np.uint8)))
+    for order in ("le", "be"):
+        with pytest.raises(DataError, match="in UTF-16, .*; write it as UTF-8"):
+            parse_standard_input("\ufeffa.png\nb.mp4\n".encode(f"utf-16-{order}"))
 
 
 def test_implausible_rates_are_replaced_by_the_default() -> None:

@@ -187,12 +187,14 @@ def test_a_video_that_was_cut_off_is_reported(tmp_path: Path, suffix: str) -> No
     assert 4 < len(frames) < 9 and f"{path} ends early: it has" in str(last.error)
 
 
-@pytest.mark.parametrize("content", [b"", b"no video"])
-def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content, message", [(b"", "is empty (0 bytes); copy it"), (b"no video", "cannot be opened as a video")]
+)
+def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.mp4"
     path.write_bytes(content)
     [frame] = read_video(path)
-    assert f"{path} cannot be opened as a video" in str(frame.error)
+    assert f"{path} {message}" in str(frame.error)
 
 
 @pytest.mark.parametrize("suffix", [".avi", ".mp4"])

@@ -104,6 +104,9 @@ def test_times_that_are_not_in_order_are_refused(time: float) -> None:
     with pytest.raises(ValueError, match="give the times in order"):
         tracker.update([person_at(100)], time)
     assert tracker.update([person_at(100)], 1.0)[0].id == 1
+    if not math.isfinite(time):
+        with pytest.raises(ValueError, match="give the times in order"):
+            Tracker().update([], time)
 
 
 def test_people_of_another_skeleton_are_refused() -> None:
