@@ -114,7 +114,7 @@ def test_runs_with_random_interruptions_end_like_an_uninterrupted_one(
     stores: Stores, tmp_path: Path, ranks: int, workers: int
 ) -> None:
     """Of two processes, one gets the signal; both end."""
-    settings = (f"data.workers={workers}", "train.amp=fp16", "train.epochs=5")
+    settings = (f"data.workers={workers}", "train.amp=fp16", "train.epochs=7")
     train = partial(train_in_processes, ranks, stores)
     assert train(tmp_path / "whole", *settings) == [0] * ranks
     rng = random.Random(workers)
@@ -122,8 +122,8 @@ def test_runs_with_random_interruptions_end_like_an_uninterrupted_one(
         folder = tmp_path / str(number)
         kinds = ["max-steps", "SIGINT", "SIGTERM", "SIGKILL", *rng.choices(["SIGKILL", "SIGTERM"], k=2)]
         rng.shuffle(kinds)
-        for kind, step in zip(kinds, sorted(rng.sample(range(1, 11), len(kinds)))):
-            rank = rng.randrange(ranks)
+        for kind in kinds:
+            step, rank = rng.randint(1, 4), rng.randrange(ranks)
             statuses = train(folder, *settings, kind=kind, step=step, rank=rank)
             killed = [-9 if other == rank else 1 for other in range(ranks)]
             assert statuses in ([0] * ranks, killed if kind == "SIGKILL" else None), (kind, step, rank)
