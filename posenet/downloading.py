@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
 import http.client
 import io
 import re
 import string
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -76,27 +77,56 @@ class Download:
         self.file = file
         self._max_mebibytes, self._max_seconds = limits
         self._end = time.monotonic() + self._max_seconds
-        self._bar = progress_bar(title=title, unit="MiB", disable=not title)
+        self._title = title
+        self._size = 0
+        self._length: int | None = None
 
     def check(self, size: int, length: int | None) -> None:
         """Raise ``DownloadError`` if no more may be written, when ``size`` of ``length`` bytes have arrived."""
         if max(size, length or 0) > self._max_mebibytes * _MEBIBYTE:
             raise DownloadError(f"it has more than {self._max_mebibytes:g} MiB; {_OTHER_WAY}")
+        self._check_time()
+        self._size = size
+        self._length = length
+
+    def _check_time(self) -> None:
         if time.monotonic() > self._end:
             raise DownloadError(f"it takes more than {self._max_seconds:g} s; {_OTHER_WAY}")
-        self._bar.total = length and length // _MEBIBYTE
-        self._bar.update(size // _MEBIBYTE - self._bar.n)
 
-    def close(self) -> None:
-        """End the progress bar."""
-        self._bar.close()
+    def run(self, receive: Callable[[Download], None]) -> None:
+        """Call a function such as ``receive`` in a thread, and wait for it, within the limit of the time.
+
+        Only waiting for a thread limits the whole time: looking up a name has no limit, and that of a connection begins
+        anew with each byte that arrives. A thread for which nobody waits any more ends at its next check.
+        """
+        future: Future[None] = Future()
+
+        def call() -> None:
+            try:
+                receive(self)
+                future.set_result(None)
+            except BaseException as error:
+                future.set_exception(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        try:
+            with progress_bar(title=self._title, unit="MiB", disable=not self._title) as bar:
+                thread.start()
+                while thread.is_alive():
+                    self._check_time()
+                    thread.join(0.1)  # Windows notices Ctrl-C only between two waits
+                    bar.total = self._length and self._length // _MEBIBYTE
+                    bar.update(self._size // _MEBIBYTE - bar.n)
+        finally:
+            self._end = 0.0
+        future.result()
 
 
 def download_bytes(url: str) -> bytes:
     """Download a small file, such as an image, into memory; ``DataError``, which names the address, if that fails."""
     file = io.BytesIO()
     try:
-        receive(url, Download(file, IMAGE_LIMITS))
+        Download(file, IMAGE_LIMITS).run(lambda download: receive(url, download))
     except DownloadError as error:
         raise DataError(f"cannot read {without_credentials(url)}: {error}") from error
     return file.getvalue()
@@ -108,8 +138,9 @@ def download_file(path: Path, receive: Callable[[Download], None], title: str = 
     After an error there is no file.
     """
     try:
-        with open(path, "wb") as file, contextlib.closing(Download(file, FILE_LIMITS, title)) as download:
-            receive(download)
+        # Opened and closed here, so that a thread for which nobody waits can neither make it again nor write to it.
+        with open(path, "wb") as file:
+            Download(file, FILE_LIMITS, title).run(receive)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -155,10 +186,8 @@ def _open(url: str) -> http.client.HTTPResponse:
 def receive(url: str, download: Download) -> None:
     """Write what is at an http or https address to the file of a download; ``DownloadError`` if that fails.
 
-    ``OSError`` if the disk is full.
-
-    A server that sends nothing is left after ``SERVER_TIMEOUT``, and the limit of the time is looked at whenever a part
-    of the file has arrived.
+    ``OSError`` if the disk is full. A server that sends nothing is left after ``SERVER_TIMEOUT``; ``Download.run`` limits
+    the whole time.
     """
     try:
         with _open(url) as response:

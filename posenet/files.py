@@ -15,9 +15,9 @@ import itertools
 import logging
 import os
 import re
+import secrets
 import stat
 import sys
-import threading
 import tomllib
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -209,7 +209,7 @@ def shorten_name(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
 
 @contextlib.contextmanager
 def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, and rename that file to ``path`` when the block ends without an error.
+    """Yield a new, empty file beside ``path``, and rename it to ``path`` when the block ends without an error.
 
     Other processes find either the old or the new content, complete, also after a kill or a power failure. FIFOs and
     devices are not replaced: for them ``path`` itself is yielded, to be written directly. Libraries choose the format
@@ -218,20 +218,22 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
     if path.exists() and not path.is_file():
         yield path
         return
-    thread = threading.get_native_id()  # no other thread of any process on this machine has it
-    temporary = path.with_name(f".{_temporary_stem(path)}.{thread}.tmp{temporary_suffix}")
+    # Threads, and processes on other machines that share the folder, draw different numbers. Should two ever draw the
+    # same one, the second fails here, before it could touch what the first one writes.
+    temporary = path.with_name(f".{_temporary_stem(path)}.{secrets.randbelow(2**32)}.tmp{temporary_suffix}")
     try:
-        temporary.unlink(missing_ok=True)  # a killed one with the same number may have left a link to another file
-        yield temporary
-        flush_to_disk(temporary)
-        os.replace(temporary, path)
-        flush_to_disk(path.parent)
+        open(temporary, "xb").close()
+        try:
+            yield temporary
+            flush_to_disk(temporary)
+            os.replace(temporary, path)
+            flush_to_disk(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         if error.filename == str(temporary):
             error.filename = str(path)
         raise
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def lock_path(path: Path) -> Path:

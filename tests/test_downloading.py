@@ -10,8 +10,10 @@ from pathlib import Path
 from urllib.request import Request
 
 import pytest
+from tqdm import tqdm
 
 from posenet.downloading import (
+    Download,
     DownloadError,
     RedirectHandler,
     download_file,
@@ -126,9 +128,12 @@ def test_a_length_that_is_none_counts_as_unknown(tmp_path: Path, length: str) ->
     [
         (answer("Content-Length: 1000"), b"x"),
         (answer("Transfer-Encoding: chunked"), b"1\r\nx\r\n"),
+        (answer("Transfer-Encoding: chunked"), b"0"),
         (answer(), b"x"),
+        (b"HTTP/1.1 200 O", b"K"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /b\r\nX: ", b"y"),
     ],
-    ids=["body", "chunks", "body without length"],
+    ids=["body", "chunks", "size of a chunk", "body without length", "status", "header"],
 )
 def test_a_server_that_sends_a_byte_now_and_then_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: bytes, part: bytes
@@ -136,6 +141,48 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left(
     monkeypatch.setattr("posenet.downloading.FILE_LIMITS", (1, 0.2))
     with raw_server(start, endless(part), pause=0.02) as server:
         with pytest.raises(DownloadError, match="it takes more than 0.2 s; download it with another program"):
+            save(f"{server.address}/a.pth", tmp_path / "a.pth")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_time_limit_holds_while_both_sides_agree_on_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posenet.downloading.IMAGE_LIMITS", (1, 0.2))
+    with raw_server(b"\x16\x03\x03\x3f\xff", endless(b"\0"), pause=0.02) as server:
+        with pytest.raises(DataError, match="a.jpg: it takes more than 0.2 s"):
+            download_image(f"{server.address.replace('http', 'https')}/a.jpg")
+
+
+def test_a_download_that_nobody_waits_for_ends_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posenet.downloading.FILE_LIMITS", (1, 0.2))
+    server_answers, has_ended = threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def receive_late(download: Download) -> None:
+        server_answers.wait(60)
+        for write in (lambda: download.check(0, None), lambda: download.file.write(b"late")):
+            try:
+                write()
+            except (DownloadError, ValueError) as error:
+                errors.append(error)
+        has_ended.set()
+
+    with pytest.raises(DownloadError, match="it takes more than 0.2 s"):
+        download_file(tmp_path / "a.pth", receive_late)
+    server_answers.set()
+    assert has_ended.wait(60)
+    assert [type(error) for error in errors] == [DownloadError, ValueError]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tqdm, "update", interrupt)
+    with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
+        with pytest.raises(KeyboardInterrupt):
             save(f"{server.address}/a.pth", tmp_path / "a.pth")
         assert server.is_closed.wait(60)
     assert list(tmp_path.iterdir()) == []

@@ -109,6 +109,7 @@ class CheckpointFolder:
 def _link(name: Path, target: Path) -> None:
     """Make ``name`` a hard link to ``target``, atomically; a copy where the file system has no hard links."""
     with atomic_replacement(name) as temporary:
+        temporary.unlink()
         try:
             os.link(target, temporary)
         except OSError:

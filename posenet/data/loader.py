@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import multiprocessing
 import os
@@ -11,6 +10,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 import cv2
@@ -102,7 +102,6 @@ def _worker_name() -> str:
     return f"posenet data worker of {os.getpid()}"
 
 
-@atexit.register
 def _end_workers() -> None:
     """End the workers at the exit of this process, before Python waits for them: they ignore its SIGTERM."""
     for process in multiprocessing.active_children():
@@ -123,9 +122,11 @@ class _Loader(DataLoader[Batch]):
         # checkpoint, when a worker has died. Iterating reports that too.
         if handler is not None:
             signal.signal(signal.SIGCHLD, handler)
-        for process in multiprocessing.active_children():
-            if process not in others:
-                process.name = _worker_name()
+        started = [process for process in multiprocessing.active_children() if process not in others]
+        for process in started:
+            process.name = _worker_name()
+        if started:  # unlike atexit, this also works in a process that multiprocessing has started
+            Finalize(None, _end_workers, exitpriority=100)
         return batches
 
 

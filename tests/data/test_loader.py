@@ -155,6 +155,23 @@ def test_a_program_ends_after_it_has_left_a_loop_over_a_loader(stores: dict[str,
     assert subprocess.run(command, timeout=100).returncode == 0
 
 
+_loops: list[Iterator[Batch]] = []
+
+
+def _leave_a_loop(dataset: PoseDataset) -> None:
+    _loops.append(iter(make_loader(dataset, [[(0, index)] for index in range(5)], workers=2)))
+    next(_loops[0])
+
+
+def test_a_process_of_multiprocessing_ends_after_it_has_left_a_loop_over_a_loader(dataset: PoseDataset) -> None:
+    process = multiprocessing.get_context("fork").Process(target=_leave_a_loop, args=(dataset,))
+    process.start()
+    process.join(60)
+    code = process.exitcode
+    process.kill()
+    assert code == 0
+
+
 def test_a_worker_does_not_collect_objects_of_the_main_process(dataset: PoseDataset) -> None:
     start_worker = make_loader(dataset, [[(0, 0)]], workers=1).worker_init_fn
     assert start_worker is not None

@@ -24,7 +24,7 @@ from posenet.annotations.outlines import encode_mask
 from posenet.data.store import TABLES, Record, Store, compute_fingerprint
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import decode_masks, flip_bit_at, make_record, write_store
+from tests.helpers.drawn_data import decode_masks, flip_bit, flip_bit_at, make_record, write_store
 
 
 def assert_same(found: Record, expected: Record) -> None:
@@ -69,6 +69,17 @@ class TestRoundTrip:
 
 
 class TestDamage:
+    @pytest.mark.parametrize("array", ["images", "labels"])
+    def test_a_flipped_bit_of_a_record_is_noticed_where_the_record_is_read(
+        self, path: Path, records: list[Record], array: str
+    ) -> None:
+        flip_bit(path, array, 1)
+        with Store(path) as store:
+            for row in (0, 2):
+                assert_same(store.read_record(row), records[row])
+            with pytest.raises(DataError, match=r"tiny.h5: image 3 \(sub/0003\.jpg\) is damaged: .*; restore"):
+                store.read_record(1)
+
     @pytest.mark.parametrize("count", [100, pytest.param(800, marks=pytest.mark.torture)])
     def test_no_flipped_bit_or_cut_goes_unnoticed_or_crashes(self, tmp_path: Path, count: int) -> None:
         """A flip that changes nothing that is read, such as the name of the source, may be accepted."""

@@ -74,34 +74,61 @@ def test_a_run_that_is_interrupted_in_every_way_ends_like_an_uninterrupted_one(s
     assert 3 < last(tmp_path / "whole")["average"]["count"] < 9
 
 
-def train_two(stores: Stores, folder: Path, kill_at: int = 0) -> list[int]:
-    """Start or resume a run of two processes, of which one is killed in a step; return their exit statuses."""
+def train_in_processes(
+    ranks: int, stores: Stores, folder: Path, *settings: str, kind: str = "", step: int = 0, rank: int = 0
+) -> list[int]:
+    """Start or resume a run, until "max-steps", or a signal to one process in a forward pass; return exit statuses."""
     resume = folder.exists()
 
-    def train(rank: int) -> None:
-        def kill(step: int, terms: torch.Tensor) -> torch.Tensor:
-            if rank == 1 and step == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def train(own: int) -> None:
+        def interrupt(forward_pass: int, terms: torch.Tensor) -> torch.Tensor:
+            if forward_pass == step and own == rank and kind != "max-steps":
+                os.kill(os.getpid(), signal.Signals[kind])
             return terms
 
-        runtime = ChangingDistributedRuntime(timeout_minutes=0.5)
-        runtime.change = kill
-        train_tiny(stores, folder, *STATEFUL, "optim.accumulate=1", resume=resume, runtime=runtime)
+        runtime = ChangingDistributedRuntime(timeout_minutes=0.5) if ranks > 1 else ChangingRuntime(interrupt)
+        runtime.change = interrupt
+        options: dict[str, Any] = {"resume": resume, "runtime": runtime, "max_steps": (kind == "max-steps") * step}
+        train_tiny(stores, folder, *STATEFUL, "optim.accumulate=1", *settings, **options)
         runtime.close()
 
-    return [wait_for_exit(pid) for pid in fork_ranks(2, train, folder.with_name(f"{folder.name}-outputs"))]
+    return [wait_for_exit(pid) for pid in fork_ranks(ranks, train, folder.with_name(f"{folder.name}-outputs"))]
 
 
 @pytest.mark.slow
 def test_a_run_of_two_processes_of_which_one_is_killed_ends_like_an_uninterrupted_one(
     stores: Stores, tmp_path: Path
 ) -> None:
-    assert train_two(stores, tmp_path / "whole") == [0, 0]
-    assert train_two(stores, tmp_path / "parts", kill_at=4) == [1, -9]
+    assert train_in_processes(2, stores, tmp_path / "whole") == [0, 0]
+    assert train_in_processes(2, stores, tmp_path / "parts", kind="SIGKILL", step=4, rank=1) == [1, -9]
     assert "lost the other processes" in (tmp_path / "parts-outputs" / "0.txt").read_text()
     assert last(tmp_path / "parts")["progress"]["total_steps"] >= 2
-    assert train_two(stores, tmp_path / "parts") == [0, 0]
+    assert train_in_processes(2, stores, tmp_path / "parts") == [0, 0]
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_runs_with_random_interruptions_end_like_an_uninterrupted_one(
+    stores: Stores, tmp_path: Path, ranks: int, workers: int
+) -> None:
+    """Of two processes, one gets the signal; both end."""
+    settings = (f"data.workers={workers}", "train.amp=fp16", "train.epochs=7")
+    train = partial(train_in_processes, ranks, stores)
+    assert train(tmp_path / "whole", *settings) == [0] * ranks
+    rng = random.Random(workers)
+    for number in range(2):
+        folder = tmp_path / str(number)
+        kinds = ["max-steps", "SIGINT", "SIGTERM", "SIGKILL", *rng.choices(["SIGKILL", "SIGTERM"], k=2)]
+        rng.shuffle(kinds)
+        for kind in kinds:
+            step, rank = rng.randint(1, 4), rng.randrange(ranks)
+            statuses = train(folder, *settings, kind=kind, step=step, rank=rank)
+            killed = [-9 if other == rank else 1 for other in range(ranks)]
+            assert statuses in ([0] * ranks, killed if kind == "SIGKILL" else None), (kind, step, rank)
+        assert train(folder, *settings) == [0] * ranks
+        assert_same_run(folder, tmp_path / "whole")
 
 
 def kill_at_random_moments(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,9 +19,11 @@ from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, lo
 from posenet.skeleton import COCO, Skeleton
 from posenet.training.step import ModelWithLoss
 from posenet.training.teacher import Teacher, load_teacher
-from tests.helpers.faceless_people import FACELESS
+from tests.helpers.faceless_people import FACELESS, write_faceless_store
 from tests.helpers.networks import random_network
+from tests.helpers.process_groups import run_in_processes
 from tests.helpers.process_runs import assert_same_run
+from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import CPU, Stores, last, train_tiny
 from tests.training.test_step import make_model, random_batch
 
@@ -152,6 +155,27 @@ def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
     # Going on without a teacher is a decision, not a mistake.
     without = ("train.teacher=", f"data.train={stores['train']}", "train.batch_size=2", "train.epochs=9")
     assert train_tiny(stores, tmp_path / "parts", *without, resume=True, max_steps=9).steps == 9
+
+
+def test_two_processes_learn_from_a_teacher_and_several_sets_what_one_learns(
+    stores: Stores, tmp_path: Path, teacher_file: Path
+) -> None:
+    limbs = write_faceless_store(stores["val"], tmp_path / "limbs.h5")
+    data = f'data.train=[{{path="{stores["train"]}"}}, {{path="{limbs}", weight=2.5}}]'
+    teacher = f"train.teacher={teacher_file}"
+
+    def train_as(name: str, *settings: str, **options: Any) -> list[float]:
+        fixed = (data, "optim.lr=1e-6", "distill.weight=1", "parallel.sync_bn=true")
+        train_tiny({}, tmp_path / name, *fixed, *settings, max_steps=3, **options)
+        return [entry["loss"] for entry in read_log(tmp_path / name, "train")]
+
+    one = train_as("one", teacher, "train.batch_size=4")
+    run_in_processes(
+        2, tmp_path / "out", lambda runtime: train_as("two", teacher, "train.batch_size=2", runtime=runtime)
+    )
+    two = [entry["loss"] for entry in read_log(tmp_path / "two", "train")]
+    assert len(one) == 3 and two == pytest.approx(one, rel=1e-3)
+    assert train_as("untaught", "train.batch_size=4") != pytest.approx(one, rel=1e-2)
 
 
 def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
