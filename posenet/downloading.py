@@ -186,8 +186,8 @@ def _open(url: str) -> http.client.HTTPResponse:
 def receive(url: str, download: Download) -> None:
     """Write what is at an http or https address to the file of a download; ``DownloadError`` if that fails.
 
-    ``OSError`` if the disk is full. A server that sends nothing is left after ``SERVER_TIMEOUT``; ``Download.run`` limits
-    the whole time.
+    ``OSError`` if the disk is full. A server that sends nothing is left after ``SERVER_TIMEOUT``; ``Download.run``
+    limits the whole time.
     """
     try:
         with _open(url) as response:
