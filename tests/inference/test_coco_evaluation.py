@@ -40,6 +40,8 @@ def test_the_truth_scores_one_and_missed_people_count(tmp_path: Path) -> None:
     assert names.split() == list(METRICS)
     assert values.split() == ["1.000"] * 4 + ["-"] + ["1.000"] * 4 + ["-"]
     assert compute_coco_metrics(truth[:2], split).metrics["AR"] == pytest.approx(2 / 6)
+    nobody = [truth[0] | {"keypoints": [600, 600, 1] * 17}]
+    assert compute_coco_metrics(nobody, split).table().splitlines()[1].split()[:2] == ["0.000"] * 2
 
 
 def test_images_of_one_shape_come_together(tmp_path: Path) -> None:

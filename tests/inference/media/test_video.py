@@ -297,13 +297,14 @@ def test_damaged_frames_keep_their_numbers_and_are_reported_unless_they_are_the_
         ({"stride": 7}, [0, 7, 14]),
         ({"start": 1.0}, list(range(10, 20))),
         ({"duration": 0.3}, [0, 1, 2]),
+        ({"start": 0.2, "duration": 0.0}, []),
         ({"start": 0.45, "duration": 1.0, "stride": 4}, [5, 9, 13]),
     ],
 )
 def test_selected_frames(selection: dict[str, Any], numbers: list[int]) -> None:
     frames = read([number / 10 for number in range(20)], **selection)
     assert [frame.number for frame in frames] == numbers
-    assert frames[0].rate == 10 / selection.get("stride", 1)
+    assert all(frame.rate == 10 / selection.get("stride", 1) for frame in frames)
 
 
 def test_a_start_after_the_end_is_an_error() -> None:
