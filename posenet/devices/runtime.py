@@ -285,8 +285,8 @@ def _meet(timeout: timedelta) -> tuple[Any, int, int]:
 def device_of_rank(name: str, local_rank: int) -> torch.device:
     """The device of this process: of the type that ``name`` names, with the local rank as its index.
 
-    If a scheduler shows each process only one device, it is that one. ``ConfigError`` if this machine has fewer devices
-    than processes, or ``name`` has an index.
+    If this machine has, or a scheduler shows to each process, only one device, it is that one. ``ConfigError`` if there
+    are several, but fewer than processes, or ``name`` has an index.
     """
     device = select_device("auto") if name == "auto" else parse_device(name)
     if device.type == "cpu":

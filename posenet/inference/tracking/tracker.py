@@ -17,7 +17,7 @@ from posenet.skeleton import Skeleton
 MAX_COORDINATE = 1e9
 """Keypoints that are farther away, in pixels, count as not found."""
 MAX_MISSES = 1
-"""Every track survives this many missed frames in a row."""
+"""Every track survives this many missed frames in a row, within ``tracking.keep_seconds``."""
 PATIENCE = 2.0
 """A confirmed track survives without its person for this many times the time from the first to the last sighting. If
 tracks of false people, who are seen for a moment, survived longer, they would attract other people."""
