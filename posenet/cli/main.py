@@ -24,9 +24,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import posenet
+from posenet.cli.flag_names import INPUTS, normalize_option_names, remedy_for_flag
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
 from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
-from posenet.cli.unknown_flags import INPUTS, remedy_for_flag
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -288,13 +288,3 @@ def _to_flag(argument: re.Match[str]) -> str:
         return f"--set {argument[0]}"
     flag = "--" + re.sub("[._]", "-", name)
     return flag if value == "True" else f"{flag} {value}"
-
-
-def normalize_option_names(argv: Sequence[str]) -> list[str]:
-    """Replace ``_`` by ``-`` in option names, up to a lone ``--``: ``--max_steps=a_b`` becomes ``--max-steps=a_b``."""
-    normalized = []
-    options_end = argv.index("--") if "--" in argv else len(argv)
-    for word in argv[:options_end]:
-        name, equals, value = word.partition("=")
-        normalized.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
-    return normalized + list(argv[options_end:])

@@ -25,9 +25,10 @@ from posenet.images import AnnotatedFrame, check_proportions, count_frames, read
 from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.pipeline import predict_frames, split_into_blocks
+from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
+from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar

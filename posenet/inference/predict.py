@@ -34,9 +34,10 @@ from posenet.inference.outputs.output_files import (
 )
 from posenet.inference.outputs.people_files import ImageIds, Write, open_people_files, write_json_folder
 from posenet.inference.outputs.summary import PredictionSummary
-from posenet.inference.pipeline import predict_frames, split_into_blocks, track_people
+from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
+from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig

@@ -49,7 +49,7 @@ class Source:
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     block: int = field(default=0, compare=False)
-    """Only images of the same block are predicted together; see ``pipeline.split_into_blocks``."""
+    """Only images of the same block are predicted together; see ``split_among_processes.split_into_blocks``."""
 
     @property
     def path(self) -> Path | None:

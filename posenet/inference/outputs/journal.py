@@ -91,9 +91,8 @@ def _existing_journals(file: Path) -> list[Path]:
 class Journal:
     """A file with a line that describes the run, a line for each frame in order, and a last line.
 
-    After a kill, the last line may be torn, and the last block (see ``pipeline.split_into_blocks``) incomplete. A torn
-    line and an incomplete block of images are cut off when the run continues. A video continues after its last whole
-    batch.
+    After a kill, the last line may be torn, and the last block (see ``split_among_processes``) incomplete. A torn line
+    and an incomplete block of images are cut off when the run continues. A video continues after its last whole batch.
 
     Attributes:
         next_block: the number of the block with which the run continues; valid after ``replay``.

@@ -1,8 +1,8 @@
-"""What to say about a flag that a tool does not have: its name here, if other programs have it, or a similar one."""
+"""Names of flags: ``_`` for ``-``, and what to say about a flag that a tool does not have, but other programs do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from posenet.messages import suggest
@@ -108,3 +108,13 @@ def remedy_for_flag(flag: str, known: Collection[str]) -> str:
     flags = sorted(name for name in known if name.startswith("--"))
     similar = [name for name in flags if name.startswith(flag)]
     return f"did you mean {' or '.join(similar)}?" if similar else suggest(flag, flags).rstrip()
+
+
+def normalize_option_names(argv: Sequence[str]) -> list[str]:
+    """Replace ``_`` by ``-`` in option names, up to a lone ``--``: ``--max_steps=a_b`` becomes ``--max-steps=a_b``."""
+    normalized = []
+    options_end = argv.index("--") if "--" in argv else len(argv)
+    for word in argv[:options_end]:
+        name, equals, value = word.partition("=")
+        normalized.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+    return normalized + list(argv[options_end:])
