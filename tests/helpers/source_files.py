@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "posenet"
 
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
-"""All files of the package by dotted name, such as ``data.store.reader`` and ``data.__init__``."""
+"""All files of the package by dotted name, such as ``data.store_list`` and ``data.__init__``."""
 MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}
 INITS = {name: path for name, path in FILES.items() if path.name == "__init__.py"}
 
