@@ -10,8 +10,8 @@ import pytest
 from posenet.errors import DataError
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.outputs.journal import Journal
-from posenet.inference.pipeline import split_into_blocks
 from posenet.inference.result import Result
+from posenet.inference.split_among_processes import split_into_blocks
 from posenet.person import Person
 from posenet.skeleton import COCO
 
