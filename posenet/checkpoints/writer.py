@@ -41,7 +41,7 @@ class CheckpointWriter:
         try:
             self.folder.save(copy_to_host(state), step, best)
         except Exception as error:  # such as a full disk or too little memory: the next one may succeed
-            _log.warning("step %d is not saved, training continues: %s", step, error)
+            _log.warning("step %d is not saved, training continues: %s", step, str(error) or repr(error))
             self._failure = error
         self.saved_step = step
         self._saved_at = time.monotonic()

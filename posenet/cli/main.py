@@ -137,7 +137,7 @@ class ToolParser(argparse.ArgumentParser):
         """End with an error for an input such as ``source=photo.jpg``, which other programs read as a flag."""
         name, equals, _ = word.partition("=")
         flag = "--" + name.replace("_", "-")
-        if equals and _FLAG.fullmatch(flag) and not os.path.lexists(word) and not glob.glob(word):
+        if equals and _FLAG.fullmatch(flag) and not os.path.lexists(word) and not glob.glob(word, recursive=True):
             self.error(f"no such file or folder: {word}; {self._remedy_for_flag(flag)}".rstrip("; "))
 
     def _remedy_for_flag(self, flag: str) -> str:

@@ -346,9 +346,11 @@ class Store:
         """Open the same file again, because descriptors of a network file system may be lost for good."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path, _READ_FLAGS)
-            if _identity(os.fstat(descriptor)) == self._identity:
-                os.dup2(descriptor, self._descriptor)
-            os.close(descriptor)
+            try:
+                if self.close.alive and _identity(os.fstat(descriptor)) == self._identity:
+                    os.dup2(descriptor, self._descriptor, inheritable=False)
+            finally:
+                os.close(descriptor)
 
     def __enter__(self) -> Store:
         return self
