@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
@@ -174,6 +174,12 @@ def find_problems(file: AnnotationFile) -> list[Finding]:
         if findings.keys().isdisjoint(rule.unless) and (finding := rule.check(file)[0]):
             findings[rule.code] = finding
     return sorted(findings.values(), key=lambda finding: finding.severity)
+
+
+def list_errors(path: str | Path, errors: Sequence[Finding]) -> str:
+    """How many kinds of errors a file has, with their codes."""
+    kinds = pluralize(len(errors), "kind of error", "kinds of errors")
+    return f"{path} has {kinds} ({', '.join(error.code for error in errors)})"
 
 
 def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) -> None:

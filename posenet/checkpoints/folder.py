@@ -109,7 +109,7 @@ class CheckpointFolder:
 def _link(name: Path, target: Path) -> None:
     """Make ``name`` a hard link to ``target``, atomically; a copy where the file system has no hard links."""
     with atomic_replacement(name) as temporary:
-        temporary.unlink()
+        temporary.unlink()  # a link needs a free name
         try:
             os.link(target, temporary)
         except OSError:

@@ -41,8 +41,8 @@ class CheckpointWriter:
         try:
             self.folder.save(copy_to_host(state), step, best)
         except Exception as error:  # such as a full disk or too little memory: the next one may succeed
-            _log.warning("step %d is not saved, training continues: %s", step, str(error) or repr(error))
             self._failure = error
+            _log.warning("step %d is not saved, training continues: %s", step, self._reason)
         self.saved_step = step
         self._saved_at = time.monotonic()
 
@@ -50,8 +50,12 @@ class CheckpointWriter:
         """Raise ``CheckpointError`` if the newest checkpoint could not be written."""
         if self._failure:
             raise CheckpointError(
-                f"the last step of the run is not saved; resuming continues from an earlier one: {self._failure}"
+                f"the last step of the run is not saved; resuming continues from an earlier one: {self._reason}"
             ) from self._failure
+
+    @property
+    def _reason(self) -> str:
+        return str(self._failure) or repr(self._failure)  # a MemoryError has no text
 
 
 def copy_to_host(value: Any) -> Any:

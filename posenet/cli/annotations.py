@@ -18,7 +18,7 @@ from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
 from posenet.annotations.outlines import SHARE_OF_BOX, SHARE_OF_KEYPOINT_BOX
-from posenet.annotations.rules import fix_annotations, lint_annotations
+from posenet.annotations.rules import fix_annotations, lint_annotations, list_errors
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.annotations.split_and_merge import merge_annotations, select_images, split_annotations
 from posenet.cli.logging_setup import print_message
@@ -188,8 +188,7 @@ def _print_findings(args: argparse.Namespace, path: Path, is_fixed: bool = False
             remedy += ", after posenet annotations fix has repaired what it can"
         if not (is_fixed and args.drop) and any(finding.can_drop for finding in errors):
             remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
-        kinds = pluralize(len(errors), "kind of error", "kinds of errors")
-        raise DataError(f"{path} has {kinds} ({', '.join(finding.code for finding in errors)}); {remedy}")
+        raise DataError(f"{list_errors(path, errors)}; {remedy}")
     if not args.json:
         warnings = pluralize(len(findings), "kind of warning", "kinds of warnings") if findings else "no warnings"
         print_message(f"{path}: no errors, {warnings}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -115,11 +116,14 @@ def input_files(args: argparse.Namespace) -> Iterator[Path | int]:
 def give_back_inputs(words: Sequence[str]) -> list[str]:
     """Move inputs that follow the values of a flag before the flag: ``--scales 0.5 1 photo.jpg``.
 
-    argparse would take all of them for values. What follows a lone ``--`` stays. Inputs are not moved further, because
-    argparse takes them at one place only: ``--flip a.jpg --scales 0.5 1 b.jpg``.
+    argparse would take all of them for values. What follows a lone ``--`` stays. argparse takes inputs at one place
+    only: they join those at the beginning, as in ``a.jpg --scales 0.5 1 b.jpg``, and else are moved no further, as in
+    ``--flip a.jpg --scales 0.5 1 b.jpg``.
     """
     moved = list(words)
+    start = sum(1 for _ in itertools.takewhile(lambda word: word == "-" or not word.startswith("-"), moved))
     end = moved.index("--") if "--" in moved else len(moved)
+    inputs: list[str] = []
     for flag in reversed(range(end)):
         is_value = _VALUES.get(moved[flag])
         if is_value is None:
@@ -130,8 +134,14 @@ def give_back_inputs(words: Sequence[str]) -> list[str]:
         last = first
         while last < end and (moved[last] == "-" or not moved[last].startswith("-")):
             last += 1
-        moved[flag:last] = moved[first:last] + moved[flag:first]
-    return moved
+        following = moved[first:last]
+        del moved[first:last]
+        if start:
+            inputs[:0] = following
+            end -= len(following)
+        else:
+            moved[flag:flag] = following
+    return moved[:start] + inputs + moved[start:]
 
 
 def _is_number(word: str) -> bool:

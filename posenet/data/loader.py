@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import os
@@ -110,6 +111,12 @@ def _end_workers() -> None:
             process.join()
 
 
+@functools.cache
+def _end_workers_at_exit(process_id: int) -> None:
+    """Once in each process, also in those that multiprocessing has started, where atexit does nothing."""
+    Finalize(None, _end_workers, exitpriority=100)
+
+
 class _Loader(DataLoader[Batch]):
     """A loader whose workers end with this process, also if a loop over it is left early."""
 
@@ -125,8 +132,8 @@ class _Loader(DataLoader[Batch]):
         started = [process for process in multiprocessing.active_children() if process not in others]
         for process in started:
             process.name = _worker_name()
-        if started:  # unlike atexit, this also works in a process that multiprocessing has started
-            Finalize(None, _end_workers, exitpriority=100)
+        if started:
+            _end_workers_at_exit(os.getpid())
         return batches
 
 

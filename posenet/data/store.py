@@ -338,11 +338,11 @@ class Store:
             with contextlib.suppress(OSError):
                 return _read_at(self._descriptor, size, offset)
             time.sleep(seconds)
-            self._open_again()
+            self._renew_descriptor()
         with self._data_errors():
             return _read_at(self._descriptor, size, offset)
 
-    def _open_again(self) -> None:
+    def _renew_descriptor(self) -> None:
         """Open the same file again, because descriptors of a network file system may be lost for good."""
         with contextlib.suppress(OSError):
             descriptor = os.open(self.path, _READ_FLAGS)

@@ -18,7 +18,7 @@ from posenet.annotations.coco import AnnotationFile, describe_counts, read_docum
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
 from posenet.annotations.people import MIN_AREA
-from posenet.annotations.rules import UNUSABLE_FILES, find_problems
+from posenet.annotations.rules import UNUSABLE_FILES, find_problems, list_errors
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
 from posenet.annotations.split_and_merge import reduce_document
 from posenet.data.build import MAX_UNREADABLE, build_store
@@ -197,14 +197,12 @@ def _check(plan: StorePlan, part: _Part, skeleton: Skeleton | None) -> _Part:
     if errors := [finding for finding in findings if finding.severity == "error"]:
         for finding in errors:
             _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)
-        kinds = pluralize(len(errors), "kind of error", "kinds of errors")
         remedy = ""
         if any(finding.can_repair for finding in errors):
             remedy += "; posenet annotations fix repairs what the files determine"
         if any(finding.can_drop for finding in errors):
             remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
-        listed = ", ".join(finding.code for finding in errors)
-        raise DataError(f"{part.path} has {kinds} ({listed}); {lint} describes them{remedy}")
+        raise DataError(f"{list_errors(part.path, errors)}; {lint} describes them{remedy}")
     warnings = f"warnings: {', '.join(finding.code for finding in findings)}" if findings else "no warnings"
     _log.info("Checked %s (no errors, %s): %s", part.path, warnings, lint)
     usable = {image["id"] for image in part.document["images"]} - unusable

@@ -114,6 +114,8 @@ def build_run(
     coco_validation = on_all(lambda: _make_coco_validation(config, network, runtime, model.amp, train_data))
     batches = on_all(lambda: make_step_batches(config, train_data, runtime))
     contents = describe_contents(config, train_data, val_data) | {"--max-steps": max_steps}
+    if model.teacher is not None:
+        contents["train.teacher"] = f"a file with the digest {model.teacher.digest[:8]}"
     require_same_run(runtime, config, contents)
 
     # From here on, all ranks have the weights of rank 0.

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from posenet.annotations.coco import CocoImage
-from posenet.checkpoints.named import find_weights
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
 from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.errors import DataError
@@ -119,8 +118,6 @@ def describe_contents(config: Config, train: StoreList, val: StoreList | None) -
         contents["data.val"] = _describe_content(val)
     if config.data.val_annotations:
         contents["data.val_annotations"] = describe_file(config.data.val_annotations)
-    if config.train.teacher:
-        contents["train.teacher"] = describe_file(find_weights(config.train.teacher))
     return contents
 
 

@@ -21,6 +21,11 @@ from posenet.cli.options import fraction, give_back_inputs, input_files, minutes
         ("--set a.b=c --scales 2 x y --set d.e=f z", "x y z --set a.b=c --scales 2 --set d.e=f"),
         ("--json p.json --scales 1 x", "--json p.json x --scales 1"),
         ("--flip a.jpg --scales 0.5 1 b.jpg", "--flip a.jpg b.jpg --scales 0.5 1"),
+        (
+            "a.jpg --min 0.3 --scales 0.5 1 b.jpg --set a.b=c c.jpg",
+            "a.jpg b.jpg c.jpg --min 0.3 --scales 0.5 1 --set a.b=c",
+        ),
+        ("a --set a.b=c --scales 2 x --flip y", "a x --set a.b=c --scales 2 --flip y"),
         ("--quiet import --set a.b=1 w.pth --output o", "--quiet import w.pth --set a.b=1 --output o"),
         ("import d.yaml --keypoints nose tail --output o.json", "import d.yaml --keypoints nose tail --output o.json"),
         ("import --keypoints nose tail data.yaml --output o", "import data.yaml --keypoints nose tail --output o"),

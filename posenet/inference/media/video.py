@@ -23,9 +23,9 @@ from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, Fram
 from posenet.messages import to_single_line
 
 MAX_MISSING_SHARE = 0.05
-"""A video that lacks more than this share of its length at the end was cut off, ..."""
+"""Share of its length that may be missing at the end of a video: lengths in headers are rough."""
 MAX_MISSING_FRAMES = 3
-"""... and more than so many frames: lengths in headers are rough."""
+"""So many frames may be missing too, also if they are more than that share. A video that lacks more was cut off."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
 TICKS_PER_SECOND = 60000
