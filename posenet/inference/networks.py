@@ -106,8 +106,12 @@ def device_of_process(path: str | Path, device: str, backend: BackendName | None
 
 
 def _count_openvino_devices(device: str) -> int:
-    """OpenVINO's devices of a type; several have names such as GPU.0."""
-    return sum(name.startswith(f"{device.upper()}.") for name in _openvino_core().available_devices)
+    """OpenVINO's devices of a type; several have names such as GPU.0. 0 if it fails: loading the network reports it."""
+    try:
+        names = _openvino_core().available_devices
+    except RuntimeError:
+        return 0
+    return sum(name.startswith(f"{device.upper()}.") for name in names)
 
 
 def _count_cuda_devices(device: str) -> int:
