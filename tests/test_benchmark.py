@@ -10,8 +10,10 @@ from typing import Any
 import benchmark
 import pytest
 import torch
+from benchmarks import predict
 
 from posenet.checkpoints.file import write_checkpoint
+from posenet.errors import ConfigError
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network
 
@@ -91,6 +93,18 @@ def test_networks_are_compared(
     assert first["network_images_per_s"] > 0 and second["images_per_s"] > 0
     assert first["images_per_batch"] == 1 and first["other_processor_ms_per_image"] > 0
     assert first["people"] == second["people"]
+
+
+def test_prediction_is_measured_without_a_search_for_algorithms_in_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
+
+    def look_at_the_flag(inputs: list[str]) -> list[Path]:
+        searches.append(torch.backends.cudnn.benchmark)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(predict, "find_images", look_at_the_flag)
+    assert run(monkeypatch, "predict", "photos", "--checkpoint", "best.pth") == 2
+    assert searches == [False]
 
 
 @pytest.mark.parametrize(

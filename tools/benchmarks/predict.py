@@ -15,6 +15,7 @@ import torch
 
 from benchmarks.measuring import Table, measure
 from posenet.cli.options import positive_int
+from posenet.devices.device import cudnn_flags
 from posenet.images import find_images
 from posenet.inference.image_to_maps import InputBatch, PendingMaps
 from posenet.inference.media.sources import Frame
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=positive_int, default=64, metavar="N", help="only N images; 64 by default")
 
 
+@cudnn_flags(benchmark=False)  # as posenet predict: the images have many shapes
 def run(args: argparse.Namespace, config: Config, device: torch.device) -> list[Table]:
     """Time all networks on the same files, in the batches that the stream makes."""
     paths = find_images(args.images)[: args.limit]
