@@ -73,7 +73,7 @@ PYTORCH_MISSING = (
     "exported file and in one process"
 )
 NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
-"""Memory of the host; ``Runtime.explain`` has the remedy for that of a device in training."""
+"""Memory of the host; ``Runtime.as_training_error`` has the remedy for that of a device in training."""
 MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 

@@ -50,7 +50,7 @@ def join_ranks() -> Ranks:
     """Join the processes that a launcher has started with this one. A process that is alone does not import PyTorch."""
     if launched_processes(os.environ) == 1:
         return Ranks()
-    from posenet.devices.runtime import DistributedRuntime
+    from posenet.devices.parallel import DistributedRuntime
 
     return DistributedRuntime(SHARE_TIMEOUT_MINUTES)
 

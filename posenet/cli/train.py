@@ -27,7 +27,7 @@ from posenet.settings import Config
 from posenet.training.run_settings import check_before_start
 
 if TYPE_CHECKING:
-    from posenet.devices.runtime import Runtime
+    from posenet.devices.parallel import Runtime
 
 APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""
@@ -171,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
         from posenet.training.find_annotations import find_annotations
 
         find_annotations(Path(args.data), None if args.val is None else Path(args.val))  # before PyTorch is imported
-    from posenet.devices.runtime import Runtime
+    from posenet.devices.parallel import Runtime
 
     return train_with_flags(args, Runtime())
 

@@ -14,7 +14,7 @@ from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES
 
 if TYPE_CHECKING:
-    from posenet.devices.runtime import DistributedRuntime
+    from posenet.devices.parallel import DistributedRuntime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _join(args: argparse.Namespace) -> DistributedRuntime:
-    from posenet.devices.runtime import DistributedRuntime
+    from posenet.devices.parallel import DistributedRuntime
 
     return DistributedRuntime(args.timeout)

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
     """Train with DataParallel; return the exit status."""
     train.refuse_launcher()
     train.check_flags(args)
-    from posenet.devices.runtime import DataParallelRuntime
+    from posenet.devices.parallel import DataParallelRuntime
 
     return train.train_with_flags(args, DataParallelRuntime(args.devices))
 

@@ -138,12 +138,12 @@ def describe_content(stores: StoreList) -> str:
 
 def describe_sets(stores: StoreList, framing: str, background: float = DataConfig.background) -> Table:
     """What every data set contributes to an epoch, and which keypoints it does not supervise."""
-    draws = stores.draws(framing, background)
-    total = sum(per_epoch for _, per_epoch in draws)
+    counts = stores.sample_counts(framing, background)
+    total = sum(per_epoch for _, per_epoch in counts)
     rows = []
     names = [*stores.names, f"images without {stores.skeleton.people}"]
     mappings = [*(data_set.mapping for data_set in stores.sets), None]
-    for name, mapping, (size, per_epoch) in zip(names, mappings, draws):
+    for name, mapping, (size, per_epoch) in zip(names, mappings, counts):
         missing = mapping.missing if mapping else ()
         rows.append((name, size, per_epoch, f"{per_epoch / total:.1%}", " ".join(missing)))
     header = ("name", "samples", "per epoch", "of the epoch", "keypoints not supervised")

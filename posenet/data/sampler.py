@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import Sampler
 
 from posenet.data.dataset import SampleKey
-from posenet.data.store_list import Draws
+from posenet.data.store_list import SampleCounts
 
 
 class TrainSampler(Sampler[list[SampleKey]]):
@@ -20,16 +20,16 @@ class TrainSampler(Sampler[list[SampleKey]]):
     would train on. Samples that do not fill a whole optimizer step are left out of the epoch. A data set smaller than
     one step is repeated to fill it, each time with other augmentations.
 
-    With ``draws``, the data set consists of several sets, and an epoch draws the given number of samples from each. The
-    samples of a set are drawn in rounds: a round is a random order of all its samples, and every epoch continues where
-    the last one has stopped. So after any number of epochs, the numbers of draws of two samples of a set differ by one
-    at most. All of this, too, depends only on the seed and the epoch.
+    With ``sample_counts``, the data set consists of several sets, and an epoch draws the given number of samples from
+    each. The samples of a set are drawn in rounds: a round is a random order of all its samples, and every epoch
+    continues where the last one has stopped. So after any number of epochs, the numbers of draws of two samples of a
+    set differ by one at most. All of this, too, depends only on the seed and the epoch.
 
     Args:
         length: samples in the data set.
         batch_size: samples per process and batch.
         batches_per_step: batches per optimizer step; an epoch consists of whole steps.
-        draws: sizes, which add up to ``length``, and numbers of draws of several sets; empty draws each sample once.
+        sample_counts: those of several sets, whose sizes add up to ``length``; empty draws each sample once.
 
     Attributes:
         steps, batches_per_epoch: optimizer steps and batches per epoch.
@@ -46,13 +46,13 @@ class TrainSampler(Sampler[list[SampleKey]]):
         batches_per_step: int = 1,
         rank: int = 0,
         world_size: int = 1,
-        draws: Sequence[Draws] = (),
+        sample_counts: Sequence[SampleCounts] = (),
     ) -> None:
         if length < 1:
             raise ValueError("a sampler needs at least one sample")
         self.length = length
-        self.draws = draws
-        self.epoch_length = sum(count for _, count in draws) or length
+        self.sample_counts = sample_counts
+        self.epoch_length = sum(count for _, count in sample_counts) or length
         self.batch_size = batch_size
         self.seed = seed
         self.batches_per_step = batches_per_step
@@ -82,7 +82,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
         first_batch = self._first_batch + self.skip
         for epoch in range(first_batch // self.batches_per_epoch, self._end_batch // self.batches_per_epoch):
             order = np.random.default_rng((self.seed, epoch)).permutation(self.epoch_length)
-            if self.draws:
+            if self.sample_counts:
                 order = self._draw(epoch)[order]
             order = self._fit_to_whole_steps(order)
             first_of_epoch = max(first_batch - epoch * self.batches_per_epoch, 0)
@@ -109,7 +109,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
         """
         drawn = []
         first_of_set = 0
-        for number, (size, count) in enumerate(self.draws):
+        for number, (size, count) in enumerate(self.sample_counts):
             if not count:
                 first_of_set += size
                 continue

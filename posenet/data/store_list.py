@@ -18,7 +18,7 @@ from posenet.skeleton import Skeleton
 from posenet.skeleton.data_set_mapping import KeypointMapping
 
 
-class Draws(NamedTuple):
+class SampleCounts(NamedTuple):
     """The number of samples of a data set, and how many of them an epoch draws."""
 
     size: int
@@ -82,20 +82,20 @@ class StoreList:
         joints = record.joints if mapping is None else mapping.map_joints(record.joints)
         return record._replace(joints=joints, supervised=self._supervised[number])
 
-    def draws(self, framing: str, background: float = DataConfig.background) -> list[Draws]:
+    def sample_counts(self, framing: str, background: float = DataConfig.background) -> list[SampleCounts]:
         """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1.
 
         If there are background images, those of all sets come last, as if they were another set. The epoch draws as
         many as make the share ``background`` of it.
         """
-        draws = []
+        counts = []
         for data_set in self.sets:
             size = len(sample_rows(data_set.store, framing)) - count_background(data_set.store)
-            draws.append(Draws(size, max(1, round(data_set.weight * size)) if size else 0))
+            counts.append(SampleCounts(size, max(1, round(data_set.weight * size)) if size else 0))
         if num_background := count_background(self):
-            num_others = sum(per_epoch for _, per_epoch in draws)
-            draws.append(Draws(num_background, round(num_others * background / (1 - background))))
-        return draws
+            num_others = sum(per_epoch for _, per_epoch in counts)
+            counts.append(SampleCounts(num_background, round(num_others * background / (1 - background))))
+        return counts
 
     def never_supervised(self) -> list[str]:
         """The names of the network's keypoints and body parts that no set supervises."""

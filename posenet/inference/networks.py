@@ -88,7 +88,7 @@ def device_of_process(path: str | Path, device: str, backend: BackendName | None
     that type, it is that one. ``ConfigError`` if ``device`` has an index, or there are several devices but too few.
     """
     if backend in (None, "auto", "torch") and not is_exported_file(path):
-        from posenet.devices.runtime import device_of_rank
+        from posenet.devices.parallel import device_of_rank
 
         return str(device_of_rank(device, local_rank))
     if re.search(r"[:.]\d+$", device):

@@ -26,7 +26,7 @@ from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
-from posenet.devices.runtime import Runtime
+from posenet.devices.parallel import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.messages import without_worker_traceback
 from posenet.settings import MAP_STRIDE, Config
@@ -228,7 +228,7 @@ def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> Ste
         config.optim.accumulate,
         runtime.rank,
         runtime.world_size,
-        draws=store.draws(config.data.framing, config.data.background),
+        sample_counts=store.sample_counts(config.data.framing, config.data.background),
     )
     step_size = train.batch_size * runtime.world_size * config.optim.accumulate
     if step_size > sampler.epoch_length and runtime.is_main:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import posenet
-from posenet.devices.runtime import Runtime
+from posenet.devices.parallel import Runtime
 from posenet.errors import ConfigError, OtherRankError
 from posenet.files import sha256_of
 from posenet.messages import truncate_for_message

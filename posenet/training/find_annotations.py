@@ -1,4 +1,4 @@
-"""What a user means by annotations: which files, which folder of images, and what the run is called.
+"""What a user means by annotations: which files, and which folder of images.
 
 Importing this module does not import PyTorch.
 """
@@ -6,7 +6,6 @@ Importing this module does not import PyTorch.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -21,10 +20,6 @@ DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
 """What annotations are called; experiments end in .toml."""
 OTHER_SUFFIXES = (".zip", ".xml")
 """What exports are called that have to be unpacked or made again."""
-PLAIN_NAME = re.compile(
-    "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
-)
-"""What annotation files are called that are not told from others by their names: a run takes that of the folder."""
 SAMPLED_NAMES = 20
 """Number of listed images by which their folder is found."""
 SPLIT_FOLDERS = ("train", "valid", "val")
@@ -92,15 +87,6 @@ def _texts_in(*folders: Path) -> list[Path]:
     """The .json files in folders, of which some may not exist."""
     files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     return sorted(path for path in files if path.suffix.lower() == ".json")
-
-
-def name_of_run(source: Path) -> str:
-    """The name of the folder or file; that of the folder for a file called data.yaml, train.json and so on."""
-    path = source.resolve()
-    if path.is_dir():
-        return path.name
-    names = (path.stem, *(folder.name for folder in path.parents))
-    return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
 def find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:

@@ -26,8 +26,8 @@ from posenet.settings.heights import nearest_height
 from posenet.settings.reading import DATA_KEYS
 from posenet.skeleton import COCO
 from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
-from posenet.training.find_annotations import find_annotations, name_of_run
-from posenet.training.run_settings import RUNS_FOLDER, load_experiment, require_weights_to_train
+from posenet.training.find_annotations import find_annotations
+from posenet.training.run_settings import RUNS_FOLDER, load_experiment, name_of_run, require_weights_to_train
 
 SOURCE_FILE = "source.txt"
 """File with the path of the annotation file with which the run has begun."""

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from posenet.data.store_list import count_background
 from posenet.devices.device import peak_memory, total_memory
-from posenet.devices.runtime import Runtime
+from posenet.devices.parallel import Runtime
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config, ModelConfig

@@ -16,8 +16,8 @@ from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
 from posenet.data.store_list import StoreList
 from posenet.data.targets import TargetRenderer
+from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp, make_grad_scaler, select_training_mode
-from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config

@@ -43,7 +43,7 @@ def open_run_data(config: Config, at_end: contextlib.ExitStack) -> tuple[StoreLi
     if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if num_background := count_background(train_store):
-        per_epoch = train_store.draws(data.framing, data.background)[-1].per_epoch
+        per_epoch = train_store.sample_counts(data.framing, data.background)[-1].per_epoch
         text = "Images without %s: %d, %d of them per epoch (data.background)"
         _log.info(text, train_store.skeleton.people, num_background, per_epoch)
     if not data.val:
@@ -93,7 +93,7 @@ def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> N
             "train a skeleton without it"
         )
     supervision = "taught by the teacher" if has_teacher else "not supervised"
-    for data_set, (size, per_epoch) in zip(stores.sets, stores.draws(framing)):
+    for data_set, (size, per_epoch) in zip(stores.sets, stores.sample_counts(framing)):
         facts = f"{size} samples, {per_epoch} of them per epoch"
         if data_set.mapping and data_set.mapping.missing:
             facts += f"; {supervision}: {', '.join(data_set.mapping.missing)}"

@@ -7,6 +7,7 @@ this module does not import PyTorch, so that the command line answers a mistyped
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,10 @@ from posenet.settings.experiments import shipped_experiment
 
 RUNS_FOLDER = Path("checkpoints")
 """Parent of the default folder of a run."""
+PLAIN_NAME = re.compile(
+    "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
+)
+"""What annotation files are called that are not told from others by their names: a run takes that of the folder."""
 
 
 def check_before_start(
@@ -104,6 +109,15 @@ def folder_of_run(experiment: Config | str | Path | None, overrides: Sequence[st
     if path := load_experiment(experiment, paths).checkpoint.path:
         return Path(path)
     return Path(resume) if Path(resume).is_dir() else Path(resume).parent
+
+
+def name_of_run(source: Path) -> str:
+    """The name of the folder or file; that of the folder for a file called data.yaml, train.json and so on."""
+    path = source.resolve()
+    if path.is_dir():
+        return path.name
+    names = (path.stem, *(folder.name for folder in path.parents))
+    return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
 def config_of_new_run(experiment: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:

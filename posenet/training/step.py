@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 
 from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
+from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp, autocast
-from posenet.devices.runtime import Runtime
 from posenet.model.input_format import images_to_input
 from posenet.model.posenet import PoseNet
 from posenet.training.bad_steps import BadStepPolicy

@@ -17,8 +17,8 @@ import torch
 
 from posenet.checkpoints.folder import LOCK_FILE, CheckpointFolder, RunStatusFile, own_run_files, run_lock
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
+from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
-from posenet.devices.runtime import Runtime
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.files import check_outputs

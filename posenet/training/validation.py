@@ -15,8 +15,8 @@ from torch import nn
 from posenet.annotations.people import read_split
 from posenet.data.dataset import Batch
 from posenet.devices.device import cudnn_flags
+from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp
-from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
 from posenet.inference.evaluation import (

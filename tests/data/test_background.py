@@ -46,7 +46,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def epoch_keys(stores: StoreList, share: float, epoch: int, batch_size: int = 1, step: int = 0) -> list[SampleKey]:
     dataset = PoseDataset(stores, (64, 64))
-    sampler = TrainSampler(len(dataset), batch_size, 3, draws=stores.draws("person", share))
+    sampler = TrainSampler(len(dataset), batch_size, 3, sample_counts=stores.sample_counts("person", share))
     sampler.start(epoch, step)
     return list(chain.from_iterable(sampler))
 
@@ -99,7 +99,7 @@ def test_every_epoch_contains_exactly_the_share_and_draws_all_equally_often(
 
 def test_a_store_without_such_images_is_drawn_from_as_before(paths: dict[str, Path]) -> None:
     with open_data_sets(str(paths["without"]), None) as stores:
-        assert stores.draws("person", 0.9) == stores.draws("image", 0.0) == [(20, 20)]
+        assert stores.sample_counts("person", 0.9) == stores.sample_counts("image", 0.0) == [(20, 20)]
 
 
 @pytest.mark.parametrize("framing", ["person", "image"])
@@ -132,7 +132,7 @@ def test_several_sets_share_their_images_of_nobody(paths: dict[str, Path], tmp_p
     build_store(*coco, tmp_path / "b.h5", background=True, progress=False)
     sets = (DataSetConfig(str(paths["with"]), weight=0.5), DataSetConfig(str(tmp_path / "b.h5")))
     with open_data_sets(sets, COCO) as stores:
-        assert stores.draws("person", 0.25) == [(20, 10), (2, 2), (9, 4)]
+        assert stores.sample_counts("person", 0.25) == [(20, 10), (2, 2), (9, 4)]
         dataset = PoseDataset(stores, (64, 64))
         assert [dataset.read_record(index)[0].image_id for index in (19, 20, 21, 22, 30)] == [20, 51, 52, 31, 54]
         name, size, per_epoch, share, _ = describe_sets(stores, "person", 0.25).rows[-1]
@@ -159,7 +159,7 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
     assert capsys.readouterr().err.count("\n") == 1
     both = (str(paths["without"]), str(tmp_path / "b.h5"))
     with open_data_sets(both, None) as stores:
-        assert stores.draws("person", 0.2) == [(20, 20), (0, 0), (3, 5)]
+        assert stores.sample_counts("person", 0.2) == [(20, 20), (0, 0), (3, 5)]
         drawn = Counter(ids_of(stores, epoch_keys(stores, 0.2, 1)))
     assert sum(drawn[number] for number in PEOPLE) == 20 and drawn.total() == 25
     settings = ("data.background=0.5", "data.allow_overlap=true", f"data.train={list(both)}")

@@ -8,9 +8,9 @@ import pytest
 
 from posenet.data.dataset import SampleKey
 from posenet.data.sampler import TrainSampler, ValidationSampler
-from posenet.data.store_list import Draws
+from posenet.data.store_list import SampleCounts
 
-DRAWS = (Draws(7, 7), Draws(10, 4), Draws(5, 12))
+COUNTS = (SampleCounts(7, 7), SampleCounts(10, 4), SampleCounts(5, 12))
 """Three sets with the weights 1, 0.4 and 2.4: an epoch draws 23 of 22 samples."""
 
 
@@ -36,11 +36,13 @@ def test_an_epoch_is_a_permutation_of_whole_steps(length: int, batch_size: int, 
     assert {type(part) for key in batches[0] for part in key} == {int}
 
 
-@pytest.mark.parametrize("draws", [(), (Draws(50, 50),), (Draws(50, 10),)])
-def test_every_epoch_and_every_seed_has_another_order(draws: tuple[Draws, ...]) -> None:
-    orders = [indices(keys(TrainSampler(50, 5, seed, draws=draws), epoch)) for seed in (0, 1) for epoch in (0, 1)]
+@pytest.mark.parametrize("counts", [(), (SampleCounts(50, 50),), (SampleCounts(50, 10),)])
+def test_every_epoch_and_every_seed_has_another_order(counts: tuple[SampleCounts, ...]) -> None:
+    orders = [
+        indices(keys(TrainSampler(50, 5, seed, sample_counts=counts), epoch)) for seed in (0, 1) for epoch in (0, 1)
+    ]
     assert len(set(map(tuple, orders))) == 4
-    if draws == (Draws(50, 10),):
+    if counts == (SampleCounts(50, 10),):
         assert len(set(map(frozenset, orders))) == 4, "other samples too"
 
 
@@ -51,31 +53,32 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "length, world_size, batch_size, per_step, draws",
+    "length, world_size, batch_size, per_step, counts",
     [
         (50, 2, 4, 1, ()),
         (50, 4, 2, 1, ()),
         (50, 2, 3, 2, ()),
         (5, 2, 4, 1, ()),
-        (22, 2, 3, 1, DRAWS),
-        (22, 3, 2, 1, DRAWS),
+        (22, 2, 3, 1, COUNTS),
+        (22, 3, 2, 1, COUNTS),
     ],
 )
 def test_several_processes_together_equal_one_with_the_global_batch(
-    length: int, world_size: int, batch_size: int, per_step: int, draws: tuple[Draws, ...]
+    length: int, world_size: int, batch_size: int, per_step: int, counts: tuple[SampleCounts, ...]
 ) -> None:
-    alone = TrainSampler(length, batch_size * world_size, 0, per_step, draws=draws)
+    alone = TrainSampler(length, batch_size * world_size, 0, per_step, sample_counts=counts)
     shards = [
-        TrainSampler(length, batch_size, 0, per_step, rank, world_size, draws=draws) for rank in range(world_size)
+        TrainSampler(length, batch_size, 0, per_step, rank, world_size, sample_counts=counts)
+        for rank in range(world_size)
     ]
     assert {shard.steps for shard in shards} == {alone.steps}
     together = zip(*(keys(shard, 1) for shard in shards))
     assert [list(chain.from_iterable(batches)) for batches in together] == keys(alone, 1)
 
 
-@pytest.mark.parametrize("length, per_step, draws", [(50, 1, ()), (50, 3, ()), (22, 1, DRAWS)])
-def test_an_epoch_continues_at_any_step(length: int, per_step: int, draws: tuple[Draws, ...]) -> None:
-    sampler = TrainSampler(length, 4, 0, per_step, draws=draws)
+@pytest.mark.parametrize("length, per_step, counts", [(50, 1, ()), (50, 3, ()), (22, 1, COUNTS)])
+def test_an_epoch_continues_at_any_step(length: int, per_step: int, counts: tuple[SampleCounts, ...]) -> None:
+    sampler = TrainSampler(length, 4, 0, per_step, sample_counts=counts)
     whole = keys(sampler, epoch=3)
     for step in range(sampler.steps + 1):
         rest = keys(sampler, 3, step)
@@ -106,14 +109,14 @@ def test_a_small_data_set_is_repeated_until_it_fills_one_step(world_size: int) -
 
 
 def test_a_small_list_of_sets_is_repeated_with_other_augmentations_too() -> None:
-    draws = (Draws(2, 5), Draws(3, 1))
-    seen = indices(keys(TrainSampler(5, 16, 0, draws=draws), 0))
+    counts = (SampleCounts(2, 5), SampleCounts(3, 1))
+    seen = indices(keys(TrainSampler(5, 16, 0, sample_counts=counts), 0))
     assert len(set(seen)) == len(seen) == 16
     assert 13 <= sum(index % 5 < 2 for index in seen) <= 14, "five of six"
 
 
 def test_an_epoch_draws_the_configured_number_from_every_set_and_its_samples_equally_often() -> None:
-    sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
+    sampler = TrainSampler(22, 1, seed=0, sample_counts=COUNTS)
     counts = [0] * 22
     for epoch in range(11):
         seen = indices(keys(sampler, epoch))

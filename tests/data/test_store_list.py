@@ -65,7 +65,9 @@ def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Pat
         assert many.image_keys.tolist() == one.image_keys.tolist()
         whole = PoseDataset(one, (64, 64), augment=AugmentConfig())
         listed = PoseDataset(many, (64, 64), augment=AugmentConfig())
-        orders = [list(TrainSampler(len(one), 2, 5, draws=draws)) for draws in ((), many.draws("person"))]
+        orders = [
+            list(TrainSampler(len(one), 2, 5, sample_counts=counts)) for counts in ((), many.sample_counts("person"))
+        ]
         assert orders[0] == orders[1]
         for keys in orders[0]:
             assert same_batch(listed.__getitems__(keys), whole.__getitems__(keys))
@@ -138,13 +140,15 @@ def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
 def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, paths: dict[str, str]) -> None:
     assert mixture.names == ["train", "limbs"]
     sizes = [len(data_set.store) for data_set in mixture.sets]
-    assert [tuple(draws) for draws in mixture.draws("person")] == [
+    assert [tuple(counts) for counts in mixture.sample_counts("person")] == [
         (sizes[0], sizes[0]),
         (sizes[1], round(2.5 * sizes[1])),
     ]
-    assert [draws.size for draws in mixture.draws("image")] == [data_set.store.num_images for data_set in mixture.sets]
+    assert [counts.size for counts in mixture.sample_counts("image")] == [
+        data_set.store.num_images for data_set in mixture.sets
+    ]
     tiny = open_data_sets([DataSetConfig(paths["faces"], weight=1e-9)], COCO)
-    assert tiny.draws("person")[0].per_epoch == 1
+    assert tiny.sample_counts("person")[0].per_epoch == 1
 
 
 def test_the_table_of_the_sets_names_sizes_and_missing_keypoints(mixture: StoreList) -> None:

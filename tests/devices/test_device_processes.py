@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from posenet.devices.runtime import DataParallelRuntime
+from posenet.devices.parallel import DataParallelRuntime
 from tests.helpers.device_training import (
     FROZEN_NORM,
     assert_same_training,

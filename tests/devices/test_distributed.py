@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from posenet.devices.runtime import DistributedRuntime, device_of_rank
+from posenet.devices.parallel import DistributedRuntime, device_of_rank
 from posenet.errors import ConfigError, ConnectError, OtherRankError, TrainingError
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import find_differences, wait_for_exit
@@ -150,9 +150,9 @@ def test_errors_of_the_libraries_are_told_apart() -> None:
         dist.DistBackendError("NCCL communicator was aborted on rank 0."),
         RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:1] Timed out waiting 1000ms"),
     ):
-        assert "lost the other processes" in str(runtime.explain(error))
-    assert runtime.explain(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
-    assert "train.batch_size" in str(runtime.explain(torch.OutOfMemoryError("CUDA out of memory")))
+        assert "lost the other processes" in str(runtime.as_training_error(error))
+    assert runtime.as_training_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
+    assert "train.batch_size" in str(runtime.as_training_error(torch.OutOfMemoryError("CUDA out of memory")))
 
 
 def test_a_process_that_does_not_find_the_others_names_the_network_interface(monkeypatch: pytest.MonkeyPatch) -> None:

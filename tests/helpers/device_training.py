@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from posenet.data.dataset import Batch
+from posenet.devices.parallel import DistributedRuntime, Runtime
 from posenet.devices.precision import make_grad_scaler
-from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from posenet.devices.runtime import DistributedRuntime
+from posenet.devices.parallel import DistributedRuntime
 from posenet.errors import OtherRankError, PosenetError
 from tests.helpers.process_runs import fork_process, wait_for_exit
 

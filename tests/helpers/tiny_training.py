@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posenet import TrainingCallback, train
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.runtime import DistributedRuntime, Runtime
+from posenet.devices.parallel import DistributedRuntime, Runtime
 from posenet.training.train import TrainingResult
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from posenet.data.dataset import Batch
 from posenet.data.sampler import TrainSampler
-from posenet.devices.runtime import Runtime
+from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.training.batches import RestartingLoader, SpeedMeter, StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posenet.devices.runtime import DistributedRuntime
+from posenet.devices.parallel import DistributedRuntime
 from posenet.settings import load_config
 from posenet.training import compare_ranks
 from posenet.training.compare_ranks import code_digest, describe_file, require_same_run

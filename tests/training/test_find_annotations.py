@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import posenet
-from posenet.training.find_annotations import are_annotations, name_of_run
+from posenet.training.find_annotations import are_annotations
 
 
 def test_an_experiment_is_told_from_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,11 +16,3 @@ def test_an_experiment_is_told_from_data(tmp_path: Path, monkeypatch: pytest.Mon
         Path(folder).mkdir()
     assert all(map(are_annotations, ["data.yaml", "a/train.json", Path("X.YML"), "a.zip", "coco", Path("coco")]))
     assert not any(map(are_annotations, ["tiny", "mine.toml", "missing", None, 3, posenet.load_config("tiny")]))
-
-
-def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(tmp_path: Path) -> None:
-    folder = tmp_path / "birds.v2"
-    folder.mkdir()
-    for source in (folder, folder / "train.json", folder / "annotations" / "person_keypoints_a.json"):
-        assert name_of_run(source) == "birds.v2"
-    assert name_of_run(folder / "owls.json") == "owls"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from posenet.errors import PosenetError
-from posenet.training.run_settings import check_before_start, config_of_new_run
+from posenet.training.run_settings import check_before_start, config_of_new_run, name_of_run
 from tests.helpers.locks import locked_by_another_process
 from tests.helpers.source_files import ROOT
 
@@ -99,3 +99,11 @@ def test_a_warmup_is_added_only_where_there_is_none(given: str, expected: float)
     overrides = [f"optim.warmup_epochs={given}"]
     assert config_of_new_run(None, overrides).optim.warmup_epochs == float(given)
     assert config_of_new_run(None, overrides, warmup=True).optim.warmup_epochs == expected
+
+
+def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "birds.v2"
+    folder.mkdir()
+    for source in (folder, folder / "train.json", folder / "annotations" / "person_keypoints_a.json"):
+        assert name_of_run(source) == "birds.v2"
+    assert name_of_run(folder / "owls.json") == "owls"

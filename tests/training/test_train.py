@@ -17,7 +17,7 @@ from torch import nn
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.runtime import DistributedRuntime, Runtime
+from posenet.devices.parallel import DistributedRuntime, Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
 from posenet.training.report import advise_on_network

@@ -23,8 +23,8 @@ from benchmarks.measuring import Table, count_flop, matmul_flop_per_s, measure
 from benchmarks.train import build_steps
 from posenet.checkpoints.writer import copy_to_host
 from posenet.devices.device import cudnn_flags, peak_memory, uses_cudnn
+from posenet.devices.parallel import DistributedRuntime
 from posenet.devices.precision import DTYPES, Amp
-from posenet.devices.runtime import DistributedRuntime
 from posenet.errors import ConfigError
 from posenet.messages import to_single_line
 from posenet.model import layers

@@ -68,12 +68,12 @@ class Runtime(Ranks):
         try:
             yield
         except RuntimeError as error:
-            explained = self.explain(error)
+            explained = self.as_training_error(error)
             if explained is None:
                 raise
             raise explained from error
 
-    def explain(self, error: RuntimeError) -> TrainingError | None:
+    def as_training_error(self, error: RuntimeError) -> TrainingError | None:
         """The error to show for an error of PyTorch that the user can fix; None for any other."""
         if isinstance(error, torch.OutOfMemoryError):
             return TrainingError(
@@ -224,14 +224,14 @@ class DistributedRuntime(Runtime):
         for tensor in tensors:
             dist.broadcast(tensor, src=0, group=self._device_group)
 
-    def explain(self, error: RuntimeError) -> TrainingError | None:
+    def as_training_error(self, error: RuntimeError) -> TrainingError | None:
         # Gloo raises a plain RuntimeError when another process has ended or does not answer.
         if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
             return TrainingError(
                 f"lost the other processes ({first_sentence(error)}); the one that has failed names the cause. Start "
                 "the run again with --resume"
             )
-        return super().explain(error)
+        return super().as_training_error(error)
 
     def close(self) -> None:
         """Leave the process group. After an error this is not called: it could wait for a process that hangs."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from posenet.devices.parallel import DataParallelRuntime, Runtime
 from posenet.devices.ranks import Ranks
-from posenet.devices.runtime import DataParallelRuntime, Runtime
 from posenet.errors import ConfigError, OtherRankError, TrainingError
 from tests.helpers.process_groups import single_process_group
 
