@@ -14,7 +14,7 @@ from pycocotools import mask as coco_mask
 
 from posenet.annotations.outlines import parse_coco_text
 from posenet.skeleton import COCO
-from posenet.synthetic.figure import Figure
+from posenet.synthetic.dressed_person import Figure
 from posenet.synthetic.scene import Actor, Scene
 
 _FORMS = ("polygons", "counts", "compressed")

@@ -10,9 +10,9 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from posenet.synthetic.body import random_body, random_posture
+from posenet.synthetic.body_and_posture import random_body, random_posture
 from posenet.synthetic.canvas import Canvas, Colour, box, ellipse, hsv, limb, shade
-from posenet.synthetic.figure import Figure, Part, random_look
+from posenet.synthetic.dressed_person import Figure, Part, random_look
 
 ActorKind = Literal["person", "distant", "crowd"]
 

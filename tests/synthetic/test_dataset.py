@@ -14,10 +14,10 @@ from pycocotools.coco import COCO as CocoFile
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from posenet.synthetic.body import random_body, random_posture
+from posenet.synthetic.body_and_posture import random_body, random_posture
 from posenet.synthetic.canvas import Canvas
 from posenet.synthetic.dataset import MARKER, SPLITS, write_dataset
-from posenet.synthetic.figure import Figure, Part, random_look
+from posenet.synthetic.dressed_person import Figure, Part, random_look
 from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import Actor, Scene, render_scene
 from tests.helpers.drawn_data import file_contents

@@ -106,7 +106,7 @@ def write_report(
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    style, script = (Markup(loader.get_source(environment, name)[0]) for name in ("style.css", "page.js"))
+    style, script = (Markup(loader.get_source(environment, name)[0]) for name in ("style.css", "gallery.js"))
     costs = _costs(diagnosis)
     page = environment.get_template("page.html").render(
         diagnosis=diagnosis,

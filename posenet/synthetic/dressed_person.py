@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from posenet.synthetic.body import SIDES, Body, Posture
+from posenet.synthetic.body_and_posture import SIDES, Body, Posture
 from posenet.synthetic.canvas import Canvas, Colour, Numbers, ellipse, hsv, hull, limb, shade
 
 
