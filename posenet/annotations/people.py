@@ -1,11 +1,10 @@
-"""The people of an annotation file that has been checked: reading them, and what training samples need of them.
+"""The people of an annotation file that has been checked.
 
 ``read_annotations`` reads a file for a store, ``read_split`` for the COCO evaluation.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,15 +13,11 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import AnnotationFile, CocoImage
-from posenet.annotations.outlines import Outline, decode_columns, decode_mask, encode_mask, polygons_to_mask
+from posenet.annotations.outlines import Outline, decode_mask, encode_mask
 from posenet.annotations.rules import refuse_errors
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 
-MIN_AREA = 32 * 32
-"""Smallest area of a main person in square pixels."""
-MIN_DISTANCE = 0.3
-"""Smallest distance between main persons, relative to the longer box side of the earlier one."""
 _RULES_OF_TEST_SETS = (
     "image-id", "category-id", "file-name", "image-size", "no-such-category",
 )  # fmt: skip
@@ -189,69 +184,3 @@ def _scale_outline(outline: Outline, size: tuple[int, int], new_size: tuple[int,
         return encode_mask(decode_mask(outline, *size)[rows][:, columns])
     zoom = np.array(new_size[::-1]) / np.array(size[::-1])
     return [(np.reshape(polygon, (-1, 2)) * zoom).ravel().tolist() for polygon in outline]
-
-
-def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_keypoints) -> list[int]:
-    """Select one image's main persons, on each of whom a training sample is centred; return their rows in order.
-
-    A main person
-
-    - is not a crowd,
-    - has at least ``min_labelled`` labelled keypoints (``Skeleton.min_labelled_keypoints``),
-    - has an area of at least 32 x 32 pixels and a box of at least 1 x 1,
-    - has a box centre farther from that of *every earlier* main person than 0.3 times the longer side of the earlier
-      box. "Earlier" means file order, so that the selection depends only on the file.
-    """
-    is_large = (people.areas >= MIN_AREA) & (people.boxes[:, 2:] >= 1).all(axis=1)
-    candidates = np.flatnonzero(~people.is_crowd & (people.num_labelled >= min_labelled) & is_large)
-    centres = (people.boxes[:, :2] + people.boxes[:, 2:] / 2).tolist()
-    distances = [MIN_DISTANCE * longer_side for longer_side in people.boxes[:, 2:].max(axis=1).tolist()]
-    selected: list[int] = []
-    for row in candidates.tolist():
-        if all(math.dist(centres[earlier], centres[row]) > distances[earlier] for earlier in selected):
-            selected.append(row)
-    return selected
-
-
-def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the person mask and the supervision mask of one image.
-
-    Crowds and people without labelled keypoints are ignored regions. Pixels of labelled people are supervised even
-    inside an ignored region: their keypoints are known, and crowd outlines are coarse and often cover annotated people.
-    The box replaces a missing or unusable outline.
-
-    Returns:
-        ``person_mask`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on ignored
-        regions, 1 elsewhere. Both are Fortran-contiguous, the order of run lengths.
-    """
-    is_labelled = people.is_labelled
-    labelled = _union_mask(people, np.flatnonzero(is_labelled), height, width)
-    if is_labelled.all():
-        return labelled, np.ones_like(labelled)
-    ignored = _union_mask(people, np.flatnonzero(~is_labelled), height, width)
-    return labelled | ignored, 1 - (ignored & ~labelled)
-
-
-def _union_mask(people: People, rows: np.ndarray, height: int, width: int) -> np.ndarray:
-    """(H, W) uint8, Fortran-contiguous: 1 on any of the people in some rows."""
-    mask = np.zeros((width, height), np.uint8).T
-    polygons: list[list[float]] = []
-    for row in rows.tolist():
-        outline = people.outlines[row]
-        if isinstance(outline, np.ndarray):
-            mask |= decode_columns(outline, height, width).T
-        elif outline:
-            polygons += outline
-        else:
-            polygons.append(_box_polygon(people.boxes[row], height, width))
-    if polygons:
-        mask |= polygons_to_mask(polygons, height, width)
-    return mask
-
-
-def _box_polygon(box: np.ndarray, height: int, width: int) -> list[float]:
-    """Polygon of the pixels that a box touches. Its corners are corners of pixels, as in COCO's frame."""
-    x, y, box_width, box_height = box.tolist()
-    left, right = np.clip((math.floor(x), math.ceil(x + box_width)), 0, width).tolist()
-    top, bottom = np.clip((math.floor(y), math.ceil(y + box_height)), 0, height).tolist()
-    return [left, top, right, top, right, bottom, left, bottom]

@@ -17,15 +17,9 @@ import cv2
 import numpy as np
 
 from posenet.annotations.coco import CocoImage
+from posenet.annotations.main_persons import MIN_AREA, person_masks, select_main_persons
 from posenet.annotations.outlines import encode_mask
-from posenet.annotations.people import (
-    MIN_AREA,
-    People,
-    person_masks,
-    read_annotations,
-    scale_people,
-    select_main_persons,
-)
+from posenet.annotations.people import People, read_annotations, scale_people
 from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document, select_sections, write_output
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
-from posenet.annotations.people import MIN_AREA
+from posenet.annotations.main_persons import MIN_AREA
 from posenet.annotations.rules import UNUSABLE_FILES, find_problems, list_errors
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
 from posenet.annotations.split_and_merge import reduce_document

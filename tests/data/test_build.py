@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.annotations.people import person_masks, read_annotations, select_main_persons
+from posenet.annotations.main_persons import person_masks, select_main_persons
+from posenet.annotations.people import read_annotations
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
