@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import http.client
 import io
@@ -130,6 +131,19 @@ def download_bytes(url: str) -> bytes:
     except DownloadError as error:
         raise DataError(f"cannot read {without_credentials(url)}: {error}") from error
     return file.getvalue()
+
+
+def is_image_at(url: str) -> bool:
+    """Whether a server says that an address is that of an image, and not of an animation; False if it says nothing."""
+    types = []
+
+    def ask(download: Download) -> None:
+        with _open(url) as response:
+            types.append(response.headers.get_content_type())
+
+    with contextlib.suppress(DownloadError, OSError, ValueError, http.client.HTTPException):
+        Download(io.BytesIO(), IMAGE_LIMITS).run(ask)
+    return any(name.startswith("image/") and name != "image/gif" for name in types)
 
 
 def download_file(path: Path, receive: Callable[[Download], None], title: str = "") -> None:

@@ -177,19 +177,22 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, lef
         entries = sorted(listing, key=lambda entry: entry.name)
     for entry in entries:
         suffix = os.path.splitext(entry.name)[1].lower()
+        if entry.name.startswith("."):
+            # macOS keeps the attributes of a.png in ._a.png, and a killed program leaves what it was writing.
+            if suffix in suffixes and entry.is_file():
+                left_out["hidden"] += 1
+            continue
         if entry.is_dir():
-            if entry.is_symlink() or entry.name.startswith("."):
+            if entry.is_symlink():
                 continue
             if recursive:
                 yield from _search_folder(Path(entry), suffixes, recursive, left_out)
             else:
                 left_out["folder"] += 1
-        elif entry.name.startswith("._"):
-            left_out["._"] += 1  # macOS keeps the attributes of a.png in ._a.png on other file systems
         elif suffix in suffixes:
             if entry.is_file() or entry.is_symlink():  # reading one that leads nowhere is an error, not silence
                 yield Path(entry)
-        elif not entry.name.startswith("."):
+        else:
             left_out[suffix or "without suffix"] += 1
 
 

@@ -165,7 +165,7 @@ class Person:
             filled = np.where(self.found[:, None], self.keypoints[:, :2], estimates)
             keypoints[:, :2] = self.skeleton.to_file_order(filled)
         return {
-            "image_id": image_id,
+            "image_id": image_id if isinstance(image_id, str) else operator.index(image_id),  # NumPy's are no JSON
             "category_id": category,
             "keypoints": keypoints.round(3).ravel().tolist(),
             "score": self.score,

@@ -323,3 +323,13 @@ def test_a_name_of_the_longest_kind_can_be_written(tmp_path):
 def write_file(path):
     path.write_text("text")
     return path
+
+
+def test_a_folder_in_which_nothing_may_be_written_is_an_error_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("posenet.files.os.access", lambda path, mode: False)
+    (tmp_path / "old").touch()
+    (tmp_path / "null").symlink_to(os.devnull)
+    check_outputs([tmp_path / "null", "-"])
+    for name in ("new", "old"):
+        with pytest.raises(DataError, match=f"cannot write .*{name}: .* is read-only for this user"):
+            check_outputs([tmp_path / name], overwrite=True)

@@ -121,7 +121,7 @@ def test_a_folder_with_images_in_its_subfolders_alone_names_one(tmp_path: Path) 
 def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "a.jpg", "b.HEIC", "c.avif", "._a.jpg", "._b.heic", ".DS_Store", "d.raw", "e.RAW", "notes")
     assert [path.name for path in find_images([tmp_path])] == ["a.jpg", "b.HEIC", "c.avif"]
-    assert caplog.messages == [f"left out of folder {tmp_path}: 2 ._, 2 .raw, 1 without suffix"]
+    assert caplog.messages == [f"left out of folder {tmp_path}: 2 .raw, 2 hidden, 1 without suffix"]
 
 
 def test_subfolders_are_searched_on_request_or_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

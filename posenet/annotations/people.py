@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ class Split:
         return bool(self.people)
 
 
-def read_split(path: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
+def read_split(path: str | Path, image_ids: Iterable[int] | None = None, skeleton: Skeleton = COCO) -> Split:
     """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given,
     each once.
 
@@ -117,6 +117,7 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
     refuse_errors(file, None if names_keypoints else _RULES_OF_TEST_SETS)
     images = _list_images(file)
     if image_ids is not None:
+        image_ids = [int(image_id) for image_id in image_ids]
         image_of_id = {image.id: image for image in images}
         if unknown := set(image_ids) - set(image_of_id):
             raise DataError(f"{path} has no image {min(unknown)}; correct the ids")

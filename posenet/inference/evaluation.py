@@ -9,7 +9,7 @@ import json
 import logging
 import os
 from collections import deque
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -93,7 +93,7 @@ def evaluate(
     *,
     output: str | Path | None = None,
     overwrite: bool = False,
-    image_ids: Collection[int] | None = None,
+    image_ids: Iterable[int] | None = None,
     exif_frame: ExifFrame | None = None,
     progress: bool = True,
     ranks: Ranks | None = None,
@@ -129,6 +129,8 @@ def evaluate(
         files = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
         inputs = itertools.chain(files, list_image_files(annotations, images))
         check_outputs([output], inputs, overwrite=overwrite)
+    if "min_score" in options:
+        raise ConfigError("min_score has no effect on an evaluation, which keeps all people; leave it out")
     if isinstance(checkpoint, Predictor):
         predictor = checkpoint
         if options:

@@ -43,6 +43,7 @@ def describe_config(config: Config, precision: str) -> dict[str, str]:
         "first_cell": (MAP_STRIDE - 1) / 2,
         "channels": config.model.skeleton.describe_channels(),
         "inference": tables["inference"],
+        "tracking": tables["tracking"],
         "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
         "data": {"exif_frame": tables["data"]["exif_frame"]},
     }
@@ -55,7 +56,9 @@ def read_config(properties: Mapping[str, str], source: str) -> Config:
         stored = json.loads(properties[PROPERTY])
         constants = {name: stored[name] for name in _CONSTANTS}
         stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
-        config = config_from_dict({name: stored[name] for name in ("inference", "model", "data")}, source)
+        sections = {name: stored[name] for name in ("inference", "model", "data")}
+        sections["tracking"] = stored.get("tracking", {})  # files of version 0.5 lack it
+        config = config_from_dict(sections, source)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(
             f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "

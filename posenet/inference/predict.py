@@ -122,7 +122,8 @@ def check_inputs_and_outputs(
 ) -> None:
     """Raise what ``predict`` raises for inputs and outputs. Standard input, which can be read once, is not read."""
     sources = [] if "-" in inputs else _find_inputs(inputs, options, world_size)
-    choose_outputs(sources, options, other_inputs, world_size)
+    if options.names_outputs:
+        choose_outputs(sources, options, other_inputs, world_size)
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class _Run:
     journaled: Path | None
     """The file of people that has journals; None without."""
     description: dict[str, Any]
-    """Everything that the files of people depend on, for the journals. Messages name the keys whose values differ."""
+    """The outputs, and what they depend on, for the journals. Messages name the keys whose values differ."""
 
     def journals(self) -> list[Journal]:
         """The journals of all processes."""
@@ -258,7 +259,8 @@ def _describe(
     return {
         "journal": JOURNAL_VERSION,
         "inputs": inputs.hexdigest(),
-        "outputs (--json, --coco, --csv)": [os.path.relpath(file, journaled.parent) for file in outputs.files],
+        # A run with other folders would replace files there that it has not written, or leave out what is recorded.
+        "outputs": [os.path.relpath(path, journaled.parent) for path in [*outputs.folders, *outputs.files]],
         **predictor.origin,
         "inference settings": settings | {"scales": list(predictor.settings.scales)},
         "--min-score": predictor.min_score,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import math
+import numbers
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -100,11 +101,15 @@ def draw_people(
 
     Raises:
         DataError: ``image`` cannot be read, or is not an image.
-        ValueError: the style or the colours are none of these.
+        ValueError: the style or the colours are none of these, or a size is negative or no number of pixels.
     """
     for name, value, known in (("style", style, STYLES), ("colours", colours or "side", COLOUR_SCHEMES)):
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, not {truncate_for_message(value)}")
+    if not (isinstance(line_width, numbers.Integral) and line_width >= 0 and radius >= 0):
+        raise ValueError(
+            f"line_width {line_width} and radius {radius} must be 0 or more pixels, the width a whole number"
+        )
     drawing = to_bgr(image, channels).copy()
     figures = []
     drawn = [(index, person) for index, person in enumerate(people) if person.score >= min_score]
@@ -115,7 +120,7 @@ def draw_people(
         scheme = colours or ("side" if style == "standard" and has_sides else "rainbow")
         keypoint_colours, limb_colours = _choose_colours(person, index, limbs, scheme)
         is_visible = _visible_keypoints(person, keypoint_min_score)
-        width = line_width if line_width > 0 else _choose_line_width(drawing, person, style)
+        width = line_width or _choose_line_width(drawing, person, style)
         figure = _Figure(
             person,
             keypoints=[(k, colour) for k, colour in enumerate(keypoint_colours) if is_visible[k]],

@@ -502,7 +502,7 @@ def test_folders_and_subfolders(predict: Predict, photos: Path, caplog: pytest.L
     for camera in ("camA", "camB"):
         write_image(photos / camera / "000001.png", spot_image(97, 131, *SPOTS, 4))
     assert predict("photos", "--recursive", "--output", "out", "--json", "people.json", "--heatmaps", "maps") == 0
-    assert "left out of folder photos: 2 ._, 1 .raw" in caplog.messages
+    assert "left out of folder photos: 1 .raw, 2 hidden" in caplog.messages
     for name in ("out/a.png", "out/camA/000001.png", "out/camB/000001.png", "maps/camB/000001.jpg"):
         assert Path(name).is_file()
     ids = [person["image_id"] for person in read_json("people.json")]

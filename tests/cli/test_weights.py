@@ -77,7 +77,7 @@ def test_an_unknown_name_is_an_error_of_one_line(host: WeightsHost, capsys: pyte
         ("weights", ["fetch", "mine", "yours"], "yours is not the name of published weights; known: simplepose, mine"),
         (
             "predict",
-            ["--checkpoint", "min", host.address, "--json", "people.json"],
+            ["--checkpoint", "min", f"{host.address}/a.jpg", "--json", "people.json"],
             "min is neither a file nor the name of published weights (simplepose, mine)",
         ),
     ):

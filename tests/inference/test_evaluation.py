@@ -200,12 +200,14 @@ def test_an_image_that_is_named_twice_counts_once(
 ) -> None:
     annotations = write_spot_split(tmp_path)
     once = posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[3, 1], progress=False)
-    twice = posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[3, 1, 1, 3], progress=False)
+    twice = posenet.evaluate(spot_file, tmp_path, annotations, image_ids=np.array([3, 1, 1, 3]), progress=False)
     assert once is not None and twice is not None
     assert twice.images == 2 and twice == once and list(twice.results) == list(once.results)
     assert capfd.readouterr() == ("", ""), "there is no bar"
     with pytest.raises(DataError, match="no image ids are given"):
         posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[], progress=False)
+    with pytest.raises(ConfigError, match="min_score has no effect on an evaluation"):
+        posenet.evaluate(spot_file, tmp_path, annotations, min_score=0.5)
 
 
 def test_people_with_low_scores_count_although_the_predictor_leaves_them_out(spot_file: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from posenet.inference.networks import BackendName, TorchNetwork, device_of_proc
 from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config, InferenceConfig, ModelConfig
+from posenet.settings import Config, InferenceConfig, ModelConfig, TrackingConfig
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 from tests.helpers.documentation import read_blocks
@@ -206,11 +206,15 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
         sigmas=(0.05,) * 3,
     )
     config = dataclasses.replace(
-        Config(), inference=InferenceConfig(height=64, flip=True), model=ModelConfig(skeleton=skeleton)
+        Config(),
+        inference=InferenceConfig(height=64, flip=True),
+        model=ModelConfig(skeleton=skeleton),
+        tracking=TrackingConfig(confirm_frames=1, smooth=True),
     )
     (tmp_path / "a.onnx").write_bytes(build_onnx(random_network(1, skeleton), config).SerializeToString())
     predictor = Predictor.from_checkpoint(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
     assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
+    assert predictor.tracking == config.tracking
     assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
 
 

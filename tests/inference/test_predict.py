@@ -286,3 +286,41 @@ def test_a_continued_prediction_without_people_knows_the_scores_before(
     caplog.clear()
     predict("clip.mp4", predictor, json="people.json", resume=True, progress=False)
     assert any(message.startswith("no person has a score of at least 0.9; ") for message in caplog.messages)
+
+
+@pytest.mark.parametrize("more", [{"output": "other"}, {"heatmaps": "other"}], ids=str)
+def test_a_prediction_is_not_continued_with_other_folders(photos: Path, more: dict[str, str]) -> None:
+    options = {"json": "p.jsonl", "resume": True}
+    predict(photos, spot_predictor(), **options)
+    for name in ("a.png", "b.png", "a.jpg", "b.jpg"):
+        write_image(Path("other") / name, np.zeros((8, 8, 3), np.uint8))
+    before = {path: path.read_bytes() for path in Path("other").iterdir()}
+    with pytest.raises(DataError, match="p.jsonl was written with other outputs; continue it with the same ones"):
+        predict(photos, spot_predictor(), **options, **more)
+    assert {path: path.read_bytes() for path in Path("other").iterdir()} == before
+
+
+def test_two_predictions_without_outputs_choose_two_folders(photos: Path) -> None:
+    files = []
+
+    def load() -> Predictor:  # the first one has chosen its folder, and has written nothing yet
+        files.extend(predict(photos / "a.png", spot_predictor()).files)
+        return spot_predictor()
+
+    files += predict(photos / "a.png", load).files
+    assert sorted(files) == ["predictions", "predictions-2"]
+    assert all(Path(folder, "a.png").exists() for folder in files)
+
+
+def test_outputs_may_be_path_objects(photos: Path) -> None:
+    names = {"output": "drawn", "json": "p.json", "coco": "c.json", "csv": "p.csv", "heatmaps": "maps"}
+    predict(photos, spot_predictor(), **{option: Path(name) for option, name in names.items()})
+    assert all(Path(name).exists() for name in names.values())
+
+
+def test_the_image_of_a_frame_of_an_earlier_run_is_an_error(clip: Path) -> None:
+    results: list[posenet.Result] = []
+    for _ in range(2):
+        predict(clip, spot_predictor(), json="p.jsonl", resume=True, on_result=results.append)
+    with pytest.raises(DataError, match="the image of frame 0 of .*clip.mp4 is not there: an earlier run"):
+        results[22].plot()

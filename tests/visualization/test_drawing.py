@@ -145,6 +145,12 @@ def test_an_unknown_style_or_colour_scheme_is_refused(person):
         draw_people(BLACK, [person], colours="red")
 
 
+@pytest.mark.parametrize("sizes", [{"line_width": 2.5}, {"line_width": -1}, {"radius": -3}], ids=str)
+def test_a_size_that_cannot_be_drawn_is_refused(person, sizes):
+    with pytest.raises(ValueError, match="must be 0 or more pixels, the width a whole number"):
+        draw_people(BLACK, [person], **sizes)
+
+
 def test_a_notebook_shows_a_drawing_as_a_png():
     drawing = draw_people(np.full((20, 30, 3), 90, np.uint8), [])
     png = np.frombuffer(drawing._repr_png_(), np.uint8)

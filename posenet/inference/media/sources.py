@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import numbers
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from posenet.downloading import is_address, split_address, without_credentials
+from posenet.downloading import is_address, is_image_at, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.images import IMAGE_SUFFIXES, find_images
 
@@ -143,8 +144,9 @@ class FrameSelection:
             raise ConfigError(f"start {self.start} is no number of seconds; give 0 or more")
         if not self.duration >= 0:
             raise ConfigError(f"duration {self.duration} is no number of seconds; give 0 or more")
-        if not (isinstance(self.stride, int) and self.stride >= 1):
+        if not (isinstance(self.stride, numbers.Integral) and self.stride >= 1):
             raise ConfigError(f"stride {self.stride} is no number of frames; give 1 or more")
+        object.__setattr__(self, "stride", int(self.stride))  # also of NumPy's numbers, which are no JSON
 
 
 def plausible_rate(rate: float) -> float:
@@ -213,10 +215,14 @@ def parse_standard_input(data: bytes) -> list[Source]:
 
 
 def _named_source(item: str) -> Source:
-    """The source of a path or an address."""
+    """The source of a path or an address. What a web address without a known suffix is, its server is asked."""
     if not is_address(item):
         return Source(_kind_of_suffix(Path(item).suffix), Path(item))
-    return Source("image" if Path(split_address(item).path).suffix.lower() in IMAGE_SUFFIXES else "video", item)
+    address = split_address(item)
+    suffix = Path(address.path).suffix.lower()
+    is_unclear = address.scheme in ("http", "https") and suffix not in IMAGE_SUFFIXES | VIDEO_SUFFIXES
+    is_image = suffix in IMAGE_SUFFIXES or (is_unclear and is_image_at(item))
+    return Source("image" if is_image else "video", item)
 
 
 def _kind_of_suffix(suffix: str) -> Kind:

@@ -26,6 +26,8 @@ MAX_MISSING_SHARE = 0.05
 """Share of its length that may be missing at the end of a video: lengths in headers are rough."""
 MAX_MISSING_FRAMES = 3
 """So many frames may be missing too, also if they are more than that share. A video that lacks more was cut off."""
+SAME_TIME = 1e-6
+"""Times that differ by no more seconds are the same: they are sums and quotients, and rounded."""
 CODEC = "libx264"
 CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
 TICKS_PER_SECOND = 60000
@@ -126,9 +128,9 @@ class PyAVReader:
                 seconds = stated
             else:  # unknown, or damaged: the frame follows the previous one
                 seconds = 0.0 if seconds == -math.inf else seconds + 1 / self.rate
-            if seconds >= end:
+            if seconds > end - SAME_TIME:
                 return
-            if seconds < selection.start:
+            if seconds < selection.start - SAME_TIME:
                 continue
             if first_selected is None:
                 first_selected = number
@@ -204,15 +206,18 @@ class PyAVReader:
         """Skip all before the last keyframe before ``seconds``, without decoding it; return its number of frames."""
         if seconds <= 0 or math.isnan(self._first_time):
             return 0
-        start = self._first_time + seconds
-        times: list[float] = []
+        start = self._first_time + seconds + SAME_TIME
+        times: list[float] = []  # of the frames that are shown
         for packet in self._packets:
             time = math.nan if packet is None else _time_shown(packet)
             if packet is not None and packet.is_keyframe and time <= start:
                 self._from_time = time
                 self._pending.clear()
             self._pending.append(packet)
-            times.append(time)
+            if (
+                packet is None or not packet.is_discard
+            ):  # as edit lists have it, in videos that were cut without encoding
+                times.append(time)
             # No later packet is shown before it is decoded.
             if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
                 break

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, DataError
 from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
@@ -19,7 +19,8 @@ from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 """Formats of videos that are written."""
 DEFAULT_FOLDER = "predictions"
-"""Where drawings go if no output is named; ``predictions-2`` and so on if there is something in it."""
+"""Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
+_NEEDS_PEOPLE = "needs a file of people: json=FILE, coco=FILE or csv=FILE"
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,17 @@ class PredictionOptions(FrameSelection):
     smooth: bool = False
     style: Style = "standard"
     keypoint_score: float = KEYPOINT_MIN_SCORE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("output", "json", "coco", "csv", "heatmaps"):
+            path = getattr(self, name)
+            object.__setattr__(self, name, None if path is None else os.fspath(path))
+
+    @property
+    def names_outputs(self) -> bool:
+        """Whether any output is named; otherwise drawings go to ``DEFAULT_FOLDER``."""
+        return bool(self.output or self.json or self.coco or self.csv or self.heatmaps or self.show)
 
     @property
     def is_tracked(self) -> bool:
@@ -96,8 +108,11 @@ def choose_outputs(
         DataError: a file cannot be written, see ``check_outputs``, or continued, see ``can_continue``.
     """
     output, json, heatmaps = options.output, options.json, options.heatmaps
-    if not (output or json or options.coco or options.csv or heatmaps or options.show):
-        output = _free_folder()
+    made = None
+    if not options.names_outputs:
+        if options.resume:
+            raise ConfigError(f"resume=True {_NEEDS_PEOPLE}")
+        output = made = _make_default_folder()
     json_folder = json if json and _is_folder(json) else None
     if json and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
@@ -120,13 +135,13 @@ def choose_outputs(
         coco=options.coco,
         csv=options.csv,
         folders=list(named.values()),
-        new_folders=[folder for folder in named.values() if not os.path.exists(folder)],
+        new_folders=[folder for folder in named.values() if folder == made or not os.path.exists(folder)],
     )
     file = outputs.first_file
     needs_journals = _needs_journals(outputs, options, world_size)
     if needs_journals and file is None:
         reason = "resume=True" if options.resume else "a prediction by several processes"
-        raise ConfigError(f"{reason} needs a file of people: json=FILE, coco=FILE or csv=FILE")
+        raise ConfigError(f"{reason} {_NEEDS_PEOPLE}")
     # A prediction that is continued replaces what it has written, drawings among them.
     is_continued = file is not None and options.resume and not options.overwrite and can_continue(file, world_size)
     journals = side_files(file, world_size) if file and (needs_journals or is_lines_file(file)) else {}
@@ -153,9 +168,17 @@ def _is_folder(path: str) -> bool:
     )
 
 
-def _free_folder() -> str:
-    names = (DEFAULT_FOLDER + number for number in name_numbers())
-    return next(name for name in names if not os.path.lexists(name) or (os.path.isdir(name) and not os.listdir(name)))
+def _make_default_folder() -> str:
+    """Make the first folder of the default names that does not exist: no other process can choose it too."""
+    for name in (DEFAULT_FOLDER + number for number in name_numbers()):
+        try:
+            os.mkdir(name)
+            return name
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise DataError(f"cannot make the folder {name}: {error.strerror}; name one with output=DIR") from error
+    raise AssertionError("there are endless numbers")
 
 
 def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Tracker:
         self._time = -math.inf
         self._last_id = 0
 
-    def update(self, people: Sequence[Person], time: float) -> list[Person]:
+    def update(self, people: Iterable[Person], time: float) -> list[Person]:
         """Identify the people of the next frame.
 
         Args:
@@ -78,6 +78,7 @@ class Tracker:
         """
         if not (math.isfinite(time) and time >= self._time):
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
+        people = list(people)
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
             if person.skeleton != self._skeleton:

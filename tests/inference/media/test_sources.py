@@ -11,6 +11,7 @@ from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.media.sources import find_sources, parse_standard_input, plausible_rate
 from tests.helpers.image_bytes import encode
+from tests.helpers.media_server import answer, media_server, raw_server
 from tests.helpers.videos import GREY
 
 
@@ -71,3 +72,14 @@ def test_what_is_no_list_is_refused() -> None:
 def test_implausible_rates_are_replaced_by_the_default() -> None:
     rates = [0, -1, float("nan"), 90000, 29.97]
     assert [plausible_rate(rate) for rate in rates] == [25, 25, 25, 25, 29.97]
+
+
+def test_a_server_says_whether_an_address_without_a_suffix_is_an_image(folder: Path) -> None:
+    (folder / "photo").write_bytes((folder / "b.png").read_bytes())
+    with raw_server(answer("Content-Type: image/jpeg")) as image, raw_server(answer("Content-Type: image/gif")) as gif:
+        addresses = [f"{image.address}/photo?id=3", f"{gif.address}/animation"]
+        assert [source.kind for source in find_sources(addresses)] == ["image", "video"]
+    with media_server(folder) as address:
+        known = [f"{address}/{name}" for name in ("live", "photo", "missing")]
+        assert [source.kind for source in find_sources(known)] == ["video"] * 3, "no type says that it is an image"
+    assert [source.kind for source in find_sources([f"{address}/photo", "http://[::1/x"])] == ["video"] * 2

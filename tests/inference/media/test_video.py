@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import struct
 from collections.abc import Iterator, Sequence
@@ -310,3 +311,30 @@ def test_selected_frames(selection: dict[str, Any], numbers: list[int]) -> None:
 def test_a_start_after_the_end_is_an_error() -> None:
     [frame] = read([0.0, 0.1], start=5.0)
     assert str(frame.error) == "clip has no frame after 5 s; the last is at 0.10 s"
+
+
+def test_frames_that_an_edit_list_hides_do_not_count(tmp_path: Path) -> None:
+    """As in a video that was cut without encoding it again: it begins with a keyframe before its first frame."""
+    with av.open(str(tmp_path / "cut.mp4"), "w") as container:
+        stream = container.add_stream("libx264", rate=10, options={"x264-params": "keyint=4:scenecut=0:bframes=0"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        frames = [av.VideoFrame.from_ndarray(grey_image(number % 12), format="bgr24") for number in range(20)]
+        for packet in (*itertools.chain(*map(stream.encode, frames)), *stream.encode(None)):
+            hidden = round(Fraction(6, 10) / packet.time_base)
+            packet.pts -= hidden
+            packet.dts -= hidden
+            container.mux(packet)
+    shown = read_video(tmp_path / "cut.mp4")
+    assert [frame.number for frame in shown] == list(range(14)), "without the first six"
+    for start in (0.2, 0.7, 1.1):
+        part = read_video(tmp_path / "cut.mp4", start=start)
+        assert [(frame.number, frame.seconds) for frame in part] == [
+            (frame.number, frame.seconds) for frame in shown if frame.seconds > start - 0.01
+        ]
+
+
+def test_a_start_and_an_end_at_the_times_of_frames_are_exact_where_a_file_has_no_times(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.avi")
+    for number in range(1, 9):
+        part = read_video(path, start=number / 10, duration=0.3)
+        assert [frame.number for frame in part] == [number, number + 1, number + 2]

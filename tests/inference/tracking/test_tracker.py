@@ -162,3 +162,8 @@ def test_the_unit_of_the_coordinates_does_not_matter(scale: float) -> None:
         [dataclasses.replace(p, keypoints=p.keypoints * np.float32([scale, scale, 1])) for p in f] for f in frames
     ]
     assert ids_of(scaled) == ids_of(frames)
+
+
+def test_people_may_come_from_a_generator() -> None:
+    tracker = Tracker(TrackingConfig(confirm_frames=1))
+    assert [len(tracker.update((person for person in [person_at(100)]), time)) for time in (0, 0.1)] == [1, 1]
