@@ -6,6 +6,7 @@ The functions return the content of COCO keypoint files. An image always stays w
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -89,7 +90,8 @@ def split_annotations(
     if any(not share > 0 for share in shares) or abs(sum(shares) - 1) > 1e-6:
         raise DataError(f"the shares {' '.join(f'{share:g}' for share in shares)} are not above 0 with a sum of 1")
     file = _read(path)
-    groups = _groups_of_copies(file, images)
+    paths = {entry["id"]: Path(images or "", name) for entry, name in zip(file.images, file.file_names)}
+    groups = [[image_id] for image_id in paths] if images is None else groups_of_copies(paths)
     ends = np.cumsum(shares) * len(file.images)
     parts: list[set[int]] = [set() for _ in shares]
     num_done = 0
@@ -135,19 +137,23 @@ def _read(path: str | Path) -> AnnotationFile:
     return file
 
 
-def _groups_of_copies(file: AnnotationFile, folder: str | Path | None) -> list[list[int]]:
-    """The ids of the images, those of the same bytes together; each by itself if their folder is not known."""
-    if folder is None:
-        return [[entry["id"]] for entry in file.images]
-    paths = [Path(folder) / name for name in file.file_names]
-    workers = usable_cores()
-    digests = map_in_threads(sha256_of, paths, workers=workers, ahead=4 * workers)
-    groups: dict[str, list[int]] = {}
+def groups_of_copies(paths: Mapping[int, Path]) -> list[list[int]]:
+    """The ids of image files, those of files with the same bytes together. Only files of the same size are read.
+
+    ``DataError`` if a file cannot be read.
+    """
     try:
-        for entry, digest in zip(file.images, progress_bar(digests, "images", len(paths))):
-            groups.setdefault(digest, []).append(entry["id"])
+        sizes = {image_id: path.stat().st_size for image_id, path in paths.items()}
+        counts = Counter(sizes.values())
+        unclear = [image_id for image_id, size in sizes.items() if counts[size] > 1]
+        workers = usable_cores()
+        digests = map_in_threads(sha256_of, [paths[number] for number in unclear], workers=workers, ahead=4 * workers)
+        digest_of = dict(zip(unclear, progress_bar(digests, "images", len(unclear))))
     except OSError as error:
         raise DataError(
             f"cannot read {error.filename}: {error.strerror}; posenet annotations fix --drop leaves out such images"
         ) from error
+    groups: dict[object, list[int]] = {}
+    for image_id in paths:
+        groups.setdefault(digest_of.get(image_id, image_id), []).append(image_id)
     return list(groups.values())

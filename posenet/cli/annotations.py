@@ -196,6 +196,8 @@ def _print_findings(args: argparse.Namespace, path: Path, is_fixed: bool = False
 
 def _import(args: argparse.Namespace) -> None:
     output, splits = args.output, args.split or ["train"]
+    if len(splits) > 1 and is_standard_output(output):
+        raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     suffix = args.source.suffix.lower()

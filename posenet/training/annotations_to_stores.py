@@ -7,9 +7,11 @@ this module does not import PyTorch.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
 import math
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +22,10 @@ from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_
 from posenet.annotations.main_persons import MIN_AREA
 from posenet.annotations.rules import UNUSABLE_FILES, find_problems, list_errors
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
-from posenet.annotations.split_and_merge import reduce_document
+from posenet.annotations.split_and_merge import groups_of_copies, reduce_document
 from posenet.data.build import MAX_UNREADABLE, build_store
+from posenet.data.inspection import find_stored_files
+from posenet.data.store_list import open_data_sets
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.messages import command_line, pluralize
@@ -52,6 +56,7 @@ class StorePlan(NamedTuple):
     folder: Path  # of all files that are made
     skeleton: Path  # skeleton file; it is drafted if it is ``SKELETON_FILE`` and does not exist
     exif_frame: ExifFrame
+    allow_overlap: bool  # of the images for validation and those for training
 
 
 class _Part(NamedTuple):
@@ -89,7 +94,7 @@ def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
             _log.warning(
                 "The data have changed since the run in %s began: it goes on with the new ones", plan.folder.parent
             )
-        _make_stores(plan, parts, has_skeleton)
+        _make_stores(plan, parts, has_skeleton, is_started)
     val = parts[-1]
     usable = plan.folder / "usable_val.json"
     if not plan.val_file:
@@ -152,7 +157,7 @@ def _checksum(plan: StorePlan, parts: Sequence[_Part]) -> bytes:
     if plan.skeleton.exists():
         digest.update(sha256_of(plan.skeleton).encode())
     for part in parts:
-        digest.update(sha256_of(part.path).encode() + str(part.images.absolute()).encode())
+        digest.update(sha256_of(part.path).encode() + str(part.images.resolve()).encode())
         for image in part.document["images"]:
             path = part.images / str(image.get("file_name"))
             status = path.stat() if path.is_file() else None
@@ -160,7 +165,7 @@ def _checksum(plan: StorePlan, parts: Sequence[_Part]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool) -> None:
+def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool, is_started: bool) -> None:
     """Check the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
     for name in (CHECKSUM_FILE, "usable_train.json", "usable_val.json"):
         (plan.folder / name).unlink(missing_ok=True)
@@ -171,8 +176,14 @@ def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool) ->
     if draft:  # only now: the names may be corrected in either file
         _write_draft(draft, checked[0], plan.skeleton)
     checksum = _checksum(plan, parts)  # before the builds, during which data may change
-    for part in checked if len(checked) > 1 else _split(checked[0], plan.folder):
+    train, val = checked if len(checked) > 1 else _split(checked[0], plan)
+    store = plan.folder / "train.h5"
+    if is_started and store.exists():
+        _refuse_shared_images(store, val, "were trained on by this run; begin another one with checkpoint.path=DIR")
+    for part in (train, val):
         _build(part, plan)
+    if not plan.allow_overlap:
+        _refuse_shared_images(store, val, "are in the training data too; leave them out of one of the two")
     write_atomically(plan.folder / CHECKSUM_FILE, checksum)
 
 
@@ -226,11 +237,12 @@ def _draft(train: _Part) -> SkeletonDraft:
 def _write_draft(draft: SkeletonDraft, train: _Part, output: Path) -> None:
     """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
-    command = command_line("annotations", "skeleton", train.path, "--output", output)
     write_output(output, skeleton_to_toml(skeleton, draft.comments))
     if skeleton == COCO:
+        command = command_line("annotations", "skeleton", BUILT_IN, "--output", output)
         _log.info("Skeleton: that of COCO: %s", command)
         return
+    command = command_line("annotations", "skeleton", train.path, "--output", output)
     pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
     _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
@@ -255,20 +267,32 @@ def _select(part: _Part, image_ids: Collection[int], path: Path) -> _Part:
     return part._replace(path=path, document=document)
 
 
-def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
-    """Split off images for validation; a checksum of its name decides for each, so that it stays where it is."""
+def _split(part: _Part, plan: StorePlan) -> tuple[_Part, _Part]:
+    """Split off images for validation; a checksum of its name decides for each, so that it stays where it is.
+
+    They have a person to train on, and copies of one image stay together.
+    """
     document = part.document
+    names = {image["id"]: image["file_name"] for image in document["images"]}
     with_people = {entry.get("image_id") for entry in document["annotations"] if any(entry.get("keypoints") or [])}
-    names = {image["id"]: image["file_name"] for image in document["images"] if image["id"] in with_people}
-    if len(names) < 2:
-        raise DataError(f"{part.path} has keypoints in {pluralize(len(names), 'image')}; training needs two or more")
-    rank = {number: int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32 for number, name in names.items()}
-    ordered = sorted(rank, key=rank.__getitem__)
-    count = sum(value < VALIDATION_SHARE for value in rank.values())
-    chosen = set(ordered[: min(max(count, 1), len(ordered) // 2)])
-    others = {image["id"] for image in document["images"]} - chosen
-    train = _select(part, others, folder / "train.json")
-    val = _select(part._replace(split="val"), chosen, folder / "val.json")
+    if len(with_people) < 2:
+        raise DataError(
+            f"{part.path} has keypoints in {pluralize(len(with_people), 'image')}; training needs two or more"
+        )
+    usable = _images_to_train_on(document, load_skeleton(plan.skeleton))
+    if len(usable) < 2:
+        usable = with_people  # building the store says what they lack
+    groups = groups_of_copies({image_id: part.images / name for image_id, name in names.items()})
+    rank_of = {
+        min(int(hashlib.sha256(names[image_id].encode()).hexdigest()[:8], 16) / 2**32 for image_id in group): group
+        for group in groups
+        if usable & set(group)
+    }
+    ranks = sorted(rank_of)
+    count = min(max(bisect_left(ranks, VALIDATION_SHARE), 1), len(ranks) - 1)
+    chosen = set(itertools.chain(*(rank_of[rank] for rank in ranks[:count])))
+    train = _select(part, set(names) - chosen, plan.folder / "train.json")
+    val = _select(part._replace(split="val"), chosen, plan.folder / "val.json")
     _log.info(
         "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own: %s",
         len(chosen),
@@ -276,6 +300,25 @@ def _split(part: _Part, folder: Path) -> tuple[_Part, _Part]:
         val.path,
     )
     return train, val
+
+
+def _images_to_train_on(document: dict[str, Any], skeleton: Skeleton) -> set[int]:
+    """The ids of the images with a person who has enough labelled keypoints and a large enough area."""
+    return {
+        entry["image_id"]
+        for entry in document["annotations"]
+        if sum(value > 0 for value in (entry.get("keypoints") or [])[2::3]) >= skeleton.min_labelled_keypoints
+        and entry.get("area", MIN_AREA) >= MIN_AREA
+        and not entry.get("iscrowd")
+    }
+
+
+def _refuse_shared_images(train: Path, val: _Part, problem: str) -> None:
+    """Raise ``DataError``, which states the ``problem``, if the store ``train`` contains images of a split."""
+    paths = [val.images / str(image["file_name"]) for image in val.document["images"]]
+    with open_data_sets(str(train), None) as store:
+        if shared := find_stored_files(store, paths):
+            raise DataError(f"{pluralize(len(shared), 'image')} for validation, such as {shared[0]}, {problem}")
 
 
 def _build(part: _Part, plan: StorePlan) -> None:

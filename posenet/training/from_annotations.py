@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,7 @@ def prepare(
         folder=files,
         skeleton=skeleton,
         exif_frame=settings.data.exif_frame,
+        allow_overlap=settings.data.allow_overlap,
     )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
@@ -192,7 +194,7 @@ def choose_experiment(
         return experiment, pairs
     name = "FILE.toml" if isinstance(experiment, Config) else experiment
     last = {pair.partition("=")[0].strip(): pair for pair in pairs}  # the others of the same setting count for nothing
-    words = [pair.replace('"', "") for pair in last.values()]
+    words = [re.sub(r'="([^"\\]*)"$', r"=\1", pair) for pair in last.values()]  # plain texts need no quotes
     _log.info("Experiment %s%s: %s", name, choice, command_line("train", "--config", name, "--set", *words))
     return experiment, pairs
 

@@ -168,6 +168,7 @@ def state_of(run: Run) -> dict[str, Any]:
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,
+        "validation": run.validation_contents,
     }
     if run.model.teacher is not None:
         state["teacher"] = run.model.teacher.digest
@@ -199,8 +200,8 @@ def _require_same_teacher(teacher: Teacher | None, path: Path, state: dict[str, 
 def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
-    In another folder, which has no ``best.pth`` yet, it forgets the best score. ``CheckpointError`` if the checkpoint
-    belongs to another network, optimizer or teacher, or is not valid.
+    In another folder, which has no ``best.pth`` yet, and with other validation data it forgets the best score.
+    ``CheckpointError`` if the checkpoint belongs to another network, optimizer or teacher, or is not valid.
     """
     path, state = checkpoint.path, checkpoint.state
     _require_same_teacher(run.model.teacher, path, state)
@@ -223,6 +224,9 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
         run.returned_to = state.get("returned_to", "") if checkpoint.is_last else path.name
     else:
         run.progress.forget_scores()
+    if run.progress.best_score and state.get("validation", run.validation_contents) != run.validation_contents:
+        run.progress.forget_scores()
+        _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
     _log.info("Resuming from %s: %s", path, position)
 

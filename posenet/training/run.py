@@ -61,6 +61,8 @@ class Run:
     average: WeightAverage | None
     bad_steps: BadStepPolicy
     train_step: TrainStep
+    validation_contents: dict[str, str]
+    """What the scores of epochs depend on besides the weights, by setting; scores of other contents do not compare."""
     progress: Progress = field(default_factory=Progress)
     returned_to: str = ""
     """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``; not that of a roll
@@ -138,6 +140,7 @@ def build_run(
         scaler=scaler,
         average=average,
         bad_steps=bad_steps,
+        validation_contents={name: text for name, text in contents.items() if name.startswith("data.val")},
         train_step=TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm),
     )
 

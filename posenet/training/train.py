@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from posenet.training.run import build_run
 from posenet.training.run_settings import folder_of_run
 
 _log = logging.getLogger(__name__)
+_training_thread = threading.RLock()
 
 
 def train(
@@ -114,7 +116,7 @@ def train(
         raise ConfigError(
             "images, val, val_images and experiment belong to annotations; give these as the first argument"
         )
-    with catch_stop_signals() as stop_requested, contextlib.ExitStack() as at_end:
+    with _only_one_thread(), catch_stop_signals() as stop_requested, contextlib.ExitStack() as at_end:
         text_log = TextLog()
         if runtime.is_main:
             at_end.enter_context(text_log)
@@ -150,7 +152,6 @@ def train(
             logs.start(settings, path)
             return status
 
-        status = runtime.run_on_main(open_files)
         at_end.callback(run.close)
         _log.info(describe_run(run))
         if checkpoint is None and (advice := advise_on_network(run, has_experiment=config is not None)):
@@ -159,6 +160,7 @@ def train(
             _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
+        status = runtime.run_on_main(open_files)
 
         # The loops over epochs and steps.
         num_profiled = profile if runtime.is_main else 0
@@ -174,6 +176,20 @@ def train(
     if data is not None and (result.finished or result.stopped_early):
         conclude(data, progress)
     return result
+
+
+@contextlib.contextmanager
+def _only_one_thread() -> Iterator[None]:
+    """``ConfigError`` if another thread trains: PyTorch's random numbers and the logs of the package are shared by all.
+
+    A run may be started within a run, for example by a callback.
+    """
+    if not _training_thread.acquire(blocking=False):
+        raise ConfigError("another thread of this process trains; train in another process, or afterwards")
+    try:
+        yield
+    finally:
+        _training_thread.release()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -10,7 +11,7 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,114 @@ def test_stores_are_built_again_when_the_data_change() -> None:
     assert store.exists()
 
 
+def chairs_with(copies: int = 0, unlabelled: Collection[int] = ()) -> dict[str, Any]:
+    """The chairs, of which image 1 has copies with people, and some images have too few labelled keypoints."""
+    content = read_document(Path("coco/chairs.json"))
+    first = [entry for entry in content["annotations"] if entry["image_id"] == 1]
+    for number in range(100, 100 + copies):
+        shutil.copy("coco/photos/1.jpg", f"coco/photos/{number}.jpg")
+        content["images"].append(content["images"][0] | {"id": number, "file_name": f"{number}.jpg"})
+        content["annotations"] += [entry | {"id": 2 * number + k, "image_id": number} for k, entry in enumerate(first)]
+    for entry in content["annotations"]:
+        if entry["image_id"] in unlabelled:
+            entry["keypoints"][3:] = [0] * (len(entry["keypoints"]) - 3)
+            entry["num_keypoints"] = 1
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    return content
+
+
+def test_copies_of_an_image_stay_on_one_side() -> None:
+    chairs_with(copies=12)
+    prepare("coco/chairs.json", SETTINGS)
+    names = {
+        split: {image["file_name"] for image in content_of(RUN / "data", split)["images"]} for split in ("train", "val")
+    }
+    copies = {"1.jpg", *(f"{number}.jpg" for number in range(100, 112))}
+    assert names["train"] and names["val"]
+    assert [len(copies & names[split]) for split in ("train", "val")] in ([13, 0], [0, 13])
+
+
+def test_images_without_anybody_to_train_on_are_not_chosen_for_validation() -> None:
+    prepare("coco/chairs.json", SETTINGS)
+    [first] = content_of(RUN / "data", "val")["images"]
+    chairs_with(unlabelled={first["id"]})
+    data = prepare("coco/chairs.json", [*SETTINGS, "checkpoint.path=other"])
+    [second] = content_of(data.folder / "data", "val")["images"]
+    assert second["id"] != first["id"]
+
+
+def test_an_image_never_comes_to_validation_after_it_was_trained_on() -> None:
+    """Of the first images, the checksums choose most for validation."""
+    content = chairs_with()
+    is_low = {
+        name: hashlib.sha256(name.encode()).digest()[0] < 20 for name in (f"{number}.jpg" for number in range(99))
+    }
+    low = [name for name in is_low if is_low[name]]
+    high = [name for name in is_low if not is_low[name]]
+    for image, name in zip(content["images"], [*low[:3], *high[:5]]):
+        shutil.copy(f"coco/photos/{image['file_name']}", f"coco/new_{name}")
+        image["file_name"] = name
+    shutil.rmtree("coco/photos")
+    Path("coco/photos").mkdir()
+    for image in content["images"]:
+        shutil.move(f"coco/new_{image['file_name']}", f"coco/photos/{image['file_name']}")
+    for count in (4, 8):
+        some = {**content, "images": content["images"][:count]}
+        some["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] <= count]
+        Path("coco/chairs.json").write_text(json.dumps(some))
+        prepare("coco/chairs.json", SETTINGS)
+        assert {image["file_name"] for image in content_of(RUN / "data", "val")["images"]} == set(low[:3])
+
+
+def test_validation_images_that_were_trained_on_are_refused_by_name() -> None:
+    content = chairs_with()
+    halves = []
+    for name, ids in (("first.json", {1, 2, 3, 4}), ("second.json", {5, 6, 7, 8})):
+        half = {
+            key: [entry for entry in content[key] if entry.get("image_id", entry["id"]) in ids]
+            for key in ("images", "annotations")
+        }
+        Path("coco", name).write_text(json.dumps(content | half))
+        halves.append(f"coco/{name}")
+    prepare(halves[0], [*SETTINGS, "checkpoint.path=run"], val=halves[1], images="coco/photos")
+    Path("run/last.pth").touch()
+    shutil.copy(halves[1], "kept.json")
+    shutil.copy(halves[0], halves[1])
+    refused(
+        lambda: prepare(halves[0], [*SETTINGS, "checkpoint.path=run"], val=halves[1], images="coco/photos"),
+        DataError,
+        r"4 images for validation, such as coco/photos/1.jpg, were trained on by this run; begin another one",
+    )
+    shared = [*SETTINGS, "checkpoint.path=new"]
+    message = r"4 images for validation, such as coco/photos/1.jpg, are in the training data too; leave them out of one"
+    refused(lambda: prepare(halves[0], shared, val=halves[1], images="coco/photos"), DataError, message)
+    prepare(halves[0], [*shared, "data.allow_overlap=true"], val=halves[1], images="coco/photos")
+
+
+def test_the_same_data_from_another_working_folder_have_not_changed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = f"checkpoint.path={RUN.absolute()}"
+    prepare("coco/chairs.json", [*SETTINGS, run], images="coco/photos")
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    caplog.set_level(logging.INFO, "posenet")
+    prepare("../coco/chairs.json", [*SETTINGS, run], images="../coco/photos")
+    assert any(text.startswith("The data have not changed") for text in caplog.messages)
+
+
+def test_the_named_command_has_lists_and_quotes_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    shutil.move("coco/photos", 'coco/it\'s "q"')
+    freeze = 'train.freeze=["stem.entry*", "stem.widen*"]'
+    caplog.set_level(logging.INFO, "posenet")
+    train("coco/chairs.json", freeze, images='coco/it\'s "q"', max_steps=1)
+    [line] = [text for text in caplog.messages if text.startswith("Experiment tiny")]
+    words = shlex.split(line.rpartition(": posenet ")[2])
+    pairs = words[words.index("--set") + 1 :]
+    config = posenet.load_config(None, pairs)
+    assert config.train.freeze == ("stem.entry*", "stem.widen*") and config.data.val_images == 'coco/it\'s "q"'
+
+
 def test_a_corrected_skeleton_is_kept() -> None:
     prepare("coco/chairs.json", SETTINGS)
     file = RUN / "data" / "skeleton.toml"
@@ -208,14 +317,19 @@ def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: str, caplog
     assert said == ([f"{file}: val is ignored, because it names the images of train"] if val else [])
 
 
-def test_cocos_keypoints_have_cocos_skeleton() -> None:
+def test_cocos_keypoints_have_cocos_skeleton(caplog: pytest.LogCaptureFixture) -> None:
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0] |= {"keypoints": list(COCO.file_names), "skeleton": []}
     for entry in content["annotations"]:
         entry["keypoints"] += [0, 0, 0] * (17 - len(NAMES))
     Path("coco/chairs.json").write_text(json.dumps(content))
+    caplog.set_level(logging.INFO, "posenet")
     prepare("coco/chairs.json", SETTINGS)
     assert load_skeleton(RUN / "data" / "skeleton.toml") == COCO
+    [line] = [text for text in caplog.messages if text.startswith("Skeleton: that of COCO")]
+    words = shlex.split(line.partition(": posenet annotations ")[2])
+    assert run_tool("annotations", [*words[:-1], "again.toml"]) == 0
+    assert load_skeleton("again.toml") == COCO
 
 
 def refused(call: Callable[[], object], kind: type[Exception], message: str) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,36 @@ def test_a_run_resumes_where_its_checkpoint_is_and_in_another_folder_without_the
         assert (result.folder, result.steps, result.best) == (tmp_path / "moved", steps, best)
     assert not (tmp_path / "run").exists()
     assert train_tiny(stores, tmp_path / "two", resume=tmp_path / "moved" / "last.pth", max_steps=9).best == {}
+
+
+def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path: Path) -> None:
+    assert train_tiny(stores, tmp_path, "train.epochs=1").best
+    other = [f"data.val={stores['train']}", "data.allow_overlap=true", "train.epochs=2"]
+    result = posenet.train(None, other, resume=tmp_path, max_steps=7, progress=False)
+    assert result.best == {}
+    assert posenet.train(None, (), resume=tmp_path, progress=False).best
+
+
+def test_a_resume_that_is_refused_leaves_the_run_finished(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, "train.epochs=1")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(CheckpointError, match="did not freeze"):
+        posenet.train(None, ['train.freeze=["stem.*"]', "train.epochs=2"], resume=tmp_path, progress=False)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert before["run.status"] == b"finished\n"
+
+
+def test_two_threads_do_not_train_at_once_and_a_callback_may(stores: Stores, tmp_path: Path) -> None:
+    inner: list[Any] = []
+
+    def train_twice() -> None:
+        inner.append(train_tiny(stores, tmp_path / "inner", max_steps=1).steps)
+        with ThreadPoolExecutor(1) as pool:
+            inner.append(pool.submit(train_tiny, stores, tmp_path / "thread", max_steps=1).exception())
+
+    train_tiny(stores, tmp_path / "outer", max_steps=1, callbacks=[AfterStep(1, train_twice)])
+    steps, error = inner
+    assert steps == 1 and isinstance(error, ConfigError) and "another thread of this process trains" in str(error)
 
 
 def test_a_damaged_last_checkpoint_is_replaced_by_an_older_one(

@@ -247,7 +247,7 @@ def label_path(image: Path) -> Path:
 def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:
     """The people in a label file; None if it does not exist. Objects of five numbers have no keypoints."""
     try:
-        text = read_input(path).decode(errors="replace")
+        text = read_input(path).decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -142,6 +142,20 @@ def test_a_keypoint_without_visibility_is_labelled_unless_at_zero_or_negative(tm
     assert set(entry["keypoints"][8::3]) == {2}
 
 
+def test_a_label_file_may_begin_with_a_byte_order_mark(data_file: Path) -> None:
+    """As Notepad on Windows writes it."""
+    before = import_yolo_pose(data_file).document
+    for label in (data_file.parent / "labels" / "train").iterdir():
+        label.write_bytes(b"\xef\xbb\xbf" + label.read_bytes())
+    assert import_yolo_pose(data_file).document == before
+
+
+def test_several_splits_are_not_written_to_standard_output(data_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["import", str(data_file), "--split", "train", "val", "--output", "-"]
+    assert run_tool("annotations", words) == 2
+    assert "2 splits do not fit into standard output; name a file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("orientation", [1, 6, 7])
 def test_labels_belong_to_the_displayed_image(tmp_path: Path, orientation: int) -> None:
     drawn = oriented_image(orientation)
