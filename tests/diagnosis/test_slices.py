@@ -12,6 +12,7 @@ import pytest
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
 from tests.helpers.coco_results import (
+    InjectedErrors,
     coco_ap,
     make_document,
     people_of,
@@ -66,6 +67,18 @@ def test_the_ap_of_a_slice_is_that_of_pycocotools_without_others(
         kept = [result for result, person in zip(results, people) if is_member(person)]
         assert 0.2 < part.ap < 1
         assert part.ap == pytest.approx(coco_ap(plain_coco(document | {"annotations": entries}, kept)), abs=0.02)
+
+
+def test_results_that_resemble_nobody_count_against_no_slice_but_a_size(
+    document: dict[str, Any], annotation_file: Path
+) -> None:
+    injected = InjectedErrors.start(document)
+    perfect = diagnose(annotation_file, injected.results, progress=False)
+    injected.add_background(30, np.random.default_rng(3), score=0.95)
+    diagnosis = diagnose(annotation_file, injected.results, progress=False)
+    assert diagnosis.ap < 0.99
+    for dimension in set(diagnosis.sensitivity) - {"size"}:
+        assert diagnosis.sensitivity[dimension] == perfect.sensitivity[dimension]
 
 
 def groups_of(tmp_path: Path, dimension: str, *annotations: dict[str, Any]) -> list[str]:
