@@ -115,10 +115,10 @@ def test_truncated_people_touch_or_leave_the_border(tmp_path: Path) -> None:
         ((-10, 20, 50, 60), True),
     ]
     people = [box_person(0, 1, box) for box, _ in boxes]
-    for x, visibility in ((-3, 2), (640, 1), (-3, 0)):
+    for x, visibility in ((-3, 2), (640, 1), (-3, 0), (639, 2), (638, 2)):
         people.append(box_person(0, 1, (20, 20, 50, 60)))
         people[-1]["keypoints"][:3] = [x, 30, visibility]
-    expected = [*(truncated for _, truncated in boxes), True, True, False]
+    expected = [*(truncated for _, truncated in boxes), True, True, False, True, False]
     groups = groups_of(tmp_path, "truncation", *people)
     assert groups == ["truncated" if truncated else "inside" for truncated in expected]
 
