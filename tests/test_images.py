@@ -20,6 +20,7 @@ from posenet.images import (
     ImageHeader,
     apply_orientation,
     check_image,
+    check_proportions,
     count_frames,
     decode_checked_image,
     decode_image,
@@ -179,6 +180,13 @@ def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
         assert depth < 16
 
 
+@pytest.mark.parametrize("depth", [8, 10, 12])
+def test_a_number_that_needs_one_more_bit_is_read_with_the_next_depth(depth: int) -> None:
+    next_depth = {8: 10, 10: 12, 12: 16}[depth]
+    image = to_bgr(np.full((2, 2), 2**depth, np.uint16))
+    assert (image == round(255 * 2**depth / (2**next_depth - 1))).all()
+
+
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV"])
 def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
     rgb = np.zeros((20, 30, 3), np.uint8)
@@ -227,6 +235,16 @@ def test_an_address_is_an_image_too(tmp_path: Path) -> None:
         assert np.array_equal(to_bgr(f"{address}/a.png"), NOISE)
         with pytest.raises(DataError, match=f"cannot read {address}/b.png: HTTP Error 404"):
             to_bgr(f"{address}/b.png")
+
+
+def test_resizing_to_whole_pixels_changes_no_proportions_and_cropping_does() -> None:
+    """The height of 667 pixels becomes 66.7, and so 67 or, by other programs, 66."""
+    for small in ((67, 100), (66, 100)):
+        check_proportions("a.jpg", small, (667, 1000))
+        check_proportions("a.jpg", (667, 1000), small)
+    for cropped in ((60, 100), (100, 67)):
+        with pytest.raises(DataError, match="a.jpg is .* pixels, annotated as 1000 x 667; .*not cropped or turned"):
+            check_proportions("a.jpg", cropped, (667, 1000))
 
 
 def test_a_format_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

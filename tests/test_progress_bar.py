@@ -103,7 +103,9 @@ assert type(bar) is not tqdm and type(bar).get_lock() is tqdm.get_lock()
 def test_hidden_progress_returns_when_the_context_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with hide_progress():
-        assert progress_bar(range(3)).disable
+        with hide_progress():
+            assert progress_bar(range(3)).disable
+        assert progress_bar(range(3)).disable, "until the outer context ends"
     bar = progress_bar(range(3))
     assert not bar.disable
     bar.close()

@@ -156,6 +156,11 @@ def test_the_tools_say_what_they_have_written(tmp_path: Path, capsys: pytest.Cap
     assert people_of_images(json.loads(all_.read_text())) == people_of_images(many_images())
     (tmp_path / "ids.txt").write_text("1, 2")
     assert run("subset", path, "--image-ids", tmp_path / "ids.txt", "--output", few)[1].endswith("2 images, 3 people\n")
+    drawn = set()
+    for seed in (1, 2):
+        run("subset", path, "--number", 6, "--seed", seed, "--output", few, "--overwrite")
+        drawn.add(few.read_text())
+    assert len(drawn) == 2
     assert run("split", path, "--output", few, "--overwrite")[1].endswith(
         "1 file, --shares 2 shares; give one share for each\n"
     )

@@ -16,6 +16,7 @@ def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: i
     """What standard error shows of five messages."""
     handlers, level = logging.root.handlers[:], logging.root.level
     logging.root.handlers[:] = []
+    logging.root.setLevel(logging.ERROR)
     try:
         with log_to_stderr(quiet, rank):
             logging.getLogger("posenet.training.train").info("step 3")
@@ -24,7 +25,7 @@ def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: i
             logging.getLogger("posenet.training.train").error("out of memory")
             assert progress_bar(range(3)).disable == bool(quiet or rank)
             report_error("posenet train", "error: no data")
-        assert logging.root.handlers == []
+        assert logging.root.handlers == [] and logging.root.level == logging.ERROR
     finally:
         logging.root.handlers[:], logging.root.level = handlers, level
     return capsys.readouterr().err.splitlines()

@@ -410,6 +410,22 @@ def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypa
     assert len(read_video(Path("out/camera-3.mp4"))) == 3
 
 
+def test_ctrl_c_is_the_ordinary_end_of_a_camera(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FakeCapture.install(monkeypatch, count=100)
+
+    def interrupt_at_the_third_frame() -> int:
+        request.release()
+        if len(shown) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return -1
+
+    shown = install_window(monkeypatch, interrupt_at_the_third_frame)
+    monkeypatch.setattr("posenet.inference.predict.require_display", lambda: None)
+    request.release()
+    assert predict("3", "--show") == 0
+    assert 3 <= len(shown) < 10
+
+
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(predict: Predict) -> None:
     clip = write_clip(Path("clip.mp4"), 600)

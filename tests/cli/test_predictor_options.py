@@ -82,3 +82,5 @@ def test_an_exported_file_has_the_same_flags(spot_file: Path) -> None:
     predictor = predictor_of("predict", spot_file, *flags)
     assert predictor.exif_frame == "stored" and predictor.settings.keypoint_threshold == 0.3
     assert predictor.settings.scales == (1.0, 2.0) and predictor.settings.height == 192
+    both = predictor_of("predict", spot_file, "--flip", "--set", "inference.flip=false", "inference.scales=[0.5]")
+    assert both.settings.flip and both.settings.scales == (0.5,), "flags come before --set"

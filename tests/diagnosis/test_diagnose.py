@@ -28,11 +28,14 @@ from tests.helpers.coco_results import (
     InjectedErrors,
     classify,
     coco_ap,
+    make_document,
     people_of,
     perfect_results,
     plain_coco,
     random_results,
 )
+from tests.helpers.diagnoses import UPRIGHT, make_result
+from tests.helpers.drawn_data import person as box_person
 
 EXACT = 1e-9
 COUNTS = {"jitter": 150, "inversion": 25, "swap": 6, "miss": 30}
@@ -190,6 +193,21 @@ def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict
     index = [image.id for image in diagnosis.images].index(worse["image_id"])
     first, *others = diagnosis.matched.true_oks()[diagnosis.matched.results.image == index]
     assert first == 0 and others == pytest.approx([1.0] * len(others))
+
+
+def test_a_result_has_the_true_oks_of_one_person_and_leaves_the_others_to_other_results(tmp_path: Path) -> None:
+    """The first result is more like the second person than the second result is."""
+    people = [np.column_stack([UPRIGHT + (x, 200), np.full(17, 2)]) for x in (200, 210)]
+    entries = [
+        box_person(0, 1, (170, 100, 60, 170)) | {"keypoints": keypoints.ravel().tolist()} for keypoints in people
+    ]
+    path = tmp_path / "pair.json"
+    path.write_text(json.dumps(make_document(entries)))
+    beside = np.column_stack([UPRIGHT + (225, 200), np.ones(17)])
+    matched = run(path, [make_result(1, people[0], 0.9), make_result(1, beside, 0.8)]).matched
+    exact, to_second, _, beside_second = matched.oks.tolist()
+    assert exact == pytest.approx(1) and 0.1 < beside_second < to_second
+    assert matched.true_oks().tolist() == [exact, beside_second]
 
 
 def test_results_without_people_miss_everybody(document: dict[str, Any], annotation_file: Path) -> None:

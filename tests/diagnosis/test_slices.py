@@ -12,6 +12,7 @@ import pytest
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
 from tests.helpers.coco_results import (
+    InjectedErrors,
     coco_ap,
     make_document,
     people_of,
@@ -68,6 +69,18 @@ def test_the_ap_of_a_slice_is_that_of_pycocotools_without_others(
         assert part.ap == pytest.approx(coco_ap(plain_coco(document | {"annotations": entries}, kept)), abs=0.02)
 
 
+def test_results_that_resemble_nobody_count_against_no_slice_but_a_size(
+    document: dict[str, Any], annotation_file: Path
+) -> None:
+    injected = InjectedErrors.start(document)
+    perfect = diagnose(annotation_file, injected.results, progress=False)
+    injected.add_background(30, np.random.default_rng(3), score=0.95)
+    diagnosis = diagnose(annotation_file, injected.results, progress=False)
+    assert diagnosis.ap < 0.99
+    for dimension in set(diagnosis.sensitivity) - {"size"}:
+        assert diagnosis.sensitivity[dimension] == perfect.sensitivity[dimension]
+
+
 def groups_of(tmp_path: Path, dimension: str, *annotations: dict[str, Any]) -> list[str]:
     """The group of every annotation."""
     path = tmp_path / "people.json"
@@ -102,10 +115,10 @@ def test_truncated_people_touch_or_leave_the_border(tmp_path: Path) -> None:
         ((-10, 20, 50, 60), True),
     ]
     people = [box_person(0, 1, box) for box, _ in boxes]
-    for x, visibility in ((-3, 2), (640, 1), (-3, 0)):
+    for x, visibility in ((-3, 2), (640, 1), (-3, 0), (639, 2), (638, 2)):
         people.append(box_person(0, 1, (20, 20, 50, 60)))
         people[-1]["keypoints"][:3] = [x, 30, visibility]
-    expected = [*(truncated for _, truncated in boxes), True, True, False]
+    expected = [*(truncated for _, truncated in boxes), True, True, False, True, False]
     groups = groups_of(tmp_path, "truncation", *people)
     assert groups == ["truncated" if truncated else "inside" for truncated in expected]
 

@@ -92,6 +92,8 @@ def test_a_loss_that_falls_far_has_a_logarithmic_axis_with_plain_numbers(run: Ru
     assert axes.get_yscale() == "log" and axes.yaxis.get_major_formatter()(100.0) == "100"
     assert_legend_covers_nothing(axes)
     assert axes.yaxis.get_tightbbox().x0 >= 0, "the numbers are inside the figure"
+    lines[1]["terms"] = [[0.0]]
+    assert panels(run(*lines, name="zero"))["Loss"].get_yscale() == "linear", "which shows the 0, too"
 
 
 def test_long_runs_have_fewer_points_and_values_that_are_not_finite_leave_a_gap(run: Run) -> None:

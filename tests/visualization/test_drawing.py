@@ -122,6 +122,13 @@ def test_widths_radii_thresholds_and_colours_apply_to_both_styles(person, style)
         assert columns[512 * i : 512 * (i + 1)].any() and not columns[512 * (1 - i) : 512 * (2 - i)].any()
 
 
+@pytest.mark.parametrize("style", ["standard", "openpose"])
+def test_the_first_person_is_drawn_on_top(person, style):
+    drawn = draw_people(BLACK, [person, Person(person.keypoints, 0.8)], style=style, colours="person")
+    x, y = np.rint(person.keypoints[COCO.index("left_wrist"), :2]).astype(int)
+    assert drawn[y, x].tolist() == list(PALETTE[0])
+
+
 def test_another_skeleton_has_hues_where_it_has_no_sides_or_openpose_is_chosen():
     table = {"keypoints": ["a", "b", "c"], "parts": [["a", "b"], ["b", "c"]]}
     position = np.array([[20, 20, 1], [80, 20, 1], [80, 80, 1]])

@@ -17,8 +17,10 @@ import pytest
 
 from posenet.diagnosis.report import write_report
 from posenet.diagnosis.report.filters import format_gain, format_share
+from posenet.diagnosis.report.tiles import CANVAS
 from posenet.skeleton import COCO
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, small_data, small_diagnosis
+from tests.helpers.drawn_data import person as box_person
 
 HOSTILE = (
     "</script><script>alert(1)</script>.jpg",
@@ -65,6 +67,10 @@ def test_tables_and_charts_need_no_script(one: Page, tmp_path: Path) -> None:
     assert f"Average precision {diagnosis.ap:.3f} 5 images, 9 people, 10 results" in text
     for kind, label in (("miss", "Misplaced"), ("swap", "Swap"), ("inversion", "Inversion"), ("jitter", "Jitter")):
         assert re.search(rf"{label} [A-Z].*? {re.escape(format_gain(diagnosis.costs[kind]))} ", text)
+    *others, missed, inexact = re.findall(r'data-label="Alone">([^<]*)<', one.text)
+    gains = [ap - diagnosis.ap for ap in diagnosis.alone.values()]
+    assert others == [format_gain(gain) for gain in gains[:-1]]
+    assert float(missed) > 0.05 and float(missed) + float(inexact) == pytest.approx(gains[-1], abs=0.002)
     assert "left wrist 8 25.0 %" in text, "one inversion and one swap among eight"
     assert "Worst keypoints: " in text
     widths = [
@@ -121,6 +127,15 @@ def test_the_page_embeds_the_images_and_names_no_other_address(tmp_path: Path) -
     for tag, attributes in page.elements:
         assert tag not in ("link", "iframe", "object", "embed", "base", "img")
         assert not {"src", "style"} & attributes.keys() and not [name for name in attributes if name.startswith("on")]
+
+
+def test_a_crowd_region_is_drawn_where_it_is_annotated(tmp_path: Path) -> None:
+    document, results = small_data()
+    document["annotations"].append(box_person(99, 15, (16, 32, 160, 64), 0, iscrowd=1))
+    page = Page(write_report(diagnose_data(document, results, tmp_path), tmp_path, progress=False))
+    [region] = [attributes for tag, attributes in page.elements if attributes.get("class") == "box ignored"]
+    box = [float(region[name] or "") * WIDTH / CANVAS for name in ("x", "y", "width", "height")]
+    assert box == pytest.approx([16, 32, 160, 64], abs=0.5)
 
 
 def test_the_policy_allows_this_script_and_style_and_no_connections(one: Page) -> None:

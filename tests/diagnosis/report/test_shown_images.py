@@ -12,7 +12,7 @@ from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.report import shown_images, thumbnails
 from posenet.diagnosis.report.shown_images import choose_images, image_losses
 from posenet.diagnosis.report.thumbnails import NO_FOLDER, read_thumbnails
-from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis
+from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, small_data, small_diagnosis
 
 
 def test_the_worst_image_and_the_worst_of_each_kind_are_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +20,23 @@ def test_the_worst_image_and_the_worst_of_each_kind_are_chosen(tmp_path: Path, m
     for limit, expected in ((400, [11, 12, 13, 14, 15]), (4, [11, 12, 13, 14])):  # 15 has no error
         monkeypatch.setattr(shown_images, "MAX_IMAGES", limit)
         assert [diagnosis.images[index].id for index in choose_images(diagnosis)] == expected
+
+
+def test_an_image_without_errors_is_chosen_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without image 13 no keypoint is misplaced, and no image is the worst of that kind. The perfect one is first."""
+    document, results = small_data()
+    new_ids = {15: 1, 11: 2, 12: 3, 14: 4}
+    document["images"] = [
+        image | {"id": new_ids[image["id"]]} for image in document["images"] if image["id"] in new_ids
+    ]
+    document["annotations"], results = (
+        [entry | {"image_id": new_ids[entry["image_id"]]} for entry in entries if entry["image_id"] in new_ids]
+        for entries in (document["annotations"], results)
+    )
+    diagnosis = diagnose_data(document, results, tmp_path)
+    assert diagnosis.counts["miss"] == 0 < min(diagnosis.counts[kind] for kind in ("jitter", "swap", "inversion"))
+    monkeypatch.setattr(shown_images, "MAX_IMAGES", 3)
+    assert [diagnosis.images[index].id for index in choose_images(diagnosis)] == [2, 3, 4]
 
 
 def test_the_loss_of_an_image_is_the_missing_similarity_of_its_people(tmp_path: Path) -> None:
@@ -48,5 +65,6 @@ def test_what_cannot_be_shown_has_a_note(tmp_path: Path) -> None:
     missing, damaged, other = read_thumbnails(images, tmp_path, "displayed", progress=False)
     assert not missing.jpeg and "missing.jpg" in missing.note
     assert not damaged.jpeg and "damaged.jpg" in damaged.note
-    assert other.jpeg and "100 x 100" in other.note and f"{WIDTH} x {HEIGHT}" in other.note
+    assert cv2.imdecode(np.frombuffer(other.jpeg, np.uint8), cv2.IMREAD_COLOR).shape == (100, 100, 3), "not enlarged"
+    assert "100 x 100" in other.note and f"{WIDTH} x {HEIGHT}" in other.note
     assert {thumbnail.note for thumbnail in read_thumbnails(images, None, "displayed", progress=False)} == {NO_FOLDER}
