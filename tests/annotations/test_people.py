@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ PATHS = [
     "../1.jpg", "a/../../1.jpg", "a\\..\\..\\1.jpg", "/etc/passwd", "C:\\1.jpg", "1\0.jpg", "\ud800.jpg",
     "caf\udce9.jpg",
 ]  # fmt: skip
-NO_NUMBERS = [float("nan"), float("inf"), None, True, 10**400, 1e300]
+NO_NUMBERS = [float("nan"), float("inf"), float("-inf"), None, True, 10**400, 1e300, -1e300]
 FAULTS |= {
     f"keypoint {str(no)[:9]}": (annotation(keypoints=[no, 1, 2] * 17), "of their category: 8") for no in NO_NUMBERS
 }
@@ -190,6 +191,23 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
     yolo.write_text("train: images/train\nkpt_shape: [17, 3]\n")
     with pytest.raises(DataError, match=f"posenet annotations import {yolo} --output train.json$"):
         reader(yolo)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_reading_leaves_the_garbage_collector_as_it_was(tmp_path: Path, is_on: bool) -> None:
+    good = write(tmp_path, document([1], [person(1, 1)]))
+    bad = tmp_path / "bad.json"
+    bad.write_text("{")
+    before = gc.isenabled()
+    try:
+        (gc.enable if is_on else gc.disable)()
+        read_annotations(good)
+        assert gc.isenabled() == is_on
+        with pytest.raises(DataError):
+            read_annotations(bad)
+        assert gc.isenabled() == is_on
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 class TestSplit:

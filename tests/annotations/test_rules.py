@@ -455,6 +455,19 @@ class TestExchangedSides:
         self.exchange([entry for row, entry in enumerate(real["annotations"]) if row % 10])
         assert self.codes(tmp_path, real) == {"swapped-sides"}
 
+    def test_exchanged_eyes_alone_are_a_swapped_pair(self, tmp_path: Path) -> None:
+        """Their faces look exchanged too, but all other pairs are right."""
+        heights = {"nose": 35, "left_eye": 30, "right_eye": 30}
+        for side, expected in ((1, set()), (-1, {"swapped-pair"})):
+            content = document([1], [person(number, 1) for number in range(1, 41)])
+            points = []
+            for k, name in enumerate(COCO.file_names):
+                direction = ("left" in name) - ("right" in name)
+                points += [45 + 12 * direction * (side if "eye" in name else 1), heights.get(name, 40 + k), 2]
+            for entry in content["annotations"]:
+                entry["keypoints"] = points
+            assert self.codes(tmp_path, content) == expected
+
     def test_in_drawn_faces_however_the_heads_are_tilted(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
         for side, expected in ((1, set()), (-1, {"swapped-sides"})):

@@ -55,14 +55,15 @@ def test_a_persons_keypoints_with_cocos_names_have_its_sigmas(tmp_path: Path) ->
     """A person of Leeds Sports Pose has a neck beside COCO's shoulders; the nose of a cat is not that of a person."""
     names = ("right_shoulder", "left_shoulder", "neck", "nose")
     of_coco = dict(zip(COCO.file_names, COCO.sigmas))
-    draft = draft_skeleton(write(tmp_path / "person.json", category(name="person", keypoints=names)))
     shoulder = of_coco["left_shoulder"]
-    assert draft.skeleton.sigmas == (shoulder, shoulder, DEFAULT_SIGMA, of_coco["nose"])
+    for person in ("person", "Person"):
+        draft = draft_skeleton(write(tmp_path / "person.json", category(name=person, keypoints=names)))
+        assert draft.skeleton.sigmas == (shoulder, shoulder, DEFAULT_SIGMA, of_coco["nose"])
     cat = draft_skeleton(write(tmp_path / "cat.json", category(keypoints=names)))
     assert cat.skeleton.sigmas == (DEFAULT_SIGMA,) * 4
 
 
-@pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
+@pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]], [[1, 1], [1, 2]]])
 def test_parts_are_the_categorys_edges_and_their_mirror_images(tmp_path: Path, edges: list[list[int]]) -> None:
     draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)))
     assert set(map(frozenset, draft.skeleton.drawn)) == {

@@ -211,6 +211,12 @@ class TestUnlabelled:
         names = [(record.image_id, record.file_name) for record in records]
         assert names == [(1, "000000000002.jpg"), (2, "000000000003.jpg"), (3, "z.jpg")]
 
+    def test_files_with_one_number_are_numbered_in_order(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
+        (coco[0] / "000000000003.jpg").rename(coco[0] / "2.jpg")
+        build((coco[0], None), tmp_path / "a.h5")
+        with Store(tmp_path / "a.h5") as store:
+            assert store.image_ids.tolist() == [1, 2, 3]
+
     def test_images_are_stored_as_viewers_display_them(self, tmp_path: Path) -> None:
         image = oriented_image(6)
         (tmp_path / "images").mkdir()

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
+from torch.utils.data._utils import signal_handling
 
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
 from posenet.data.loader import make_loader
@@ -148,6 +150,26 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="this system has no such signal")
+def test_a_loader_leaves_the_handler_of_the_end_of_children_as_it_was(
+    dataset: PoseDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of PyTorch raises an error in the middle of a step."""
+    # PyTorch sets its handler once in a process, perhaps in an earlier test.
+    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
+
+    def own(*_: object) -> None:
+        pass
+
+    before = signal.signal(signal.SIGCHLD, own)
+    try:
+        batches = iter(make_loader(dataset, [[(0, 0)]], workers=1))
+        assert signal.getsignal(signal.SIGCHLD) is own
+        assert len(list(batches)) == 1
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
 @pytest.mark.slow
 def test_a_program_ends_after_it_has_left_a_loop_over_a_loader(stores: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(LEAVES_THE_LOOP)
@@ -170,6 +192,30 @@ def test_a_process_of_multiprocessing_ends_after_it_has_left_a_loop_over_a_loade
     code = process.exitcode
     process.kill()
     assert code == 0
+
+
+def _end_beside_a_child(dataset: PoseDataset, file: Path) -> None:
+    """Leave a loop while another child runs, which writes a file when the workers have ended."""
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        os.close(writer)
+        file.write_bytes(os.read(reader, 1))
+
+    multiprocessing.get_context("fork").Process(target=write).start()
+    _leave_a_loop(dataset)
+    Finalize(None, os.write, (writer, b"."), exitpriority=0)  # after the loader, which has a higher priority
+
+
+def test_other_children_of_a_process_go_on_when_the_workers_of_a_loader_end(
+    dataset: PoseDataset, tmp_path: Path
+) -> None:
+    file = tmp_path / "written"
+    process = multiprocessing.get_context("fork").Process(target=_end_beside_a_child, args=(dataset, file))
+    process.start()
+    process.join(60)
+    process.kill()
+    assert file.read_bytes() == b"."
 
 
 def test_a_worker_does_not_collect_objects_of_the_main_process(dataset: PoseDataset) -> None:

@@ -148,3 +148,12 @@ def test_validation_covers_every_index_once_over_all_processes(length: int, worl
     assert all(indices(rank_batches) == sorted(indices(rank_batches)) for rank_batches in batches)
     assert all(1 <= len(batch) <= 2 for batch in chain.from_iterable(batches))
     assert all(epoch == 0 for epoch, _ in chain.from_iterable(chain.from_iterable(batches)))
+
+
+@pytest.mark.parametrize("sampler", [ValidationSampler(9, 2, rank=1, world_size=2), TrainSampler(9, 2, seed=0)])
+def test_batches_that_an_earlier_loader_has_delivered_are_left_out(sampler: ValidationSampler | TrainSampler) -> None:
+    batches = list(sampler)
+    assert len(batches) > 1
+    for skip in range(len(batches) + 1):
+        sampler.skip = skip
+        assert list(sampler) == batches[skip:]

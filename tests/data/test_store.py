@@ -230,6 +230,11 @@ def put(column: str, value: Any) -> Callable[[np.ndarray], None]:
     return lambda rows: rows[column].__setitem__(1, value)
 
 
+def move_last(column: str) -> Callable[[np.ndarray], None]:
+    """The last image begins one byte later, and so it ends behind the end of the array."""
+    return lambda rows: rows[column].__setitem__(-1, rows[column][-1] + 1)
+
+
 FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "sample of no image": (forge("sample", lambda rows: rows + [9, 0]), "point to something"),
     "sample of no person": (forge("sample", lambda rows: rows + [0, 9]), "point to something"),
@@ -238,6 +243,8 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a box that is not finite": (forge("person", put("box", np.nan)), "without a box"),
     "more images than names": (forge("file_name", lambda rows: rows[:1]), "other columns"),
     "an image beyond the end": (forge("record", put("image_start", 2**40)), "point to something"),
+    "an image that ends beyond the end": (forge("record", move_last("image_start")), "point to something"),
+    "labels that end beyond the end": (forge("record", move_last("label_start")), "point to something"),
     "labels before the start": (forge("record", put("label_start", -8)), "point to something"),
     "no height": (forge("record", put("height", 0)), "point to something"),
     "a huge image": (forge("record", lambda rows: rows["width"].fill(2**30)), "point to something"),  # type: ignore[func-returns-value]
@@ -262,6 +269,14 @@ def test_a_record_whose_labels_fit_the_checksum_but_not_the_image_is_refused(tmp
         with Store(write_store(tmp_path / f"{number}.h5", [bad])) as store:
             with pytest.raises(DataError, match=r"image 1 .* has masks of another size, or joints that are not finite"):
                 store.read_record(0)
+
+
+def test_a_store_that_is_closed_is_not_read(path: Path) -> None:
+    """Its descriptor may be that of another file by now."""
+    with Store(path) as store:
+        pass
+    with pytest.raises(DataError, match="tiny.h5 is closed; open it again"):
+        store.read_record(0)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
@@ -352,6 +367,26 @@ def test_reading_is_tried_again_and_again_for_some_seconds(
         assert waits == sorted(waits) and 2 < sum(waits) < 5
         with pytest.raises(DataError, match="tiny.h5 .*Input/output error"):
             store.read_record(1)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
+def test_a_read_that_fails_after_the_store_was_rebuilt_is_tried_again_in_the_old_file(
+    path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([True])
+    read = os.pread
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        if next(failures, False):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read(descriptor, size, offset)
+
+    with Store(path) as store:
+        write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        monkeypatch.setattr(os, "pread", pread)
+        assert_same(store.read_record(2), records[2])
+    assert not list(failures), "no read has failed"
 
 
 def test_systems_without_pread_read_too(path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from posenet.diagnosis.error_kinds import (
     UNCORRECTED,
 )
 from posenet.diagnosis.keypoint_errors import UNLABELLED
+from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_to_toml
@@ -215,6 +216,14 @@ def test_results_without_people_miss_everybody(document: dict[str, Any], annotat
     assert diagnosis.ap == 0 and diagnosis.num_results == 0
     assert diagnosis.missed == len(people_of(document)) and diagnosis.background == 0
     assert diagnosis.costs == diagnosis.alone == {**dict.fromkeys(CORRECTIONS, 0.0), "missed": 1.0}
+
+
+def test_a_file_of_images_alone_is_refused_with_the_remedy(drawn: dict[str, Any], tmp_path: Path) -> None:
+    """As COCO publishes its test sets."""
+    path = tmp_path / "image_info.json"
+    path.write_text(json.dumps({"images": drawn["images"]}))
+    with pytest.raises(DataError, match="contains no people with labelled keypoints .*; give the person_keypoints_"):
+        run(path, [])
 
 
 def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], drawn_file: Path) -> None:

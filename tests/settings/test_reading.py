@@ -163,12 +163,17 @@ def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_p
         ("[{path='a.h5', weight=0}]", "the weight of a data set must be positive, not 0"),
         ("[{path='a.h5', wieght=2}]", "unknown key data.train.wieght (did you mean data.train.weight?"),
         ("['a.h5', 'a.h5']", "data.train has the path a.h5 twice"),
+        ("[{path=['a.h5', 'b.h5']}, {path='b.h5'}]", "data.train has the path b.h5 twice"),
         ("[{path='u/a.h5'}, {path='v/a.h5'}]", "data.train has the name a twice"),
     ],
 )
 def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
     assert message in error_of(f"data.train={value}")
     assert "\n" not in error_of(f"data.train={value}")
+
+
+def test_data_sets_for_validation_have_no_weights() -> None:
+    assert "validation reads every sample once" in error_of("data.val=[{path='a.h5'}, {path='b.h5', weight=2.0}]")
 
 
 def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
@@ -205,6 +210,13 @@ def test_the_input_size_is_height_and_width() -> None:
     teacher_sizes = {"0": None, "384": (384, 384), "[256, 192]": (256, 192)}
     for value, size in teacher_sizes.items():
         assert load_config(None, [f"distill.input_size={value}"]).distill.size == size
+
+
+def test_a_batch_of_one_sample_needs_an_input_of_two_cells_of_the_coarsest_maps() -> None:
+    assert "train.batch_size must be at least 2" in error_of("train.batch_size=1", "train.input_size=64")
+    for size in ("[64, 128]", "[128, 64]"):
+        assert load_config(None, ["train.batch_size=1", f"train.input_size={size}"]).train.batch_size == 1
+    assert load_config(None, ["train.batch_size=2", "train.input_size=64"]).train.batch_size == 2
 
 
 def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) -> None:

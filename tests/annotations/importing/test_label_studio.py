@@ -76,6 +76,24 @@ def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path
     assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
 
 
+def test_of_two_keypoints_with_one_name_the_one_of_the_rectangle_counts(tmp_path: Path) -> None:
+    """Also if another one, which only lies in the rectangle, comes first."""
+    path, images = export(tmp_path, document([1], [person(1, 1)]))
+    expected = import_label_studio(path, images).document["annotations"]
+
+    def label_before(tasks: list[dict[str, Any]]) -> None:
+        regions = tasks[0]["annotations"][0]["result"]
+        other = json.loads(json.dumps(regions[2]))
+        del other["parentID"]
+        other["value"]["x"] += 1
+        regions.insert(1, other)
+
+    change(path, label_before)
+    found, _, notes = import_label_studio(path, images)
+    assert found["annotations"] == expected
+    assert len(notes) == 1 and "has already" in notes[0]
+
+
 def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
     """Their keypoints cannot be told apart: one of them would be trained as background."""
     people = [

@@ -63,11 +63,11 @@ def test_the_tool_says_once_that_areas_are_estimated(
 
 
 @pytest.mark.parametrize("is_wrong", [True, False])
-def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool) -> None:
-    """Also where the box that is read ends inside the image and is around all keypoints."""
-    content = document(
-        [1], [person(n, 1, (x, y, 50, 60)) for n, (x, y) in enumerate([(20, 20), (90, 20), (90, 60)], 1)]
-    )
+@pytest.mark.parametrize("labelled", [17, 9])
+def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool, labelled: int) -> None:
+    """Also where the box that is read ends inside the image and is around all labelled keypoints."""
+    corners = [(20, 20), (90, 20), (90, 60)]
+    content = document([1], [person(n, 1, (x, y, 50, 60), labelled) for n, (x, y) in enumerate(corners, 1)])
     images = write_images(tmp_path / "drawn", content)
     if is_wrong:
         for entry in content["annotations"]:
@@ -78,6 +78,15 @@ def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool) -> Non
         assert import_yolo_pose(data_file).notes == ()
         return
     with pytest.raises(DataError, match="3 of 3 boxes are around their keypoints only if they are two corners"):
+        import_yolo_pose(data_file)
+
+
+def test_a_set_of_one_image_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    """One such image of several is left out."""
+    content = document([1], [person(1, 1)])
+    data_file = write_yolo_pose(tmp_path / "set", write_images(tmp_path / "drawn", content), content)
+    (data_file.parent / "images" / "train" / "000000000001.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"000000000001.jpg cannot be decoded"):
         import_yolo_pose(data_file)
 
 
