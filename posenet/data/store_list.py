@@ -113,7 +113,7 @@ class StoreList:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close all files; the next read opens them again."""
+        """Close all files."""
         for data_set in self.sets:
             data_set.store.close()
 

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset
-from torch.utils.data._utils import signal_handling
 
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
 from posenet.data.loader import make_loader
@@ -148,26 +147,6 @@ if __name__ == "__main__":
     # PyTorch's handler would raise an error when the first worker is ended, and the others would go on for minutes.
     assert not hasattr(signal, "SIGCHLD") or signal.getsignal(signal.SIGCHLD) is own
 """
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="this system has no such signal")
-def test_a_loader_leaves_the_handler_of_the_end_of_children_as_it_was(
-    dataset: PoseDataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That of PyTorch raises an error in the middle of a step."""
-    # PyTorch sets its handler once in a process, perhaps in an earlier test.
-    monkeypatch.setattr(signal_handling, "_SIGCHLD_handler_set", False)
-
-    def own(*_: object) -> None:
-        pass
-
-    before = signal.signal(signal.SIGCHLD, own)
-    try:
-        batches = iter(make_loader(dataset, [[(0, 0)]], workers=1))
-        assert signal.getsignal(signal.SIGCHLD) is own
-        assert len(list(batches)) == 1
-    finally:
-        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.slow

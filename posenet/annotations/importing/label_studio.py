@@ -221,8 +221,7 @@ def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[_P
     for region in sorted(points, key=lambda region: region.get("parentID") not in people):
         value = region["value"]
         point = float(value["x"]), float(value["y"])
-        if not max(point) <= MAX_PERCENT:
-            raise ValueError(f"a keypoint at {point[0]:g}, {point[1]:g}, which are not percentages of the image")
+        _require_percentages("keypoint", point)
         owners = [people[region.get("parentID")]] if region.get("parentID") in people else []
         for margin in (0, MARGIN):  # without a parent, a point belongs to the only rectangle around it
             owners = owners or [person for person in people.values() if person.contains(point, margin)]
@@ -240,6 +239,7 @@ def _rectangle(region: _Region) -> tuple[float, float, float, float]:
     """x, y, width, height around a rectangle, which may be rotated about its first corner; percentages."""
     value = region["value"]
     x, y, width, height = (float(value[key]) for key in ("x", "y", "width", "height"))
+    _require_percentages("rectangle", (x, y, width, height))
     angle = np.radians(float(value.get("rotation") or 0))
     # Percentages of both axes differ in pixels, so the rotation needs the shape of the image.
     aspect = float(region.get("original_width") or 1) / float(region.get("original_height") or 1)
@@ -248,6 +248,13 @@ def _rectangle(region: _Region) -> tuple[float, float, float, float]:
     low = turned.min(axis=0)
     size = turned.max(axis=0) - low
     return x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
+
+
+def _require_percentages(what: str, numbers: Sequence[float]) -> None:
+    """``ValueError`` if a number is not finite, or far outside the image."""
+    if not all(abs(number) <= MAX_PERCENT for number in numbers):
+        text = ", ".join(f"{number:g}" for number in numbers)
+        raise ValueError(f"a {what} at {text}, which are not percentages of the image")
 
 
 def _keypoint_names(found: Sequence[str], keypoints: Sequence[str] | None) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,23 @@ def test_a_task_or_an_image_that_cannot_be_read_is_left_out_and_named(tmp_path: 
     change(path, lambda tasks: tasks[0]["annotations"][0]["result"][2]["value"].pop("x"))
     with pytest.raises(DataError, match="task 2 cannot be read .*KeyError: 'x'.*; export the project again"):
         import_label_studio(path, images)
+
+
+@pytest.mark.parametrize("kind", ["keypointlabels", "rectanglelabels"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e9])
+def test_what_is_not_at_a_position_in_the_image_is_left_out(tmp_path: Path, kind: str, number: float) -> None:
+    path, images = export(tmp_path)
+
+    def move(tasks: list[dict[str, Any]]) -> None:
+        regions = tasks[1]["annotations"][0]["result"]
+        next(region for region in regions if region["type"] == kind)["value"]["y"] = number
+
+    change(path, move)
+    found, _, notes = import_label_studio(path, images)
+    assert len(found["images"]) == 1
+    assert re.search(
+        r"left out: 1 \(task 2: ValueError: a \w+ at .*, which are not percentages of the image\)", notes[0]
+    )
 
 
 def test_uploads_of_names_with_spaces_are_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
