@@ -12,8 +12,10 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
 import unittest.mock
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +194,29 @@ def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_
         subprocess.run([sys.executable, "-c", compute_and_save], env=environment, check=True)
         expected = Predictor(file, backend="onnxruntime").compute_maps(images(1, 128, 128)[0])
         np.testing.assert_allclose(np.load(tmp_path / f"{amp}.npy"), expected, atol=tolerance * np.abs(expected).max())
+
+
+def test_the_variable_that_openvino_does_not_see_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch reads it later. A new copy of the module has no core yet."""
+    seen = []
+
+    class Core:
+        available_devices = ("CPU", "GPU.0", "GPU.1")
+
+        def get_property(self, device: str, name: str) -> None:
+            seen.append(os.environ.get("ONEDNN_MAX_CPU_ISA"))
+
+    spec = importlib.util.find_spec("posenet.inference.networks")
+    assert spec is not None and spec.loader is not None
+    networks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(networks)
+    openvino = types.ModuleType("openvino")
+    openvino.__spec__ = ModuleSpec("openvino", None)
+    openvino.Core = Core  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "openvino", openvino)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    assert networks.device_of_process("a.onnx", "gpu", "openvino", 1) == "gpu.1"
+    assert seen == [None] and os.environ["ONEDNN_MAX_CPU_ISA"] == "SSE41"
 
 
 def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runtime: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -100,6 +101,16 @@ def test_large_images_wait_in_smaller_numbers(monkeypatch: pytest.MonkeyPatch) -
     sizes = ["landscape", "portrait", "square"] * 6
     batches, noses = predict(frame_of(size, number) for number, size in enumerate(sizes))
     assert max(batches) < BATCH_SIZE and sum(batches) == len(noses) == 18
+
+
+def test_the_batches_of_a_video_do_not_depend_on_what_comes_before_it() -> None:
+    """Its frames have two sizes. Those that wait run after each multiple of the batch size, where it can be resumed."""
+    source = Source("video", Path("a.mp4"))
+    sizes = ["landscape", "square", "square", "square"] * 2
+    video = [dataclasses.replace(frame_of(size), source=source, number=number) for number, size in enumerate(sizes)]
+    for num_images in range(BATCH_SIZE):
+        batches, _ = predict(iter([*[frame_of("square")] * num_images, *video]))
+        assert batches == [*[num_images] * bool(num_images), 1, 3, 1, 3]
 
 
 def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:

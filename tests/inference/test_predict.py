@@ -19,8 +19,9 @@ from posenet.files import output_lock
 from posenet.images import write_image
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
-from tests.helpers.image_bytes import with_orientation
+from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import SpotNetwork, spot_image
 from tests.helpers.videos import read_video
 
@@ -227,6 +228,14 @@ def test_large_photographs_are_read_smaller_if_nobody_draws_them(orientation: in
     np.testing.assert_array_equal(reduced.image, whole.image)  # whoever looks at it gets the whole image
     [entry] = json.loads(Path("people.json").read_text())["images"]
     assert (entry["height"], entry["width"]) == whole.frame.size
+
+
+def test_a_photograph_of_which_all_maps_are_drawn_is_read_whole() -> None:
+    Path("photo.jpg").write_bytes(encode(spot_image(128, 160, (30.0, 25.0), (110.0, 76.0), 6)))
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64), min_score=0)
+    results: list[Result] = []
+    predict("photo.jpg", predictor, heatmaps="maps", on_result=results.append)
+    assert results[0].frame.image.shape == (128, 160, 3) and predictor.reduction_of((128, 160)) == 2
 
 
 @pytest.mark.parametrize(

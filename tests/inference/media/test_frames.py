@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -141,7 +142,10 @@ def test_damaged_images_of_a_camera_are_dropped_and_many_in_a_row_end_it(
     assert images[0].is_live and str(last.error) == f"camera {device} delivers no more images"
 
 
-def test_the_time_of_a_live_source_counts_from_its_first_image(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("start, duration, expected", [(0, math.inf, [0, 1, 2, 3]), (1, 1.5, [1, 2])])
+def test_the_time_of_a_live_source_counts_from_its_first_image(
+    monkeypatch: pytest.MonkeyPatch, start: float, duration: float, expected: list[float]
+) -> None:
     """The camera needs 40 s until its first image; then one comes every second."""
     request = FakeCapture.install(monkeypatch, count=4)
     now = [100.0]
@@ -150,16 +154,19 @@ def test_the_time_of_a_live_source_counts_from_its_first_image(monkeypatch: pyte
     def slow_grab(capture: FakeCapture) -> bool:
         arrived = grab(capture)
         now[0] += 40 if now[0] == 100 else 1
+        if now[0] == 143:
+            request.release()  # nobody waits for what comes after the last image
         return arrived
 
     monkeypatch.setattr(FakeCapture, "grab", slow_grab)
     monkeypatch.setattr("posenet.inference.media.live.time.monotonic", lambda: now[0])
-    request.release()
+    for _ in range(int(start) + 1):
+        request.release()
     frames = []
-    for frame in read_frames("0"):
+    for frame in read_frames("0", start=start, duration=duration):
         frames.append(frame)
         request.release()
-    assert [frame.seconds for frame in frames if not frame.error] == [0, 1, 2, 3]
+    assert [frame.seconds for frame in frames if not frame.error] == expected
 
 
 def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
