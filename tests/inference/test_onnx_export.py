@@ -27,7 +27,7 @@ from torch import nn
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.exported_file import PROPERTY, describe_config, read_config
-from posenet.inference.networks import BackendName, TorchNetwork, device_of_process, load_onnx
+from posenet.inference.networks import BackendName, TorchNetwork, device_of_process, load_network, load_onnx
 from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -174,6 +174,25 @@ def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime
     plain = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off").compute_maps(image)
     converted = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend=runtime).compute_maps(image)  # type: ignore[arg-type]
     np.testing.assert_allclose(converted, plain, atol=2e-3 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("amp, expected", [("auto", "off"), ("bf16", "bf16")])
+def test_a_converted_network_is_as_accurate_as_pytorch_if_not_told_otherwise(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, device: str, amp: str, expected: str
+) -> None:
+    """PyTorch computes in float32 where the CPU does not compute in bf16."""
+    monkeypatch.setattr("posenet.devices.precision.computes_in_bf16", lambda device: False)
+    monkeypatch.setattr("posenet.inference.onnx_export.build_onnx", unittest.mock.Mock())
+    requested = []
+
+    def load(*arguments: Any, amp: str, **options: Any) -> Any:
+        requested.append(amp)
+        return None, {}
+
+    monkeypatch.setattr("posenet.inference.networks.load_onnx", load)
+    load_network(checkpoint, None, device=device, amp=amp, backend="openvino")  # type: ignore[arg-type]
+    assert requested == [expected]
 
 
 @pytest.mark.slow

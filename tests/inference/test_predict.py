@@ -23,7 +23,7 @@ from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import SpotNetwork, spot_image
-from tests.helpers.videos import read_video
+from tests.helpers.videos import FakeCapture, read_video
 
 BATCH_SIZE = 4
 
@@ -253,6 +253,17 @@ def test_a_photograph_is_only_reduced_to_whole_pixels_and_not_below_the_input_of
     size: tuple[int, int], scales: list[float], expected: int
 ) -> None:
     assert Predictor(SpotNetwork(), scales=scales).reduction_of(size) == expected
+
+
+def test_people_of_a_camera_have_no_journal_because_nothing_could_continue_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FakeCapture.install(monkeypatch, count=3)
+    for _ in range(4):
+        request.release()
+    results: list[Result] = []
+    summary = predict(
+        "0", spot_predictor(), json="p.jsonl", on_result=results.append, stop_requested=lambda: bool(results)
+    )
+    assert summary.is_interrupted and [path.name for path in Path().iterdir()] == ["p.jsonl"]
 
 
 def test_an_image_that_was_replaced_is_not_taken_for_the_one_in_the_journal(photos: Path) -> None:
