@@ -266,6 +266,14 @@ def test_people_of_a_camera_have_no_journal_because_nothing_could_continue_it(mo
     assert summary.is_interrupted and [path.name for path in Path().iterdir()] == ["p.jsonl"]
 
 
+def test_results_have_the_maps_if_the_predictor_keeps_them(photos: Path) -> None:
+    predictor = spot_predictor()
+    predictor.keep_maps = True
+    results: list[Result] = []
+    predict(photos, predictor, json="p.json", on_result=results.append)
+    assert len(results) == 2 and all(result.maps is not None for result in results)
+
+
 def test_an_image_that_was_replaced_is_not_taken_for_the_one_in_the_journal(photos: Path) -> None:
     options = {"json": "p.jsonl", "resume": True}
     predict(photos, spot_predictor(), **options)
