@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import random
 import signal
@@ -75,6 +76,17 @@ def on_ranks(world_size: int, run: Callable[[], int], folder: Path) -> tuple[lis
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_process_whose_images_are_all_damaged_does_not_stop_the_others(predict: Predict, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    write_image(folder / "a.png", spot_image(64, 96, (20, 20), (70, 40), 4))
+    (folder / "b.png").write_bytes(b"no image")
+    words = [folder, "--coco", tmp_path / "people.json", "--set", "inference.batch_size=1"]
+    statuses, messages = on_ranks(2, lambda: predict(*words), tmp_path / "log")
+    assert statuses == [2, 2] and "1 of 2 images could not be read" in messages
+    [image] = json.loads((tmp_path / "people.json").read_text())["images"]
+    assert image["file_name"] == "a.png"
 
 
 def test_several_processes_write_the_files_of_one(predict: Predict, inputs: Path, tmp_path: Path) -> None:

@@ -68,6 +68,15 @@ def test_predict_uses_the_fastest_runtime_that_is_installed_and_says_which(
     assert f"{checkpoint} runs with {'OpenVINO' if is_installed else 'PyTorch'} on cpu" in caplog.text
 
 
+def test_predict_leaves_a_precision_that_the_cpu_does_not_compute_in_to_pytorch(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    network = predictor_of("predict", checkpoint, "--amp", "fp16").network
+    assert isinstance(network, TorchNetwork) and network.network.amp == "fp16"
+    assert f"{checkpoint} runs with PyTorch on cpu" in caplog.text
+
+
 def test_flags_come_before_set_and_set_before_the_checkpoint(checkpoint: Path) -> None:
     plain = predictor_of("predict", checkpoint)
     assert plain.exif_frame == "stored" and plain.settings.flip is False

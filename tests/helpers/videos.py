@@ -83,7 +83,7 @@ def write_media(
 def write_animation(path: Path, count: int = 20) -> Path:
     """An animation of one image every 100 ms, or a TIFF file with as many pages."""
     images = [grey_image(number % 12) for number in range(count)]
-    if path.suffix == ".tif":
+    if path.suffix.lower() == ".tif":
         assert cv2.imwritemulti(str(path), images)
     else:
         animation = cv2.Animation()

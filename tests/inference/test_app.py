@@ -165,6 +165,7 @@ def test_a_stopped_video_shows_what_has_been_found(client: Client, clip: Path, m
     _, video, text, _, _ = job.result(START_SECONDS)
     assert text == "2 detections in 1 video frame"
     assert len(read_video(Path(video["value"]))) == 1
+    assert find(client, clip, MIN_SCORE, 0.2, "standard", False, False)[2] == "12 detections in 6 video frames"
 
 
 @pytest.mark.slow

@@ -120,6 +120,19 @@ def test_categories_with_the_same_keypoints_are_evaluated_as_one(tmp_path: Path)
     assert compute_coco_metrics(found, read_split(path)).metrics["AP"] == pytest.approx(1)
 
 
+def test_people_who_are_not_labelled_do_not_lower_the_recommended_min_score(tmp_path: Path) -> None:
+    """The last right result comes after two wrong ones: it is worth them only if more people are to be found."""
+    people = [person(number, number) for number in range(1, 5)]
+    right = [{"image_id": one["image_id"], "category_id": 1, "keypoints": one["keypoints"]} for one in people]
+    wrong = [one | {"keypoints": [1, 1, 2] * 17, "score": 0.12} for one in right[:2]]
+    results = [*wrong, *(one | {"score": score} for one, score in zip(right, (0.24, 0.21, 0.19, 0.1)))]
+    for unlabelled in (0, 10):
+        others = [person(100 + number, 5, labelled=0) for number in range(unlabelled)]
+        content = document(range(1, 6), [*people, *others])
+        split = read_split(write_annotations(tmp_path / f"{unlabelled}.json", content))
+        assert compute_coco_metrics(results, split).min_score == 0.15
+
+
 def test_a_lower_min_score_is_recommended_where_right_people_score_low(tmp_path: Path) -> None:
     people = [person(number, number) for number in range(1, 5)]
     split = read_split(write_annotations(tmp_path / "a.json", document(range(1, 5), people)))

@@ -12,8 +12,10 @@ import re
 import subprocess
 import sys
 import tomllib
+import types
 import unittest.mock
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from torch import nn
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
 from posenet.inference.exported_file import PROPERTY, describe_config, read_config
-from posenet.inference.networks import BackendName, TorchNetwork, device_of_process, load_onnx
+from posenet.inference.networks import BackendName, TorchNetwork, device_of_process, load_network, load_onnx
 from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -174,6 +176,25 @@ def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, runtime
     np.testing.assert_allclose(converted, plain, atol=2e-3 * np.abs(plain).max())
 
 
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+@pytest.mark.parametrize("amp, expected", [("auto", "off"), ("bf16", "bf16")])
+def test_a_converted_network_is_as_accurate_as_pytorch_if_not_told_otherwise(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, device: str, amp: str, expected: str
+) -> None:
+    """PyTorch computes in float32 where the CPU does not compute in bf16."""
+    monkeypatch.setattr("posenet.devices.precision.computes_in_bf16", lambda device: False)
+    monkeypatch.setattr("posenet.inference.onnx_export.build_onnx", unittest.mock.Mock())
+    requested = []
+
+    def load(*arguments: Any, amp: str, **options: Any) -> Any:
+        requested.append(amp)
+        return None, {}
+
+    monkeypatch.setattr("posenet.inference.networks.load_onnx", load)
+    load_network(checkpoint, None, device=device, amp=amp, backend="openvino")  # type: ignore[arg-type]
+    assert requested == [expected]
+
+
 @pytest.mark.slow
 def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_pytorch(
     model: Any, tmp_path: Path
@@ -192,6 +213,29 @@ def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_
         subprocess.run([sys.executable, "-c", compute_and_save], env=environment, check=True)
         expected = Predictor(file, backend="onnxruntime").compute_maps(images(1, 128, 128)[0])
         np.testing.assert_allclose(np.load(tmp_path / f"{amp}.npy"), expected, atol=tolerance * np.abs(expected).max())
+
+
+def test_the_variable_that_openvino_does_not_see_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch reads it later. A new copy of the module has no core yet."""
+    seen = []
+
+    class Core:
+        available_devices = ("CPU", "GPU.0", "GPU.1")
+
+        def get_property(self, device: str, name: str) -> None:
+            seen.append(os.environ.get("ONEDNN_MAX_CPU_ISA"))
+
+    spec = importlib.util.find_spec("posenet.inference.networks")
+    assert spec is not None and spec.loader is not None
+    networks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(networks)
+    openvino = types.ModuleType("openvino")
+    openvino.__spec__ = ModuleSpec("openvino", None)
+    openvino.Core = Core  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "openvino", openvino)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "SSE41")
+    assert networks.device_of_process("a.onnx", "gpu", "openvino", 1) == "gpu.1"
+    assert seen == [None] and os.environ["ONEDNN_MAX_CPU_ISA"] == "SSE41"
 
 
 def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runtime: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import threading
 import time
@@ -102,18 +103,29 @@ def test_large_images_wait_in_smaller_numbers(monkeypatch: pytest.MonkeyPatch) -
     assert max(batches) < BATCH_SIZE and sum(batches) == len(noses) == 18
 
 
+def test_the_batches_of_a_video_do_not_depend_on_what_comes_before_it() -> None:
+    """Its frames have two sizes. Those that wait run after each multiple of the batch size, where it can be resumed."""
+    source = Source("video", Path("a.mp4"))
+    sizes = ["landscape", "square", "square", "square"] * 2
+    video = [dataclasses.replace(frame_of(size), source=source, number=number) for number, size in enumerate(sizes)]
+    for num_images in range(BATCH_SIZE):
+        batches, _ = predict(iter([*[frame_of("square")] * num_images, *video]))
+        assert batches == [*[num_images] * bool(num_images), 1, 3, 1, 3]
+
+
 def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:
     predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
     seen: list[int] = []
 
     def frames() -> Iterator[Frame]:
+        yield frame_of("square")  # waits for others
         for number in range(5):
-            assert len(seen) == number
+            assert not number or len(seen) == number + 1
             yield Frame(IN_MEMORY, frame_of("square").image, number, number / 10, is_live=True)
 
     for result in predict_frames(predictor, frames()):
         seen.append(len(result))
-    assert seen == [1] * 5
+    assert seen == [1] * 6
 
 
 def test_the_time_of_each_stage_is_measured_and_counts_once_while_several_threads_are_in_it() -> None:

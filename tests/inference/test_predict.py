@@ -19,10 +19,11 @@ from posenet.files import output_lock
 from posenet.images import write_image
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
+from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
-from tests.helpers.image_bytes import with_orientation
+from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import SpotNetwork, spot_image
-from tests.helpers.videos import read_video
+from tests.helpers.videos import FakeCapture, read_video
 
 BATCH_SIZE = 4
 
@@ -229,6 +230,14 @@ def test_large_photographs_are_read_smaller_if_nobody_draws_them(orientation: in
     assert (entry["height"], entry["width"]) == whole.frame.size
 
 
+def test_a_photograph_of_which_all_maps_are_drawn_is_read_whole() -> None:
+    Path("photo.jpg").write_bytes(encode(spot_image(128, 160, (30.0, 25.0), (110.0, 76.0), 6)))
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64), min_score=0)
+    results: list[Result] = []
+    predict("photo.jpg", predictor, heatmaps="maps", on_result=results.append)
+    assert results[0].frame.image.shape == (128, 160, 3) and predictor.reduction_of((128, 160)) == 2
+
+
 @pytest.mark.parametrize(
     "size, scales, expected",
     [
@@ -244,6 +253,25 @@ def test_a_photograph_is_only_reduced_to_whole_pixels_and_not_below_the_input_of
     size: tuple[int, int], scales: list[float], expected: int
 ) -> None:
     assert Predictor(SpotNetwork(), scales=scales).reduction_of(size) == expected
+
+
+def test_people_of_a_camera_have_no_journal_because_nothing_could_continue_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FakeCapture.install(monkeypatch, count=3)
+    for _ in range(4):
+        request.release()
+    results: list[Result] = []
+    summary = predict(
+        "0", spot_predictor(), json="p.jsonl", on_result=results.append, stop_requested=lambda: bool(results)
+    )
+    assert summary.is_interrupted and [path.name for path in Path().iterdir()] == ["p.jsonl"]
+
+
+def test_results_have_the_maps_if_the_predictor_keeps_them(photos: Path) -> None:
+    predictor = spot_predictor()
+    predictor.keep_maps = True
+    results: list[Result] = []
+    predict(photos, predictor, json="p.json", on_result=results.append)
+    assert len(results) == 2 and all(result.maps is not None for result in results)
 
 
 def test_an_image_that_was_replaced_is_not_taken_for_the_one_in_the_journal(photos: Path) -> None:

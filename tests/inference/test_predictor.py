@@ -413,3 +413,8 @@ def test_a_stream_is_smoothed_if_the_settings_say_so(tmp_path):
         return [result[0].keypoints[NOSE, 0] for result in predictor.stream(clip, track=True, **options)]
 
     assert noses(True) == noses(False, smooth=True) != noses(False)
+
+
+def test_a_limit_below_the_height_makes_images_smaller() -> None:
+    predictor = Predictor(SpotNetwork(), max_height=256)
+    assert predictor.settings.height > 256 and predictor.letterbox((1000, 1000)).resized == (256, 256)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.predictor import Predictor
 from posenet.inference.ray_data import PredictPeople
+from tests.helpers.image_bytes import encode
 from tests.helpers.spot_networks import spot_people_image
 
 
@@ -73,6 +75,16 @@ def test_a_column_of_images_in_any_form(spot_file: Path, dtype: type, channels: 
         found = PredictPeople(spot_file, **options)({"image": column})
         assert [json.loads(people) for people in found["people"]] == [expected, expected]
         assert found["error"].tolist() == ["", ""]
+
+
+def test_people_are_in_the_pixels_of_a_large_photograph(spot_file: Path) -> None:
+    """It is read smaller."""
+    image = cv2.resize(spot_people_image(200, 300, 1), (1200, 800))
+    options = {"device": "cpu", "backend": "onnxruntime", "height": 192, "min_score": 0}
+    [people] = PredictPeople(spot_file, **options)({"bytes": np.array([encode(image)], object)})["people"]
+    [person] = json.loads(people)
+    [expected] = Predictor.from_checkpoint(spot_file, **options)(image)
+    np.testing.assert_allclose(person["box"], expected.box, atol=4)
 
 
 class PredictAndDieOnce(PredictPeople):

@@ -89,8 +89,8 @@ def test_an_image_that_could_not_be_read_is_not_drawn() -> None:
 
 
 def test_a_drawing_is_shown_where_something_can_show_it(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[int, int]] = []
-    monkeypatch.setattr(ImageShow, "show", lambda image: shown.append(image.size) or bool(shown[1:]))
+    shown: list[np.ndarray] = []
+    monkeypatch.setattr(ImageShow, "show", lambda image: shown.append(np.asarray(image)) or bool(shown[1:]))
     monkeypatch.setattr("sys.platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
@@ -102,4 +102,4 @@ def test_a_drawing_is_shown_where_something_can_show_it(result: Result, monkeypa
     with pytest.raises(ConfigError, match="nothing can show"):
         result.show()  # there is no viewer
     result.show()
-    assert shown == [(256, 192)] * 2
+    np.testing.assert_array_equal(shown, [result.plot()[..., ::-1]] * 2)

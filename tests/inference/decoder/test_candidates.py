@@ -28,6 +28,14 @@ def test_plateaus_and_the_threshold():
     np.testing.assert_allclose(candidates.xy, [(11, 4.5), (0, 0), (20, 20), (4, 6), (10, 10), (2, 2)])
 
 
+@pytest.mark.parametrize("columns", [[8, 9], [9, 8]])
+def test_two_equal_cells_that_meet_at_a_corner_are_one_candidate_between_them(columns):
+    maps = np.zeros((1, 20, 20), np.float32)
+    maps[0, 5:7, 8:10] = 0.7
+    maps[0, [5, 6], columns] = 0.8
+    assert find_keypoints(maps, 0.1).xy.tolist() == [[8.5, 5.5]]
+
+
 def test_a_plateau_is_refined_only_along_the_axis_on_which_it_is_one_cell_wide():
     maps = np.zeros((1, 20, 20), np.float32)
     maps[0, 5, 8:10] = 0.8

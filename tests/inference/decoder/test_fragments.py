@@ -44,6 +44,18 @@ def test_a_fragment_whose_limb_would_be_visible_is_not_assigned_if_the_limbs_are
     np.testing.assert_array_equal(assigned, np.zeros(17))
 
 
+def test_a_fragment_that_has_received_another_one_is_not_assigned():
+    """The knee fits the leg best. If the leg went to the person then, the knee would be left behind."""
+    knee = COCO.index("left_knee")
+    label = np.zeros(18, int)
+    label[[COCO.index("left_hip"), COCO.index("left_ankle")]] = 1
+    label[knee] = 2
+    position = upright(30, 60, 10)
+    np.testing.assert_array_equal(assign(position, ALL, np.ones(18), label), np.minimum(label, 1))
+    rest = np.delete(ALL, knee)
+    np.testing.assert_array_equal(assign(position[rest], rest, np.ones(17), label[rest]), np.zeros(17))
+
+
 @pytest.mark.parametrize("misfit", ["far away", "much weaker", "with an elbow of the person"])
 def test_fragments_that_do_not_fit_are_not_assigned(misfit):
     label = np.zeros(18, int)

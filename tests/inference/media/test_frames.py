@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from posenet.errors import ConfigError
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import Frame, Source, parse_standard_input
+from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, Source, parse_standard_input
 from posenet.inference.pipeline import track_people
 from posenet.inference.result import Result
 from posenet.settings import TrackingConfig
@@ -56,7 +57,7 @@ def test_a_gif_is_a_video_of_all_its_images(tmp_path: Path) -> None:
     assert frame.number == 0 and frame.image.shape == (48, 64, 3)
 
 
-@pytest.mark.parametrize("suffix", [".webp", ".tif"])
+@pytest.mark.parametrize("suffix", [".webp", ".TIF"])
 def test_only_the_first_of_several_images_is_read_with_a_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
 ) -> None:
@@ -141,7 +142,25 @@ def test_damaged_images_of_a_camera_are_dropped_and_many_in_a_row_end_it(
     assert images[0].is_live and str(last.error) == f"camera {device} delivers no more images"
 
 
-def test_the_time_of_a_live_source_counts_from_its_first_image(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_camera_of_which_every_second_image_is_damaged_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FakeCapture.install(monkeypatch, count=3 * MAX_UNREADABLE_IN_A_ROW)
+    retrieve = FakeCapture.retrieve
+
+    def retrieve_some(capture: FakeCapture) -> tuple[bool, np.ndarray | None]:
+        good, image = retrieve(capture)
+        return (False, None) if image[0, 0, 0] % 2 else (good, image)
+
+    monkeypatch.setattr(FakeCapture, "retrieve", retrieve_some)
+    for _ in range(3 * MAX_UNREADABLE_IN_A_ROW + 1):
+        request.release()
+    *_, newest, _ = read_frames("0")
+    assert newest.image[0, 0, 0] == 3 * MAX_UNREADABLE_IN_A_ROW % 256
+
+
+@pytest.mark.parametrize("start, duration, expected", [(0, math.inf, [0, 1, 2, 3]), (1, 1.5, [1, 2])])
+def test_the_time_of_a_live_source_counts_from_its_first_image(
+    monkeypatch: pytest.MonkeyPatch, start: float, duration: float, expected: list[float]
+) -> None:
     """The camera needs 40 s until its first image; then one comes every second."""
     request = FakeCapture.install(monkeypatch, count=4)
     now = [100.0]
@@ -150,16 +169,19 @@ def test_the_time_of_a_live_source_counts_from_its_first_image(monkeypatch: pyte
     def slow_grab(capture: FakeCapture) -> bool:
         arrived = grab(capture)
         now[0] += 40 if now[0] == 100 else 1
+        if now[0] == 143:
+            request.release()  # nobody waits for what comes after the last image
         return arrived
 
     monkeypatch.setattr(FakeCapture, "grab", slow_grab)
     monkeypatch.setattr("posenet.inference.media.live.time.monotonic", lambda: now[0])
-    request.release()
+    for _ in range(int(start) + 1):
+        request.release()
     frames = []
-    for frame in read_frames("0"):
+    for frame in read_frames("0", start=start, duration=duration):
         frames.append(frame)
         request.release()
-    assert [frame.seconds for frame in frames if not frame.error] == [0, 1, 2, 3]
+    assert [frame.seconds for frame in frames if not frame.error] == expected
 
 
 def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,12 @@ def test_every_source_is_found_once_in_the_given_order(folder: Path) -> None:
         find_sources([folder / "missing.jpg"])
 
 
+def test_a_file_with_several_names_is_found_once_by_the_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "link.png").symlink_to("b.png")
+    assert [source.name for source in find_sources(["link.png", folder / "b.png", "../in/b.png"])] == ["link.png"]
+
+
 def test_a_number_is_a_camera_unless_a_file_has_that_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "b.png").rename(folder / "5")
@@ -55,7 +61,7 @@ def test_addresses_and_device_files_are_sources() -> None:
     ]
 
 
-@pytest.mark.parametrize("data", ["a.png\nb.mp4\r\n\n", "\ufeffa.png\nb.mp4\n", "a.png\0b.mp4\0"])
+@pytest.mark.parametrize("data", ["a.png\nb.mp4\r\n\n", " a.png \n\t\nb.mp4", "\ufeffa.png\nb.mp4\n", "a.png\0b.mp4\0"])
 def test_a_list_has_lines_or_nuls(data: str) -> None:
     sources = parse_standard_input(data.encode())
     assert [(source.kind, source.name) for source in sources] == [("image", "a.png"), ("video", "b.mp4")]

@@ -58,8 +58,9 @@ def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPat
         (0, [ord("n")], True, False),
         (0, [-1], False, True),
         (None, [-1, -1, -1, ord("n")], True, False),
+        (None, [-1], False, True),
     ],
-    ids=["q", "escape", "other key", "closed by hand", "an image stays until a key is pressed"],
+    ids=["q", "escape", "other key", "closed by hand", "an image stays until a key is pressed", "an image is closed"],
 )
 def test_when_a_window_is_closed(
     monkeypatch: pytest.MonkeyPatch, number: int | None, keys: list[int], is_visible: bool, closed: bool

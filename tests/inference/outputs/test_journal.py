@@ -51,6 +51,15 @@ def test_a_line_that_was_damaged_ends_the_journal(tmp_path: Path, kind: str) -> 
     assert path.read_bytes() == header
 
 
+def test_what_killed_runs_have_left_beside_the_outputs_is_removed(tmp_path: Path) -> None:
+    names = [".p.json.7.tmp", ".q.csv.7-2.tmp", ".p.json.progress.7.tmp"]
+    for name in [*names, ".other.json.7.tmp"]:
+        (tmp_path / name).touch()
+    journal = new_journal(tmp_path / "p.json.progress")
+    with journal.open(RUN, [tmp_path / "p.json", tmp_path / "q.csv"], resume=True):
+        assert not any((tmp_path / name).exists() for name in names) and (tmp_path / ".other.json.7.tmp").exists()
+
+
 def test_what_was_found_is_read_from_the_journal(tmp_path: Path) -> None:
     path = tmp_path / "p.progress"
     journal = new_journal(path)

@@ -52,6 +52,16 @@ def test_people_are_written_with_image_frame_and_time(tmp_path, write_people):
     assert people[2]["frame"] == 3 and people[2]["time"] == 0.12 and people[2]["file_name"] == "v.mp4"
 
 
+def test_the_frames_of_a_video_have_no_exif_orientation(tmp_path):
+    """The video is not opened as an image."""
+    video = Source("video", tmp_path / "clip.mp4")
+    video.path.write_bytes(b"no image")
+    with write_coco(tmp_path / "coco.json", [video], COCO, "stored") as write:
+        write(Result(Frame(video, GREY, 3, 0.12, 25.0), [PERSON]))
+    [image] = json.loads((tmp_path / "coco.json").read_text())["images"]
+    assert (image["height"], image["width"]) == GREY.shape[:2]
+
+
 def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_file(tmp_path):
     path = tmp_path / "people.json"
     with write_json(path, ImageIds([])):

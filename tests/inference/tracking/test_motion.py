@@ -53,6 +53,15 @@ def test_agreement_falls_with_distance_shape_and_missing_keypoints() -> None:
         assert other < 0.8 * same
 
 
+def test_a_person_who_stops_for_a_moment_may_walk_on_while_not_seen() -> None:
+    motion = tracked(speed=60, frames=75)
+    for _ in range(10):
+        motion.predict(0.04)
+        motion.update(np.array([0]), points_at(100), FOUND)
+    motion.predict(1.0)
+    assert motion.similarity(points_at(130), FOUND)[0][0, 0] > 0.5
+
+
 def test_keypoints_that_are_not_found_move_with_the_person() -> None:
     motion = tracked(speed=50)
     legs_only = FOUND & (np.arange(17) >= 11)
