@@ -91,7 +91,10 @@ def find_keypoints(maps: np.ndarray, threshold: float) -> KeypointCandidates:
     is_peak = (tall >= threshold) & (tall == cv2.dilate(tall, np.ones((3, 3), np.uint8)))
     centre, is_single = _plateau_centres(is_peak)
     column, row = np.rint(centre).astype(np.int64).T
-    score = tall[row, column]
+    left, above = np.floor(centre).astype(np.int64).T
+    right, below = np.ceil(centre).astype(np.int64).T
+    # Of two cells that meet at a corner, the centre may round to a lower third one.
+    score = np.max([tall[above, left], tall[above, right], tall[below, left], tall[below, right]], axis=0)
     keypoint = row // (height + 2)
 
     order = np.lexsort((-score, keypoint))  # by keypoint, then highest score first

@@ -31,9 +31,11 @@ def test_plateaus_and_the_threshold():
 @pytest.mark.parametrize("columns", [[8, 9], [9, 8]])
 def test_two_equal_cells_that_meet_at_a_corner_are_one_candidate_between_them(columns):
     maps = np.zeros((1, 20, 20), np.float32)
-    maps[0, 5:7, 8:10] = 0.7
+    maps[0, 5:7, 8:10] = 0.3
     maps[0, [5, 6], columns] = 0.8
-    assert find_keypoints(maps, 0.1).xy.tolist() == [[8.5, 5.5]]
+    for threshold in (0.1, 0.5):
+        candidates = find_keypoints(maps, threshold)
+        assert candidates.xy.tolist() == [[8.5, 5.5]] and candidates.score.tolist() == [np.float32(0.8)]
 
 
 def test_a_plateau_is_refined_only_along_the_axis_on_which_it_is_one_cell_wide():
