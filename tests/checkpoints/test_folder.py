@@ -54,6 +54,14 @@ def test_the_newest_intact_checkpoint_that_is_accepted_is_found(
     assert "last.pth" in caplog.text and "using" in caplog.text and "step-00000002.pth" in caplog.text
 
 
+def test_the_best_checkpoint_is_found_where_all_newer_ones_are_damaged(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=1)
+    folder.save({"step": 1}, 1, best=True)
+    save_steps(folder, 2)
+    folder.last.write_bytes(b"damaged")  # the same file as step 2
+    assert folder.newest_intact() == (folder.best, {"step": 1})
+
+
 def test_a_folder_with_damaged_checkpoints_only_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "last.pth").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="every checkpoint in .* is damaged"):

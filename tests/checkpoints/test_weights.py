@@ -21,6 +21,7 @@ from posenet.checkpoints.weights import (
     import_weights,
     load_model,
     load_weights,
+    require_usable_weights,
     stored_config,
 )
 from posenet.errors import CheckpointError, ConfigError
@@ -229,6 +230,10 @@ def test_what_a_network_cannot_compute_with_is_refused(model: PoseNet, tmp_path:
     ) as error:
         load_model(path)
     assert "\n" not in str(error.value)
+
+
+def test_a_channel_that_never_changes_has_a_usable_variance() -> None:
+    require_usable_weights({VARIANCE: torch.zeros(2)}, "a.pth")
 
 
 def test_every_door_refuses_the_same_weights_and_changes_nothing(

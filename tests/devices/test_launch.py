@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -150,7 +151,7 @@ def run_with_start_code(folder: Path, code: str, *arguments: str) -> int:
             sys.exit(run_processes(2, arguments))
         except PosenetError as error:
             (folder / "error").write_text(str(error))
-            sys.exit(2)
+            sys.exit(2 if logging.getLogger("posenet").isEnabledFor(logging.ERROR) else 1)  # the tool logs the error
 
     return fork_process(run, folder / "output.txt")
 

@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,28 @@ def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogC
         list(make(20, workers=1, status=3))
     assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
     assert not multiprocessing.active_children()
+
+
+class WorkersDie(DataLoader[Batch]):
+    """A loader whose worker is killed after every batch, which is noticed at once."""
+
+    def __iter__(self) -> Any:
+        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        worker.start()
+        return self._load_one(worker)
+
+    def _load_one(self, worker: BaseProcess) -> Iterator[Batch]:
+        for keys in self.batch_sampler:
+            yield collate(keys)
+            worker.kill()
+            raise RuntimeError("a worker has been killed")
+
+
+def test_workers_may_die_often_if_batches_come_in_between() -> None:
+    loader = make(20)
+    loader.make_loader = lambda: WorkersDie(Keys(20), batch_sampler=loader.sampler)
+    assert [ids([batch]) for batch in loader] == expected_steps(20, 1, epoch=0)
+    loader.close()
 
 
 def test_the_limit_of_unreadable_samples_is_rounded_up_and_may_be_reached() -> None:

@@ -31,7 +31,7 @@ from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
 from posenet.training import from_annotations
 from posenet.training.annotations_to_stores import MAX_SIDE
-from posenet.training.from_annotations import prepare
+from posenet.training.from_annotations import choose_experiment, prepare
 from posenet.training.step import TrainStep
 from posenet.training.train import TrainingResult
 from tests.helpers.chairs import NAMES, write_chairs
@@ -523,6 +523,13 @@ def test_the_height_for_prediction_goes_with_another_training_input(caplog: pyte
     caplog.clear()
     posenet.train("coco/chairs.json", [*pairs, "inference.height=512"], max_steps=3, progress=False)
     assert any("--set inference.height=64 makes them agree" in message for message in caplog.messages)
+
+
+def test_the_height_for_prediction_follows_the_height_of_the_input_not_its_width() -> None:
+    sizes = ["train.input_size=[128, 256]"]
+    data = prepare("coco/chairs.json", sizes)
+    _, pairs = choose_experiment(data, sizes, "tiny", has_accelerator=False)
+    assert pairs[-1] == "inference.height=128"  # tiny has 384 for 384
 
 
 def load_checkpoint_height(folder: Path) -> int:

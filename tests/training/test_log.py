@@ -15,8 +15,10 @@ import cv2
 import pytest
 
 from posenet import TrainingCallback
+from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
+from posenet.training.batches import SpeedMeter
 from posenet.training.log import DrawingFiles, JsonLines, TextLog, logs_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Stores, coco_settings, multiply, train_tiny
@@ -55,6 +57,14 @@ def test_the_memory_of_the_device_is_logged_where_it_tells(
     entry = read_log(tmp_path, "train")[0]
     assert (entry["memory_gib"], entry["memory_share"]) == (3, 0.188)
     assert "memory 3.0 GiB (19% of the device's)" in (tmp_path / "log.txt").read_text()
+
+
+def test_the_speed_is_that_of_all_processes(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SpeedMeter, "read", lambda meter: {"samples_per_s": 5.0, "data_wait": 0.0})
+    runtime = Runtime()
+    runtime.world_size = 2  # of which this one is the first
+    train_tiny(stores, tmp_path, runtime=runtime, max_steps=1)
+    assert [entry["samples_per_s"] for entry in read_log(tmp_path, "train")] == [10]
 
 
 def test_a_callback_that_fails_is_named_once_and_ends_no_run(stores: Stores, tmp_path: Path) -> None:

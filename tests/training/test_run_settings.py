@@ -41,6 +41,8 @@ OLD = "checkpoint.path=old"
         ([NEW], {"resume": "old/last.pth"}),
         ([NEW], {"resume": "old"}),
         ([], {"resume": "old"}),
+        # Four stacks, as in the defaults, would need four weights; but the checkpoint may have one stack.
+        (["loss.stack_weights=[1]"], {"resume": "old"}),
     ],
 )
 def test_a_run_that_can_start_leaves_no_trace(overrides: list[str], options: dict[str, Any]) -> None:
