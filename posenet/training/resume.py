@@ -47,6 +47,8 @@ class FoundCheckpoint(NamedTuple):
     """Whether it is in the folder of the run. If not, the run continues it in a folder of its own."""
     is_last: bool = True
     """Whether ``--resume`` alone would find it, because it is the last one of the folder."""
+    has_best: bool = True
+    """Whether ``best.pth`` of the folder is of a step that it knows, so that its best score is that of ``best.pth``."""
 
 
 def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = False) -> FoundCheckpoint | None:
@@ -70,7 +72,17 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     is_in_folder = path.parent.resolve() == folder.resolve()
     if not is_in_folder and own.has_checkpoints():
         raise another_run_error(folder, path)
-    return FoundCheckpoint(path, state, is_in_folder, is_in_folder and path.name == own.last.name)
+    is_last = is_in_folder and path.name == own.last.name
+    has_best = is_last or (is_in_folder and _is_from_before(own.best, state))
+    return FoundCheckpoint(path, state, is_in_folder, is_last, has_best)
+
+
+def _is_from_before(best: Path, state: dict[str, Any]) -> bool:
+    """Whether a checkpoint, if it exists, is of the step of another one or an earlier one."""
+    try:
+        return bool(read_checkpoint(best)["progress"]["total_steps"] <= state["progress"]["total_steps"])
+    except (CheckpointError, LookupError, TypeError):
+        return False
 
 
 def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> tuple[Path, dict[str, Any]] | None:
@@ -200,7 +212,8 @@ def _require_same_teacher(teacher: Teacher | None, path: Path, state: dict[str, 
 def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     """Continue the run of a checkpoint, whose epochs may have had another number of steps.
 
-    In another folder, which has no ``best.pth`` yet, and with other validation data it forgets the best score.
+    Without the ``best.pth`` of its best score, as in another folder, or with other validation data it forgets that
+    score.
     ``CheckpointError`` if the checkpoint belongs to another network, optimizer or teacher, or is not valid.
     """
     path, state = checkpoint.path, checkpoint.state
@@ -222,7 +235,7 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     run.writer.saved_step = run.progress.total_steps
     if checkpoint.is_in_folder:
         run.returned_to = state.get("returned_to", "") if checkpoint.is_last else path.name
-    else:
+    if not checkpoint.has_best:
         run.progress.forget_scores()
     if run.progress.best_score and state.get("validation", run.validation_contents) != run.validation_contents:
         run.progress.forget_scores()

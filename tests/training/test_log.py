@@ -15,7 +15,7 @@ import cv2
 import pytest
 
 from posenet import TrainingCallback
-from posenet.devices.runtime import Runtime
+from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
 from posenet.training.batches import SpeedMeter

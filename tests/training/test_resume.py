@@ -321,6 +321,19 @@ def test_a_run_resumes_where_its_checkpoint_is_and_in_another_folder_without_the
     assert train_tiny(stores, tmp_path / "two", resume=tmp_path / "moved" / "last.pth", max_steps=9).best == {}
 
 
+@pytest.mark.parametrize("step, keeps", [(7, False), (21, True)])
+def test_a_return_to_a_step_before_the_best_one_forgets_its_score(
+    stores: Stores, tmp_path: Path, step: int, keeps: bool
+) -> None:
+    learning = ["optim.lr=1e-3", "optim.name=adamw", "checkpoint.every_steps=7", "checkpoint.keep=99"]
+    train_tiny(stores, tmp_path, *learning, "train.epochs=3")
+    best = read_checkpoint(tmp_path / "best.pth")["progress"]
+    assert best["total_steps"] == 21, "every epoch was better than the one before"
+    path = tmp_path / f"step-{step:08d}.pth"
+    result = train_tiny(stores, tmp_path, "optim.lr=1", "train.epochs=4", resume=path, max_steps=step + 1)
+    assert bool(result.best) == keeps
+
+
 def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path: Path) -> None:
     assert train_tiny(stores, tmp_path, "train.epochs=1").best
     other = [f"data.val={stores['train']}", "data.allow_overlap=true", "train.epochs=2"]
