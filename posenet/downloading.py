@@ -24,6 +24,8 @@ from posenet.progress_bar import progress_bar
 
 IMAGE_LIMITS = (256, 300)
 """MiB and seconds for an image, which is kept in memory."""
+ANSWER_LIMITS = (1, 10)
+"""MiB and seconds for what a server says of an address."""
 FILE_LIMITS = (4096, 4 * 3600)
 """MiB and seconds for weights, which are written to a file."""
 SERVER_TIMEOUT = 30.0
@@ -142,7 +144,7 @@ def is_image_at(url: str) -> bool:
             types.append(response.headers.get_content_type())
 
     with contextlib.suppress(DownloadError, OSError, ValueError, http.client.HTTPException):
-        Download(io.BytesIO(), IMAGE_LIMITS).run(ask)
+        Download(io.BytesIO(), ANSWER_LIMITS).run(ask)
     return any(name.startswith("image/") and name != "image/gif" for name in types)
 
 

@@ -140,11 +140,10 @@ def check_outputs(
             )
     for folder in dict.fromkeys(path.parent for path in chosen):
         _make_folder(folder)
+    replaced = [path for path in files if path.is_file() or not path.exists()]  # others are written in place
+    for folder, path in {resolve_link(path).parent: path for path in replaced}.items():
         if not os.access(folder, os.W_OK | os.X_OK):
-            # Devices, and what links lead to, are not written in the folder itself.
-            for path in files:
-                if path.parent == folder and not path.is_symlink() and (path.is_file() or not path.exists()):
-                    raise DataError(f"cannot write {path}: {folder} is read-only for this user; choose another folder")
+            raise DataError(f"cannot write {path}: {folder} is read-only for this user; choose another folder")
 
 
 def begins_like(path: Path, own: re.Pattern[bytes]) -> bool:

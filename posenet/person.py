@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 import operator
 import warnings
 from collections.abc import Sequence
@@ -165,7 +166,7 @@ class Person:
             filled = np.where(self.found[:, None], self.keypoints[:, :2], estimates)
             keypoints[:, :2] = self.skeleton.to_file_order(filled)
         return {
-            "image_id": image_id if isinstance(image_id, str) else operator.index(image_id),  # NumPy's are no JSON
+            "image_id": int(image_id) if isinstance(image_id, numbers.Integral) else image_id,  # NumPy's are no JSON
             "category_id": category,
             "keypoints": keypoints.round(3).ravel().tolist(),
             "score": self.score,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from posenet.progress_bar import progress_bar
 from posenet.threads import map_in_threads
 
 Document = dict[str, Any]
+Key = TypeVar("Key", bound=Hashable)
 
 _RULES = (
     "image-id", "category-id", "file-name", "duplicate-file", "no-keypoints", "no-image", "no-such-category",
@@ -137,23 +138,23 @@ def _read(path: str | Path) -> AnnotationFile:
     return file
 
 
-def groups_of_copies(paths: Mapping[int, Path]) -> list[list[int]]:
-    """The ids of image files, those of files with the same bytes together. Only files of the same size are read.
+def groups_of_copies(paths: Mapping[Key, Path]) -> list[list[Key]]:
+    """The keys of files, those of files with the same bytes together. Only files of the same size are read.
 
     ``DataError`` if a file cannot be read.
     """
     try:
-        sizes = {image_id: path.stat().st_size for image_id, path in paths.items()}
+        sizes = {key: path.stat().st_size for key, path in paths.items()}
         counts = Counter(sizes.values())
-        unclear = [image_id for image_id, size in sizes.items() if counts[size] > 1]
+        unclear = [key for key, size in sizes.items() if counts[size] > 1]
         workers = usable_cores()
-        digests = map_in_threads(sha256_of, [paths[number] for number in unclear], workers=workers, ahead=4 * workers)
+        digests = map_in_threads(sha256_of, [paths[key] for key in unclear], workers=workers, ahead=4 * workers)
         digest_of = dict(zip(unclear, progress_bar(digests, "images", len(unclear))))
     except OSError as error:
         raise DataError(
             f"cannot read {error.filename}: {error.strerror}; posenet annotations fix --drop leaves out such images"
         ) from error
-    groups: dict[object, list[int]] = {}
-    for image_id in paths:
-        groups.setdefault(digest_of.get(image_id, image_id), []).append(image_id)
+    groups: dict[object, list[Key]] = {}
+    for key in paths:
+        groups.setdefault(digest_of.get(key, key), []).append(key)
     return list(groups.values())

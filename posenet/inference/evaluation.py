@@ -125,12 +125,12 @@ def evaluate(
         PosenetError: the checkpoint, the annotations, an image, the device or a setting cannot be used; or ``output``
             exists.
     """
+    if "min_score" in options:
+        raise ConfigError("min_score has no effect on an evaluation, which keeps all people; leave it out")
     if output is not None:
         files = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
         inputs = itertools.chain(files, list_image_files(annotations, images))
         check_outputs([output], inputs, overwrite=overwrite)
-    if "min_score" in options:
-        raise ConfigError("min_score has no effect on an evaluation, which keeps all people; leave it out")
     if isinstance(checkpoint, Predictor):
         predictor = checkpoint
         if options:

@@ -43,7 +43,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-JOURNAL_VERSION = 6
+JOURNAL_VERSION = 7
 """Journals of another version are not continued."""
 
 AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]
@@ -104,9 +104,13 @@ def predict(
     ranks = ranks or Ranks()
     run = _prepare(inputs, predictor, PredictionOptions(**options), list(other_inputs), ranks)
     summary = PredictionSummary(run.sources, run.predictor.skeleton)
-    ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
-    summary = summary.merge(ranks.gather_objects(summary))
-    ranks.run_on_main(lambda: _join_journals(run, summary))
+    try:
+        ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
+        summary = summary.merge(ranks.gather_objects(summary))
+        ranks.run_on_main(lambda: _join_journals(run, summary))
+    finally:
+        if ranks.is_main:
+            _remove_empty(run.outputs.new_folders)
     if ranks.is_main and (advice := summary.advise_on_min_score(run.predictor.min_score)):
         _log.warning("%s", advice)
     if summary.has_frames:
@@ -178,9 +182,7 @@ def _prepare(
     try:
         loaded = ranks.run_on_all(lambda: _load(predictor))
     except BaseException:
-        for folder in outputs.new_folders:
-            with contextlib.suppress(OSError):  # there is something in it
-                os.rmdir(folder)
+        _remove_empty(outputs.new_folders)
         raise
     loaded = copy.copy(loaded)  # the caller's predictor stays as it is
     loaded.keep_maps |= bool(outputs.sheets)
@@ -198,6 +200,12 @@ def _prepare(
         ranks.run_on_main(lambda: remove_earlier_journals(file, own))
     description = {} if journaled is None else _describe(options, sources, journaled, outputs, loaded, tracking)
     return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
+
+
+def _remove_empty(folders: Sequence[str]) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):  # there is something in it
+            os.rmdir(folder)
 
 
 def _load(predictor: AnyPredictor) -> Predictor:
@@ -254,19 +262,27 @@ def _describe(
         # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
         path = source.path
         size = path.stat().st_size if path is not None and path.is_file() else 0
-        inputs.update(f"{source.kind}:{source.name}:{size}\n".encode(errors="surrogateescape"))
+        inputs.update(f"{source.name}:{size}\n".encode(errors="surrogateescape"))
     settings = dataclasses.asdict(predictor.settings)
     return {
         "journal": JOURNAL_VERSION,
         "inputs": inputs.hexdigest(),
         # A run with other folders would replace files there that it has not written, or leave out what is recorded.
-        "outputs": [os.path.relpath(path, journaled.parent) for path in [*outputs.folders, *outputs.files]],
+        "outputs": [_relative_path(path, journaled.parent) for path in [*outputs.folders, *outputs.files]],
         **predictor.origin,
         "inference settings": settings | {"scales": list(predictor.settings.scales)},
         "--min-score": predictor.min_score,
         "frames of videos (--start, --duration, --stride)": [options.start, str(options.duration), options.stride],
         "tracking settings": dataclasses.asdict(tracking) if tracking else None,
     }
+
+
+def _relative_path(path: str, folder: Path) -> str:
+    """The path relative to a folder, or absolute on another drive of Windows."""
+    try:
+        return os.path.relpath(path, folder)
+    except ValueError:
+        return os.path.abspath(path)
 
 
 def _predict_share(

@@ -11,7 +11,6 @@ import itertools
 import json
 import logging
 import math
-from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +65,11 @@ class _Part(NamedTuple):
     path: Path  # a COCO keypoint file
     document: dict[str, Any]
     images: Path
+
+    @property
+    def paths(self) -> dict[int, Path]:
+        """The image files by id."""
+        return {image["id"]: self.images / str(image["file_name"]) for image in self.document["images"]}
 
 
 def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
@@ -173,18 +177,42 @@ def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool, is
     checked = [_check(plan, parts[0], known)]
     draft = None if known else _draft(checked[0])
     checked += [_check(plan, part, draft.skeleton if draft else known) for part in parts[1:]]
+    trained = _find_trained_images(plan, checked) if is_started else frozenset()
+    if len(checked) > 1 and not plan.allow_overlap:
+        _refuse_overlap(checked[0], checked[1], trained)
     if draft:  # only now: the names may be corrected in either file
         _write_draft(draft, checked[0], plan.skeleton)
     checksum = _checksum(plan, parts)  # before the builds, during which data may change
-    train, val = checked if len(checked) > 1 else _split(checked[0], plan)
-    store = plan.folder / "train.h5"
-    if is_started and store.exists():
-        _refuse_shared_images(store, val, "were trained on by this run; begin another one with checkpoint.path=DIR")
-    for part in (train, val):
+    for part in checked if len(checked) > 1 else _split(checked[0], plan, trained):
         _build(part, plan)
-    if not plan.allow_overlap:
-        _refuse_shared_images(store, val, "are in the training data too; leave them out of one of the two")
     write_atomically(plan.folder / CHECKSUM_FILE, checksum)
+
+
+def _find_trained_images(plan: StorePlan, parts: Sequence[_Part]) -> Collection[Path]:
+    """The images that the store contains on which a run has been training."""
+    store = plan.folder / "train.h5"
+    if not store.exists():
+        return frozenset()
+    with open_data_sets(str(store), None) as stores:
+        return frozenset(find_stored_files(stores, [path for part in parts for path in part.paths.values()]))
+
+
+def _refuse_overlap(train: _Part, val: _Part, trained: Collection[Path]) -> None:
+    """Raise ``DataError`` if images for validation were ``trained`` on, or are copies of those for training."""
+    if again := [path for path in val.paths.values() if path in trained]:
+        raise DataError(
+            f"this run has trained on {pluralize(len(again), 'image')} for validation, such as {again[0]}; begin "
+            "another one with checkpoint.path=DIR"
+        )
+    sides = {(part.split, path): path for part in (train, val) for path in part.paths.values()}
+    groups = [
+        [path for split, path in group if split == "val"] for group in groups_of_copies(sides) if len(dict(group)) > 1
+    ]
+    if groups:
+        raise DataError(
+            f"{pluralize(len(groups), 'image')} for validation, such as {groups[0][0]}: also in the training data; "
+            "keep one of the two, or set data.allow_overlap=true to overfit on purpose"
+        )
 
 
 def _check(plan: StorePlan, part: _Part, skeleton: Skeleton | None) -> _Part:
@@ -267,30 +295,24 @@ def _select(part: _Part, image_ids: Collection[int], path: Path) -> _Part:
     return part._replace(path=path, document=document)
 
 
-def _split(part: _Part, plan: StorePlan) -> tuple[_Part, _Part]:
-    """Split off images for validation; a checksum of its name decides for each, so that it stays where it is.
+def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> tuple[_Part, _Part]:
+    """Split off images for validation; a checksum of its name decides for each.
 
-    They have a person to train on, and copies of one image stay together.
+    They have a person to train on. Copies of one image stay together, and what was ``trained`` on stays in training.
     """
     document = part.document
-    names = {image["id"]: image["file_name"] for image in document["images"]}
     with_people = {entry.get("image_id") for entry in document["annotations"] if any(entry.get("keypoints") or [])}
-    if len(with_people) < 2:
-        raise DataError(
-            f"{part.path} has keypoints in {pluralize(len(with_people), 'image')}; training needs two or more"
-        )
-    usable = _images_to_train_on(document, load_skeleton(plan.skeleton))
-    if len(usable) < 2:
-        usable = with_people  # building the store says what they lack
-    groups = groups_of_copies({image_id: part.images / name for image_id, name in names.items()})
-    rank_of = {
-        min(int(hashlib.sha256(names[image_id].encode()).hexdigest()[:8], 16) / 2**32 for image_id in group): group
-        for group in groups
-        if usable & set(group)
-    }
-    ranks = sorted(rank_of)
-    count = min(max(bisect_left(ranks, VALIDATION_SHARE), 1), len(ranks) - 1)
-    chosen = set(itertools.chain(*(rank_of[rank] for rank in ranks[:count])))
+    usable = _images_to_train_on(document, load_skeleton(plan.skeleton)) or with_people  # the build says what they lack
+    groups = [group for group in groups_of_copies(part.paths) if usable & set(group)]
+    if len(groups) < 2:
+        raise DataError(f"{part.path} has keypoints in {pluralize(len(groups), 'image')}; training needs two or more")
+    names = {image["id"]: image["file_name"] for image in document["images"]}
+    new = [group for group in groups if not any(part.paths[image_id] in trained for image_id in group)]
+    ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in new)
+    if not ranked:
+        raise DataError(f"this run has trained on all images of {part.path}; name others for validation with val=FILE")
+    count = max(sum(rank < VALIDATION_SHARE for rank, _ in ranked), 1)
+    chosen = set(itertools.chain(*(group for _, group in ranked[: min(count, len(groups) - 1)])))
     train = _select(part, set(names) - chosen, plan.folder / "train.json")
     val = _select(part._replace(split="val"), chosen, plan.folder / "val.json")
     _log.info(
@@ -302,6 +324,11 @@ def _split(part: _Part, plan: StorePlan) -> tuple[_Part, _Part]:
     return train, val
 
 
+def _rank(name: str) -> float:
+    """A number from 0 to 1 that depends on a name alone."""
+    return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
+
+
 def _images_to_train_on(document: dict[str, Any], skeleton: Skeleton) -> set[int]:
     """The ids of the images with a person who has enough labelled keypoints and a large enough area."""
     return {
@@ -311,14 +338,6 @@ def _images_to_train_on(document: dict[str, Any], skeleton: Skeleton) -> set[int
         and entry.get("area", MIN_AREA) >= MIN_AREA
         and not entry.get("iscrowd")
     }
-
-
-def _refuse_shared_images(train: Path, val: _Part, problem: str) -> None:
-    """Raise ``DataError``, which states the ``problem``, if the store ``train`` contains images of a split."""
-    paths = [val.images / str(image["file_name"]) for image in val.document["images"]]
-    with open_data_sets(str(train), None) as store:
-        if shared := find_stored_files(store, paths):
-            raise DataError(f"{pluralize(len(shared), 'image')} for validation, such as {shared[0]}, {problem}")
 
 
 def _build(part: _Part, plan: StorePlan) -> None:

@@ -48,7 +48,7 @@ class FoundCheckpoint(NamedTuple):
     is_last: bool = True
     """Whether ``--resume`` alone would find it, because it is the last one of the folder."""
     has_best: bool = True
-    """Whether ``best.pth`` of the folder is of a step that it knows, so that its best score is that of ``best.pth``."""
+    """Whether ``best.pth`` of the folder has its best score."""
 
 
 def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = False) -> FoundCheckpoint | None:
@@ -73,16 +73,16 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if not is_in_folder and own.has_checkpoints():
         raise another_run_error(folder, path)
     is_last = is_in_folder and path.name == own.last.name
-    has_best = is_last or (is_in_folder and _is_from_before(own.best, state))
+    has_best = is_last or (is_in_folder and _best_score(own.best) == state["progress"].get("best"))
     return FoundCheckpoint(path, state, is_in_folder, is_last, has_best)
 
 
-def _is_from_before(best: Path, state: dict[str, Any]) -> bool:
-    """Whether a checkpoint, if it exists, is of the step of another one or an earlier one."""
+def _best_score(best: Path) -> float | None:
+    """The best score in a checkpoint; None if there is no intact one."""
     try:
-        return bool(read_checkpoint(best)["progress"]["total_steps"] <= state["progress"]["total_steps"])
-    except (CheckpointError, LookupError, TypeError):
-        return False
+        return float(read_checkpoint(best)["progress"]["best"])
+    except (CheckpointError, LookupError, TypeError, ValueError):
+        return None
 
 
 def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> tuple[Path, dict[str, Any]] | None:
@@ -180,7 +180,7 @@ def state_of(run: Run) -> dict[str, Any]:
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,
-        "validation": run.validation_contents,
+        "validation": run.validation_digest,
     }
     if run.model.teacher is not None:
         state["teacher"] = run.model.teacher.digest
@@ -237,7 +237,7 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
         run.returned_to = state.get("returned_to", "") if checkpoint.is_last else path.name
     if not checkpoint.has_best:
         run.progress.forget_scores()
-    if run.progress.best_score and state.get("validation", run.validation_contents) != run.validation_contents:
+    if run.progress.best_score and state.get("validation", run.validation_digest) != run.validation_digest:
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"

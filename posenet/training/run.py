@@ -28,7 +28,7 @@ from posenet.training.freezing import freeze
 from posenet.training.loss import FocalL2Loss
 from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Progress
-from posenet.training.run_data import describe_contents, open_run_data, refuse_trained_images
+from posenet.training.run_data import describe_contents, digest_of_validation, open_run_data, refuse_trained_images
 from posenet.training.step import ModelWithLoss, TrainStep
 from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation
@@ -61,8 +61,8 @@ class Run:
     average: WeightAverage | None
     bad_steps: BadStepPolicy
     train_step: TrainStep
-    validation_contents: dict[str, str]
-    """What the scores of epochs depend on besides the weights, by setting; scores of other contents do not compare."""
+    validation_digest: str
+    """That of the images and the labels for validation: scores on others do not compare."""
     progress: Progress = field(default_factory=Progress)
     returned_to: str = ""
     """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``; not that of a roll
@@ -140,7 +140,7 @@ def build_run(
         scaler=scaler,
         average=average,
         bad_steps=bad_steps,
-        validation_contents={name: text for name, text in contents.items() if name.startswith("data.val")},
+        validation_digest=digest_of_validation(val_data, coco_validation.split if coco_validation else None),
         train_step=TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm),
     )
 

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ from posenet.training.run_settings import folder_of_run
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a forked process has its own random numbers and logs
+    os.register_at_fork(after_in_child=lambda: globals().update(_training_thread=threading.RLock()))
 
 
 def train(

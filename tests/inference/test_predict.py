@@ -340,6 +340,13 @@ def test_two_predictions_without_outputs_choose_two_folders(photos: Path) -> Non
     assert all(Path(folder, "a.png").exists() for folder in files)
 
 
+def test_a_prediction_that_writes_nothing_leaves_no_folder() -> None:
+    Path("damaged.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match="damaged.jpg"):
+        predict("damaged.jpg", spot_predictor())
+    assert os.listdir() == ["damaged.jpg"]
+
+
 def test_outputs_may_be_path_objects(photos: Path) -> None:
     names = {"output": "drawn", "json": "p.json", "coco": "c.json", "csv": "p.csv", "heatmaps": "maps"}
     predict(photos, spot_predictor(), **{option: Path(name) for option, name in names.items()})

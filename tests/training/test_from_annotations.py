@@ -217,27 +217,41 @@ def test_an_image_never_comes_to_validation_after_it_was_trained_on() -> None:
 
 def test_validation_images_that_were_trained_on_are_refused_by_name() -> None:
     content = chairs_with()
-    halves = []
     for name, ids in (("first.json", {1, 2, 3, 4}), ("second.json", {5, 6, 7, 8})):
         half = {
             key: [entry for entry in content[key] if entry.get("image_id", entry["id"]) in ids]
             for key in ("images", "annotations")
         }
         Path("coco", name).write_text(json.dumps(content | half))
-        halves.append(f"coco/{name}")
-    prepare(halves[0], [*SETTINGS, "checkpoint.path=run"], val=halves[1], images="coco/photos")
-    Path("run/last.pth").touch()
-    shutil.copy(halves[1], "kept.json")
-    shutil.copy(halves[0], halves[1])
-    refused(
-        lambda: prepare(halves[0], [*SETTINGS, "checkpoint.path=run"], val=halves[1], images="coco/photos"),
-        DataError,
-        r"4 images for validation, such as coco/photos/1.jpg, were trained on by this run; begin another one",
-    )
-    shared = [*SETTINGS, "checkpoint.path=new"]
-    message = r"4 images for validation, such as coco/photos/1.jpg, are in the training data too; leave them out of one"
-    refused(lambda: prepare(halves[0], shared, val=halves[1], images="coco/photos"), DataError, message)
-    prepare(halves[0], [*shared, "data.allow_overlap=true"], val=halves[1], images="coco/photos")
+    shared = "4 images for validation, such as coco/photos/1.jpg: also in the training data; keep one of the two"
+    new = [*SETTINGS, "checkpoint.path=new"]
+    refused(lambda: prepare("coco/first.json", new, val="coco/first.json", images="coco/photos"), DataError, shared)
+    assert not Path("new/data/train.h5").exists(), "nothing was built that could count as trained on"
+    prepare("coco/first.json", new, val="coco/second.json", images="coco/photos")
+    Path("new/last.pth").touch()  # it is trained
+    trained = "this run has trained on 4 images for validation, such as coco/photos/1.jpg; begin another one with ch"
+    refused(lambda: prepare("coco/first.json", new, val="coco/first.json", images="coco/photos"), DataError, trained)
+    overfit = [*new, "data.allow_overlap=true"]
+    prepare("coco/first.json", overfit, val="coco/first.json", images="coco/photos")
+
+
+def test_images_that_are_labelled_later_stay_in_training() -> None:
+    """They were images without chairs."""
+    content = chairs_with()
+    name_of = {image["id"]: image["file_name"] for image in content["images"]}
+    by_rank = sorted(name_of, key=lambda number: hashlib.sha256(name_of[number].encode()).hexdigest())
+    late = by_rank[:2]  # their checksums would choose them for validation
+    some = content | {"annotations": [entry for entry in content["annotations"] if entry["image_id"] not in late]}
+    for document, number in ((some, by_rank[2]), (content, by_rank[2])):
+        Path("coco/chairs.json").write_text(json.dumps(document))
+        prepare("coco/chairs.json", SETTINGS)
+        (RUN / "last.pth").touch()
+        assert [image["id"] for image in content_of(RUN / "data", "val")["images"]] == [number]
+    everything = content | {"images": [image for image in content["images"] if image["id"] != by_rank[2]]}
+    everything["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] != by_rank[2]]
+    Path("coco/chairs.json").write_text(json.dumps(everything))
+    message = "this run has trained on all images of coco/chairs.json; name others for validation with val=FILE"
+    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
 
 
 def test_the_same_data_from_another_working_folder_have_not_changed(

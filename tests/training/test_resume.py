@@ -20,11 +20,15 @@ import pytest
 import torch
 
 import posenet
+from posenet.annotations.people import read_split
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
+from posenet.data.store_list import open_data_sets
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import Config, load_config
 from posenet.training.resume import config_of_run, find_checkpoint
+from posenet.training.run_data import digest_of_validation
 from posenet.training.run_settings import folder_of_run
+from tests.helpers.drawn_data import document, person, write_annotations, write_images
 from tests.helpers.locks import other_process_can_lock
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
@@ -332,6 +336,24 @@ def test_a_return_to_a_step_before_the_best_one_forgets_its_score(
     path = tmp_path / f"step-{step:08d}.pth"
     result = train_tiny(stores, tmp_path, "optim.lr=1", "train.epochs=4", resume=path, max_steps=step + 1)
     assert bool(result.best) == keeps
+
+
+def test_the_ids_of_validation_images_do_not_change_what_scores_are(tmp_path: Path) -> None:
+    """An import of YOLO-pose numbers all images anew when one is added."""
+    images = write_images(tmp_path, document([1, 2, 3], []))
+    names = sorted(path.name for path in images.iterdir())
+    digests = []
+    for first in (1, 5):
+        content = document(range(first, first + 3), [person(number + 7, number) for number in range(first, first + 3)])
+        for image, name in zip(content["images"], names):
+            image["file_name"] = name
+        annotations = write_annotations(tmp_path / f"{first}.json", content)
+        posenet.build_store(images, annotations, tmp_path / f"{first}.h5", progress=False)
+        with open_data_sets(str(tmp_path / f"{first}.h5"), None) as store:
+            digests.append([digest_of_validation(store, None), digest_of_validation(None, read_split(annotations))])
+    content["annotations"][0]["keypoints"][0] += 1
+    changed = digest_of_validation(None, read_split(write_annotations(tmp_path / "changed.json", content)))
+    assert digests[0] == digests[1] and changed not in digests[0]
 
 
 def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path: Path) -> None:

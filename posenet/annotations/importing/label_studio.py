@@ -239,7 +239,6 @@ def _rectangle(region: _Region) -> tuple[float, float, float, float]:
     """x, y, width, height around a rectangle, which may be rotated about its first corner; percentages."""
     value = region["value"]
     x, y, width, height = (float(value[key]) for key in ("x", "y", "width", "height"))
-    _require_percentages("rectangle", (x, y, width, height))
     angle = np.radians(float(value.get("rotation") or 0))
     # Percentages of both axes differ in pixels, so the rotation needs the shape of the image.
     aspect = float(region.get("original_width") or 1) / float(region.get("original_height") or 1)
@@ -247,7 +246,9 @@ def _rectangle(region: _Region) -> tuple[float, float, float, float]:
     turned = corners @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     low = turned.min(axis=0)
     size = turned.max(axis=0) - low
-    return x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
+    box = x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
+    _require_percentages("rectangle", box)
+    return box
 
 
 def _require_percentages(what: str, numbers: Sequence[float]) -> None:

@@ -214,9 +214,8 @@ class PyAVReader:
                 self._from_time = time
                 self._pending.clear()
             self._pending.append(packet)
-            if (
-                packet is None or not packet.is_discard
-            ):  # as edit lists have it, in videos that were cut without encoding
+            # Videos that were cut without encoding them again have frames that are not shown.
+            if packet is None or not packet.is_discard:
                 times.append(time)
             # No later packet is shown before it is decoded.
             if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:

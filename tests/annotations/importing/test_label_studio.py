@@ -134,6 +134,11 @@ def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
     cos, sin = 3**0.5 / 2, 0.5
     expected = [20 - 60 * sin, 20, 50 * cos + 60 * sin, 50 * sin + 60 * cos]
     np.testing.assert_allclose(entry["bbox"], expected, atol=0.01)
+    # In an image of 160 x 120 pixels, the sides may be longer than the image in the other direction.
+    turned = {"x": 95.0, "y": 10.0, "width": 20.0, "height": 120.0, "rotation": 90}
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(turned))
+    entry = import_label_studio(path, images).document["annotations"][2]
+    np.testing.assert_allclose(entry["bbox"], [8, 12, 144, 32], atol=0.01)
 
 
 @pytest.mark.parametrize(
