@@ -72,7 +72,9 @@ def require_checkpoint_file(path: Path) -> None:
         name = "best.pth" if (path / "best.pth").exists() else "last.pth"
         raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as {path / name}")
     if not path.is_file():
-        raise CheckpointError(f"checkpoint {path} is not a file; check the path")
+        last = path.with_name("last.pth")
+        remedy = f"there is {last}, as of a run without a score so far" if last.is_file() else "check the path"
+        raise CheckpointError(f"checkpoint {path} is not a file; {remedy}")
 
 
 def _read(path: Path) -> Any:

@@ -131,7 +131,7 @@ def _receive_from_google_drive(url: str, download: Download) -> None:
 
     ``OSError`` if the disk is full.
     """
-    remedy = f"download {url} with a browser, and give that file instead"
+    remedy = f"download {url} with a browser, and name that file with --checkpoint or --weights"
     try:
         import gdown
     except ImportError as error:
@@ -152,5 +152,6 @@ def _receive_from_google_drive(url: str, download: Download) -> None:
     except Exception as error:  # a changed page of Google Drive can raise almost any error
         if is_disk_full(error):
             raise
-        reason = to_single_line(str(error).partition("\n")[0])[:MAX_REASON].rstrip(".:")
+        text = to_single_line(str(error).partition("\n")[0]).rstrip(".:")
+        reason = text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."
         raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error

@@ -86,6 +86,8 @@ class TrainingLoop:
                 run.writer.finish()
                 position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
                 how = "--resume" if self.report.says_next else "the same command"
+                if self._has_done_max_steps():
+                    how = f"{how} with more --max-steps, or without,"
                 _log.info("Stopped after %s, saved in %s; %s continues", position, run.folder.last, how)
                 return self._result(finished=False, stopped=not self._has_done_max_steps())
         run.writer.finish()

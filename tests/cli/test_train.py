@@ -96,7 +96,10 @@ def test_the_start_and_the_stop_name_what_a_user_looks_for(train: Train) -> None
     _, error = train("-p", "run", "--max-steps", "1")
     start = next(line for line in error.splitlines() if line.startswith("Training a network"))
     assert "1 stack, width 16" in start and "on 14 samples of " in start and start.endswith("the run is in run")
-    assert "Stopped after step 1 (epoch 1), saved in run/last.pth; --resume continues" in error
+    assert (
+        "Stopped after step 1 (epoch 1), saved in run/last.pth; --resume with more --max-steps, or without, continues"
+        in error
+    )
     assert run_status() == "finished"
 
 
