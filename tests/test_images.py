@@ -104,6 +104,14 @@ def test_files_folders_and_patterns_are_expanded(tmp_path: Path) -> None:
     assert b / "dead.jpg" in find_images([b])  # reading it is an error
 
 
+def test_an_image_and_a_link_to_it_are_one_image(tmp_path: Path) -> None:
+    touch(tmp_path / "a", "1.png")
+    image, link = tmp_path / "a" / "1.png", tmp_path / "link.png"
+    link.symlink_to(image)
+    assert find_images([image.parent, link]) == [image]
+    assert find_images([link, image.parent]) == [link]
+
+
 @pytest.mark.parametrize(
     "item, message", [("nothing.jpg", "no such file"), ("*.png", "no file matches"), ("bare", "no images in folder")]
 )

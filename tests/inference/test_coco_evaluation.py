@@ -133,6 +133,16 @@ def test_people_who_are_not_labelled_do_not_lower_the_recommended_min_score(tmp_
         assert compute_coco_metrics(results, split).min_score == 0.15
 
 
+def test_results_that_match_nobody_to_be_found_do_not_change_the_recommended_min_score(tmp_path: Path) -> None:
+    """They lie on a crowd region and on a person without labelled keypoints, and are neither right nor wrong."""
+    others = [person(100, 2, labelled=0, iscrowd=1), person(101, 3, labelled=0)]
+    split = read_split(write_annotations(tmp_path / "a.json", document([1, 2, 3], [person(1, 1), *others])))
+    result = {"category_id": 1, "keypoints": person(1, 1)["keypoints"]}
+    scores = {1: 0.9, 2: 0.1, 3: 0.1}
+    results = [result | {"image_id": image_id, "score": score} for image_id, score in scores.items()]
+    assert compute_coco_metrics(results, split).min_score == MIN_SCORE
+
+
 def test_a_lower_min_score_is_recommended_where_right_people_score_low(tmp_path: Path) -> None:
     people = [person(number, number) for number in range(1, 5)]
     split = read_split(write_annotations(tmp_path / "a.json", document(range(1, 5), people)))

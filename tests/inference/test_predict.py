@@ -86,6 +86,13 @@ def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, option
     assert predict(clip, spot_predictor(), **options).counts["predicted"] == 0
 
 
+def test_the_predictor_of_the_caller_stays_as_it_is(photos: Path) -> None:
+    """Its other results would have maps, of a megabyte each and more, after sheets were drawn."""
+    predictor = spot_predictor()
+    predict(photos / "a.png", predictor, heatmaps="maps")
+    assert predictor(photos / "a.png").maps is None
+
+
 def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) -> None:
     Path("mine").mkdir()
     for output in ("drawn", "mine"):

@@ -62,6 +62,17 @@ def test_the_tool_says_once_that_areas_are_estimated(
     assert "areas are estimated" in shown and "next:" not in shown and "wrote" not in shown
 
 
+@pytest.mark.parametrize("folder, suffix", [("images", ".jpg"), ("labels", ".txt")])
+def test_the_tool_replaces_neither_an_image_nor_its_labels(
+    data_file: Path, folder: str, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only data.yaml tells where they are; no flag names them."""
+    path = data_file.parent / folder / "train" / f"000000000001{suffix}"
+    before = path.read_bytes()
+    assert run_tool("annotations", ["import", str(data_file), "--output", str(path), "--overwrite"]) == 2
+    assert "would replace an input" in capsys.readouterr().err and path.read_bytes() == before
+
+
 @pytest.mark.parametrize("is_wrong", [True, False])
 @pytest.mark.parametrize("labelled", [17, 9])
 def test_boxes_of_two_corners_are_refused(tmp_path: Path, is_wrong: bool, labelled: int) -> None:

@@ -182,6 +182,19 @@ def test_a_candidate_without_a_limb_is_the_estimate_only_near_the_expected_posit
     assert np.linalg.norm(estimates[1] - joints[wrist, :2]) < 20
 
 
+@pytest.mark.parametrize("offsets", [(1, 4), (4, 1)])
+def test_of_several_candidates_without_a_limb_the_nearest_to_the_expected_position_is_the_estimate(offsets):
+    wrist = COCO.index("left_wrist")
+    joints = standing_person(60, 60, 0.4)
+    candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints) if row != wrist]
+    rows = {name: row for row, (name, *_) in enumerate(candidates)}
+    limbs = [(rows[a], rows[b], 0.5) for a, b in COCO.parts if not {a, b} & {"left_wrist", "left_knee"}]
+    expected = assemble(candidates, limbs)[0].estimates[wrist]
+    candidates += [("left_wrist", expected[0] + offset, expected[1], 0.2) for offset in offsets]
+    [person, *_] = assemble(candidates, limbs)
+    np.testing.assert_allclose(person.estimates[wrist], expected + (1, 0), atol=1e-4)
+
+
 def test_missing_keypoints_are_at_the_mean_of_two_keypoints_or_without_a_layout():
     pair = [("neck", 5, 9, 0.5), ("nose", 5, 5, 0.9)]
     [person] = assemble(pair, [(0, 1, 0.6)])

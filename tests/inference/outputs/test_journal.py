@@ -75,3 +75,18 @@ def test_what_was_found_is_read_from_the_journal(tmp_path: Path) -> None:
     assert [result.frame.source for result in (first, second, third)] == sources and journal.next_block == 3
     assert first == [PERSON] and first.frame.size == (4, 6) and first.best_score == 0.6
     assert str(second.error) == "1.png is cut off" and third == []
+
+
+def test_a_video_continues_after_its_last_whole_batch_of_frames_that_could_be_read(tmp_path: Path) -> None:
+    """Then the network gets the same batches as in a run that nobody has stopped."""
+    path = tmp_path / "p.progress"
+    video = Source("video", Path("clip.mp4"))
+    journal = Journal(path, [video], COCO, batch_size=2)
+    with journal.open(RUN, [], resume=False):
+        for number in range(4):
+            frame = Frame(video, np.zeros((4, 6, 3), np.uint8), number, number / 25)
+            journal.write(Result(Frame(video, error=DataError("frame 1 is damaged")) if number == 1 else frame))
+    journal = Journal(path, [video], COCO, batch_size=2)
+    with journal.open(RUN, [], resume=True):
+        assert list(journal.replay()) == []
+    assert [result.frame.number for result in journal.begun] == [0, None, 2]
