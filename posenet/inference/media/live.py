@@ -113,12 +113,12 @@ def _keep_newest(reader: Reader | None, newest: queue.Queue[Frame], closing: thr
             for seconds_of_stream in reader.decode():
                 if closing.is_set():
                     return
-                if seconds_of_stream is None:  # damaged
-                    continue
                 time_of_image = time.monotonic()
-                try:
-                    image = reader.image()
-                except DataError:
+                image = None
+                if seconds_of_stream is not None:  # else it is damaged
+                    with contextlib.suppress(DataError):
+                        image = reader.image()
+                if image is None:
                     unreadable += 1
                     if unreadable == MAX_UNREADABLE_IN_A_ROW:
                         break

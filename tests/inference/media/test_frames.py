@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -12,8 +14,15 @@ import pytest
 
 from posenet.errors import ConfigError
 from posenet.images import write_image
+from posenet.inference.media import live
 from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, Source, parse_standard_input
+from posenet.inference.media.sources import (
+    MAX_UNREADABLE_IN_A_ROW,
+    Frame,
+    FrameSelection,
+    Source,
+    parse_standard_input,
+)
 from posenet.inference.pipeline import track_people
 from posenet.inference.result import Result
 from posenet.settings import TrackingConfig
@@ -155,6 +164,21 @@ def test_a_camera_of_which_every_second_image_is_damaged_is_read_to_its_end(monk
         request.release()
     *_, newest, _ = read_frames("0")
     assert newest.image[0, 0, 0] == 3 * MAX_UNREADABLE_IN_A_ROW % 256
+
+
+def test_a_stream_that_sends_only_damage_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Damaged:
+        source = Source("video", "rtsp://camera")
+
+        def decode(self) -> Iterator[None]:
+            return itertools.repeat(None)
+
+        def close(self) -> None: ...
+
+    pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    monkeypatch.setattr(live, "RECONNECT_SECONDS", 0)
+    [frame] = live.read_live(Damaged(), FrameSelection(), lambda: False)  # type: ignore[arg-type]
+    assert str(frame.error) == "rtsp://camera delivers no more images"
 
 
 @pytest.mark.parametrize("start, duration, expected", [(0, math.inf, [0, 1, 2, 3]), (1, 1.5, [1, 2])])
