@@ -183,6 +183,10 @@ def test_warnings(codes: Codes, change: Callable[[Document], Any], code: str) ->
     assert code in found and set(found.values()) == {"warning"}
 
 
+def test_the_same_keypoints_in_another_image_are_no_copy(codes: Codes) -> None:
+    assert codes(lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999, "image_id": 14})) == {}
+
+
 def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> None:
     assert codes(lambda d: transform(d, 0.5, 0.5)) == {}
     few = codes(lambda d: (percentages(boxes=True)(d), d["annotations"].__delitem__(slice(9, None))))
@@ -210,6 +214,14 @@ def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> 
 def test_every_fault_leads_to_one_finding(codes: Codes, change: Callable[[Document], Any], found: list[str]) -> None:
     """Annotations that refer to a bad image or category are not reported as well."""
     assert codes(change) == dict.fromkeys(found, "error")
+
+
+def test_a_reference_of_another_type_is_wrong_also_where_its_image_is_listed_twice(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        content["images"].append(content["images"][0] | {"file_name": "copy.jpg"})
+        content["annotations"][0]["image_id"] = float(content["images"][0]["id"])
+
+    assert codes(change) == {"image-id": "error", "no-image": "error"}
 
 
 def test_a_person_whose_keypoints_are_empty_has_none(codes: Codes) -> None:

@@ -176,3 +176,11 @@ def test_flip_idx_pairs_the_keypoints_without_a_side_in_their_names(tmp_path: Pa
     path.write_text(json.dumps(content))
     pairs = draft_skeleton(path).skeleton.left_right
     assert set(map(frozenset, pairs)) == {frozenset(names[index : index + 2]) for index in range(0, 10, 2)}
+
+
+def test_flip_idx_changes_no_pair_of_names(tmp_path: Path) -> None:
+    names = ("snout", "left_ear", "right_ear")
+    edges = [[1, 2], [1, 3]]
+    for flip_idx in ([1, 0, 2], [2, 1, 0]):
+        path = write(tmp_path / "a.json", category(keypoints=names, skeleton=edges, flip_idx=flip_idx))
+        assert draft_skeleton(path).skeleton.left_right == (names[1:],)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -63,11 +64,11 @@ class Temporary:
     pass
 
 
-def drop_an_interrupt() -> None:
-    """Raise ``KeyboardInterrupt`` in a callback of a weak reference, where Python drops it."""
+def drop(error: type[BaseException]) -> None:
+    """Raise an error, such as ``KeyboardInterrupt``, in a callback of a weak reference, where Python drops it."""
 
     def interrupt(reference: weakref.ref[Temporary]) -> NoReturn:
-        raise KeyboardInterrupt
+        raise error
 
     temporary = Temporary()
     reference = weakref.ref(temporary, interrupt)
@@ -88,7 +89,20 @@ def listens_to_ctrl_c() -> Iterator[None]:
 def test_ctrl_c_that_python_drops_is_repeated_and_ends_a_wait_and_the_context(seconds: float) -> None:
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt), repeat_lost_interrupts():
-        drop_an_interrupt()
+        drop(KeyboardInterrupt)
         time.sleep(seconds)
     time.sleep(2 * REPEAT_SECONDS)  # no second one follows
     assert time.monotonic() - start < 20
+
+
+def test_other_errors_that_python_drops_are_reported_by_the_hook_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[type[BaseException]] = []
+
+    def own(unraisable: Any) -> None:
+        reported.append(unraisable.exc_type)
+
+    monkeypatch.setattr(sys, "unraisablehook", own)
+    with repeat_lost_interrupts():
+        drop(ValueError)
+    assert sys.unraisablehook is own
+    assert reported == [ValueError]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import posenet
-from posenet.training.find_annotations import are_annotations
+from posenet.training.find_annotations import are_annotations, find_annotations, find_images
 
 
 def test_an_experiment_is_told_from_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,3 +16,14 @@ def test_an_experiment_is_told_from_data(tmp_path: Path, monkeypatch: pytest.Mon
         Path(folder).mkdir()
     assert all(map(are_annotations, ["data.yaml", "a/train.json", Path("X.YML"), "a.zip", "coco", Path("coco")]))
     assert not any(map(are_annotations, ["tiny", "mine.toml", "missing", None, 3, posenet.load_config("tiny")]))
+
+
+def test_the_folder_of_coco_has_its_images_beside_that_of_the_annotations(tmp_path: Path) -> None:
+    files = [tmp_path / "annotations" / f"person_keypoints_{split}2017.json" for split in ("train", "val")]
+    images = [tmp_path / f"{split}2017" / f"{split}.jpg" for split in ("train", "val")]
+    for path in (*files, *images, tmp_path / "annotations" / "instances_train2017.json"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert find_annotations(tmp_path, None) == tuple(files)
+    for file, image in zip(files, images):
+        assert find_images(file, [{"file_name": image.name}]) == image.parent

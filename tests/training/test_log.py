@@ -124,6 +124,18 @@ def test_the_text_log_has_the_messages_from_before_its_folder_is_known(tmp_path:
     assert [line.split()[-1] for line in lines] == ["early", "late"]
 
 
+def test_after_a_run_the_logger_of_the_package_is_as_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A program that trains and then goes on may have set a level of its own, which counts again."""
+    caplog.set_level(logging.WARNING, "posenet")
+    logger = logging.getLogger("posenet")
+    before = logger.level, list(logger.handlers)
+    for is_opened in (True, False):
+        with TextLog() as log:
+            if is_opened:
+                log.open(tmp_path)
+        assert (logger.level, logger.handlers) == before
+
+
 def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
