@@ -6,6 +6,7 @@ Importing this module does not import PyTorch.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -71,8 +72,8 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     # Roboflow's export has train/_annotations.coco.json and valid/_annotations.coco.json.
     texts = _texts_in(folder, folder / "annotations") or _texts_in(*(folder / name for name in SPLIT_FOLDERS))
     texts = [path for path in texts if "keypoints" in path.stem] or texts
-    trains = [path for path in texts if "train" in path.stem or path.parent == folder / "train"]
-    vals = [path for path in texts if "val" in path.stem or path.parent.name in SPLIT_FOLDERS[1:]]
+    trains = [path for path in texts if "train" in _words(path) or path.parent == folder / "train"]
+    vals = [path for path in texts if {"val", "valid"} & _words(path) or path.parent.name in SPLIT_FOLDERS[1:]]
     if len(trains) == 1 and len(vals) <= 1:
         return trains[0], next(iter(vals), None)
     if len(tables) + len(texts) == 1:
@@ -81,6 +82,11 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
         refuse_labelme(read_document(texts[0]), texts[0])
     found = ", ".join(path.name for path in [*tables, *texts][:SAMPLED_NAMES]) or "none"
     raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
+
+
+def _words(path: Path) -> set[str]:
+    """The words in the name of a file: person, keypoints and train of person_keypoints_train2017.json."""
+    return set(re.findall("[a-z]+", path.stem.lower()))
 
 
 def _texts_in(*folders: Path) -> list[Path]:

@@ -123,6 +123,7 @@ def test_restarts_and_launchers_are_told_apart() -> None:
         ("a,b", "a"),
         ("n[3]", "n3"),
         ("n[1,5].cluster,m2", "n1.cluster"),
+        ("rack[1-2]n[03-09],m2", "rack1n03"),
     ],
 )
 def test_the_first_host_of_a_slurm_node_list(node_list: str, host: str) -> None:

@@ -27,3 +27,19 @@ def test_the_folder_of_coco_has_its_images_beside_that_of_the_annotations(tmp_pa
     assert find_annotations(tmp_path, None) == tuple(files)
     for file, image in zip(files, images):
         assert find_images(file, [{"file_name": image.name}]) == image.parent
+
+
+@pytest.mark.parametrize(
+    "names, train, val",
+    [
+        (["trainval.json"], "trainval.json", None),
+        (["Train.json", "constrained_val.json"], "Train.json", "constrained_val.json"),
+        (["a_train.json", "a_valid.json"], "a_train.json", "a_valid.json"),
+    ],
+)
+def test_a_file_is_that_of_a_split_if_its_name_has_the_word(
+    tmp_path: Path, names: list[str], train: str, val: str | None
+) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    assert find_annotations(tmp_path, None) == (tmp_path / train, val and tmp_path / val)
