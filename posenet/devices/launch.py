@@ -104,7 +104,7 @@ def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
 
 def first_host(node_list: str) -> str:
     """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
-    match = re.match(r"(?:[^\[,]|\[[^\]]*\])+", node_list)  # commas in brackets separate numbers, others hosts
+    match = re.match(r"[^\[,](?:[^\[,]|\[[^\]]*\])*", node_list)  # commas in brackets separate numbers, others hosts
     if match is None:
         raise ValueError(f"{node_list!r} is not a node list")
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0])
