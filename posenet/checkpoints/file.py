@@ -22,6 +22,7 @@ from posenet.messages import is_out_of_memory, truncate_for_message
 FORMAT = 1
 """Version of the dictionary that a run saves."""
 
+_FOLDER_ATTRIBUTE = 0x10
 _ENTRY_SIGNATURE = b"PK\x03\x04"
 """With these bytes begins what PyTorch reads as a zip file. It reads other files as its format before version 1.6."""
 
@@ -113,7 +114,9 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
         # Many entries can refer to the same bytes, so that the file unpacks to more bytes than it has.
         is_larger = sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size
         is_compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-        if is_larger or is_compressed or len({entry.filename for entry in entries}) < len(entries):
+        # PyTorch reads nothing, and says nothing, where an entry has the attribute of a folder.
+        has_folders = any(entry.external_attr & _FOLDER_ATTRIBUTE for entry in entries)
+        if is_larger or is_compressed or has_folders or len({entry.filename for entry in entries}) < len(entries):
             raise DamagedCheckpointError(f"{path} is no zip file as PyTorch writes it; save it again with torch.save")
         damaged_entry = archive.testzip()
     if damaged_entry is not None:

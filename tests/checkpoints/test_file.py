@@ -78,6 +78,17 @@ def test_flipped_bits_and_truncations_are_detected_or_harmless(content: bytes, t
             read_checkpoint(path)
 
 
+def test_an_entry_that_is_marked_as_a_folder_is_refused(content: bytes, tmp_path: Path) -> None:
+    """A single flipped bit in the list of entries: PyTorch would leave the tensor as its memory was."""
+    path = tmp_path / "damaged.pth"
+    start = content.rindex(b"archive/data/5") - 8  # the attributes end 4 bytes before the name, after the offset
+    path.write_bytes(content[:start] + bytes([content[start] ^ 0x10]) + content[start + 1 :])
+    with zipfile.ZipFile(path) as archive:
+        assert archive.getinfo("archive/data/5").external_attr == 0x10 and archive.testzip() is None
+    with pytest.raises(CheckpointError, match="damaged.pth is no zip file as PyTorch writes it"):
+        read_checkpoint(path)
+
+
 def test_files_of_other_programs_load(tmp_path: Path) -> None:
     path = tmp_path / "PoseNet_52_epoch.pth"
     for legacy in (True, False):
