@@ -189,12 +189,12 @@ def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool, is
 
 
 def _find_trained_images(plan: StorePlan, parts: Sequence[_Part]) -> Collection[Path]:
-    """The images that the store contains on which a run has been training."""
-    store = plan.folder / "train.h5"
-    if not store.exists():
+    """The images in the store on which a run has been training; none if it cannot be read any more."""
+    try:
+        with open_data_sets(str(plan.folder / "train.h5"), None) as stores:
+            return frozenset(find_stored_files(stores, [path for part in parts for path in part.paths.values()]))
+    except DataError:
         return frozenset()
-    with open_data_sets(str(store), None) as stores:
-        return frozenset(find_stored_files(stores, [path for part in parts for path in part.paths.values()]))
 
 
 def _refuse_overlap(train: _Part, val: _Part, trained: Collection[Path]) -> None:

@@ -73,16 +73,16 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if not is_in_folder and own.has_checkpoints():
         raise another_run_error(folder, path)
     is_last = is_in_folder and path.name == own.last.name
-    has_best = is_last or (is_in_folder and _best_score(own.best) == state["progress"].get("best"))
+    has_best = is_last or (is_in_folder and _have_same_best_score(own.best, state))
     return FoundCheckpoint(path, state, is_in_folder, is_last, has_best)
 
 
-def _best_score(best: Path) -> float | None:
-    """The best score in a checkpoint; None if there is no intact one."""
+def _have_same_best_score(best: Path, state: dict[str, Any]) -> bool:
+    """Whether a checkpoint, if it is intact, has the best score of the content of another one."""
     try:
-        return float(read_checkpoint(best)["progress"]["best"])
-    except (CheckpointError, LookupError, TypeError, ValueError):
-        return None
+        return bool(read_checkpoint(best)["progress"]["best"] == state["progress"]["best"])
+    except (CheckpointError, LookupError, TypeError):
+        return False
 
 
 def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> tuple[Path, dict[str, Any]] | None:

@@ -39,8 +39,16 @@ from posenet.training.run_settings import folder_of_run
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a forked process has its own random numbers and logs
-    os.register_at_fork(after_in_child=lambda: globals().update(_training_thread=threading.RLock()))
+
+
+def _renew_lock() -> None:
+    """In a forked process, which has its own random numbers and logs, no thread trains."""
+    global _training_thread
+    _training_thread = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def train(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 
@@ -149,6 +150,13 @@ def test_stores_are_built_again_when_the_data_change() -> None:
     prepare("coco/chairs.json", SETTINGS)
     assert store.stat().st_size != size
     assert content_of(RUN / "data", "val")["images"] == val  # no image changes sides
+    # A store that was damaged meanwhile is made again, also by a run that has begun.
+    (RUN / "last.pth").touch()
+    with h5py.File(store, "r+") as file:
+        del file["sample"]
+    os.utime("coco/photos/1.jpg", (0, 0))
+    prepare("coco/chairs.json", SETTINGS)
+    assert len(Store(store)) and content_of(RUN / "data", "val")["images"] == val
     # A build that was interrupted is done again, too.
     (RUN / "data" / "checksum.txt").unlink()
     store.unlink()

@@ -338,6 +338,14 @@ def test_a_return_to_a_step_before_the_best_one_forgets_its_score(
     assert bool(result.best) == keeps
 
 
+def test_a_checkpoint_whose_progress_is_no_table_is_one_line(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, "train.epochs=1")
+    path = tmp_path / "mine.pth"
+    write_checkpoint(path, last(tmp_path) | {"progress": [1]})
+    with pytest.raises(CheckpointError, match="mine.pth contains no valid run"):
+        train_tiny(stores, tmp_path, resume=path)
+
+
 def test_the_ids_of_validation_images_do_not_change_what_scores_are(tmp_path: Path) -> None:
     """An import of YOLO-pose numbers all images anew when one is added."""
     images = write_images(tmp_path, document([1, 2, 3], []))
