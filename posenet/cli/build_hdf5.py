@@ -26,7 +26,7 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, verify_store
+from posenet.data.inspection import StoreSummary, compute_statistics, verify_store
 from posenet.data.store_list import open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
@@ -153,9 +153,7 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
     """Inspect the store of --output as it is, or the data sets of ``data.train`` as training uses them."""
     setting = config.data.train if args.output is None else str(args.output)
     with open_data_sets(setting, config.model.skeleton if args.output is None else None) as stores:
-        if args.stats and len(stores.sets) > 1:
-            print_message(f"\n{describe_sets(stores, config.data.framing, config.data.background)}")
-        for data_set in stores.sets:
+        for data_set, (num_samples, per_epoch) in zip(stores.sets, stores.sample_counts(config.data.framing)):
             name = data_set.name if args.output is None else args.output
             if args.verify:
                 summary = verify_store(data_set.store, workers=args.workers)
@@ -163,10 +161,9 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
                     _print_summary(summary)
                 print_message(f"{name} is intact")
             if args.stats:
-                if len(stores.sets) > 1:
-                    print_message(f"\n== {name}")
-                for table in compute_statistics(data_set.store):
-                    print_message(f"\n{table}")
+                print_message(f"\n== {name}: {pluralize(num_samples, 'sample')}, {per_epoch} of them per epoch")
+                for line in compute_statistics(data_set.store):
+                    print_message(line)
         if args.preview:
             # Only this needs PyTorch.
             from posenet.data.dataset import PoseDataset, load_transform

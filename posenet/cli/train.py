@@ -127,14 +127,15 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
     group = parser.add_argument_group("device and precision")
     _add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
+    precision = group.add_mutually_exclusive_group()
     _add_setting(
-        group,
+        precision,
         "--amp",
         "train.amp",
         "precision of the network; off is float32, auto depends on the device",
         choices=["auto", "off", "bf16", "fp16"],
     )
-    group.add_argument(
+    precision.add_argument(
         "--opt-level", choices=APEX_OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16"
     )
     text = setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,12 +17,10 @@ from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.images import check_image, oriented_size
 from posenet.progress_bar import progress_bar
-from posenet.settings import DataConfig
 from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
 
-PEOPLE_GROUPS = {"1": 1, "2": 2, "3": 3, "4-5": 4, "6-10": 6, "11-20": 11, "more": 21}
-"""Groups of images by number of people: the smallest number of each group."""
+QUARTILES = ("minimum", "quartile", "median", "quartile", "maximum")
 
 
 @dataclass(frozen=True)
@@ -37,27 +34,6 @@ class StoreSummary:
     num_background: int
     num_image_bytes: int
     num_file_bytes: int
-
-
-class Table(NamedTuple):
-    """A table to print: the first column is aligned left, the others right."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: Sequence[tuple[str | float, ...]]
-
-    def __str__(self) -> str:
-        lines = [list(self.header), *([_format_cell(value) for value in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines)]
-        lines.insert(1, ["-" * width for width in widths])
-        aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
-        return "\n".join([self.title, *("  ".join(line).rstrip() for line in aligned)])
-
-
-def _format_cell(value: str | float) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def summarize(store: Store) -> StoreSummary:
@@ -136,68 +112,31 @@ def describe_content(stores: StoreList) -> str:
     return f"{stores.num_images} images and {len(stores)} samples with the fingerprint {stores.fingerprint[:8]}"
 
 
-def describe_sets(stores: StoreList, framing: str, background: float = DataConfig.background) -> Table:
-    """What every data set contributes to an epoch, and which keypoints it does not supervise."""
-    counts = stores.sample_counts(framing, background)
-    total = sum(per_epoch for _, per_epoch in counts)
-    rows = []
-    names = [*stores.names, f"images without {stores.skeleton.people}"]
-    mappings = [*(data_set.mapping for data_set in stores.sets), None]
-    for name, mapping, (size, per_epoch) in zip(names, mappings, counts):
-        missing = mapping.missing if mapping else ()
-        rows.append((name, size, per_epoch, f"{per_epoch / total:.1%}", " ".join(missing)))
-    header = ("name", "samples", "per epoch", "of the epoch", "keypoints not supervised")
-    return Table("Data sets", header, rows)
+def compute_statistics(store: Store) -> Iterator[str]:
+    """Yield lines with quartiles of sizes, and how many people have each keypoint, without reading images.
 
-
-def compute_statistics(store: Store) -> list[Table]:
-    """Count people, keypoints and sizes of a store, without reading images; ``DataError`` if it is damaged."""
-    people, main_person = store.skeleton.people, f"main {store.skeleton.category}"
-    image_rows, main_rows = store.samples[store.samples[:, 1] != NO_PERSON].T
-    num_main = np.bincount(image_rows, minlength=store.num_images)
-    visibilities = []
-    main_heights = []
-    main_rows_of_images = np.split(main_rows, np.cumsum(num_main)[:-1])
-    for row, image_main_rows in enumerate(progress_bar(main_rows_of_images, "statistics", leave=False)):
+    Raises:
+        DataError: the store is damaged.
+    """
+    visibilities, people = [], []
+    for row in progress_bar(range(store.num_images), "statistics", leave=False):
         record = store.read_record(row, with_image=False)
         visibilities.append(record.joints[..., 2])
-        main_heights.append(record.people["box"][image_main_rows, 3])
-
-    widths, heights, kilobytes = (store.records[name] for name in ("width", "height", "image_bytes"))
-    quantities = {"width, pixels": widths, "height, pixels": heights, "file, kB": kilobytes / 1000}
-    if len(main_rows):
-        quantities[f"{main_person}'s height, pixels"] = np.concatenate(main_heights)
-    counts = {
-        "images": store.num_images,
-        people: store.num_people,
-        f"{main_person} (training samples)": len(main_rows),
+        people.append(record.people)
+    main_rows = [(row, person) for row, person in store.samples.tolist() if person != NO_PERSON]
+    quantities = {
+        "width, pixels": store.records["width"],
+        "height, pixels": store.records["height"],
+        "file, kB": store.records["image_bytes"] / 1000,
+        f"{store.skeleton.people} in an image": store.records["num_people"],
+        f"main {store.skeleton.category}'s height": [people[row]["box"][person, 3] for row, person in main_rows],
     }
-    if num_unlabelled := len(store) - len(main_rows):
-        counts["images without annotations (training samples)"] = num_unlabelled
-    if num_background := count_background(store):
-        counts[f"images without {people}"] = num_background
-    quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
-    size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
-    tables = [Table("Contents", ("", "count"), list(counts.items()))]
-    if store.num_people:
-        tables.append(_people_table(people, np.array([len(values) for values in visibilities]), num_main))
-        tables.append(_keypoint_table(store.skeleton, np.concatenate(visibilities)))
-    tables.append(Table("Sizes", ("", *quartiles), size_rows))
-    return tables
-
-
-def _people_table(people: str, num_people: np.ndarray, num_main: np.ndarray) -> Table:
-    """Count the images by their (N,) numbers of people and of main persons."""
-    counts = [np.histogram(numbers, [*PEOPLE_GROUPS.values(), np.inf])[0] for numbers in (num_people, num_main)]
-    rows = list(zip(PEOPLE_GROUPS, *(column.tolist() for column in counts)))
-    return Table(f"Images by their number of {people}", ("number", "of all", "of main ones"), rows)
-
-
-def _keypoint_table(skeleton: Skeleton, visibilities: np.ndarray) -> Table:
-    """Count the labelled and the visible keypoints in (P, K) visibilities of all people."""
-    rows = []
-    for name, values in zip(skeleton.keypoints, visibilities.T):
-        num_labelled = (values > 0).sum()
-        visible_share = (values == 2).sum() / max(num_labelled, 1)
-        rows.append((name, f"{num_labelled / len(values):.1%}", f"{visible_share:.1%}"))
-    return Table(f"Keypoints of all {skeleton.people}", ("keypoint", "labelled", "visible, of the labelled"), rows)
+    yield " " * 24 + "".join(f"{name:>10}" for name in QUARTILES)
+    for name, values in quantities.items():
+        if len(values):
+            yield f"{name:<24}" + "".join(f"{value:>10.4g}" for value in np.quantile(values, [0, 0.25, 0.5, 0.75, 1]))
+    if not store.num_people:
+        return
+    for name, values in zip(store.skeleton.keypoints, np.concatenate(visibilities).T):  # values: (people,)
+        visible = (values == 2).sum() / max((values > 0).sum(), 1)
+        yield f"{name:<24}{(values > 0).mean():>10.1%} labelled, {visible:.1%} of these visible"

@@ -62,8 +62,9 @@ def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytes
     config = config_of("run/last.pth")
     assert (config.train.amp, config.train.loss_scale) == ("off", 0)
     assert "--opt-level O0" in caplog.text
-    with pytest.raises(SystemExit, match="2"):
-        train("-p", "other", "--loss-scale", "large")
+    for refused in (("--loss-scale", "large"), ("--amp", "bf16", "--opt-level", "O0")):
+        with pytest.raises(SystemExit, match="2"):
+            train("-p", "other", *refused)
 
 
 def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(train: Train) -> None:

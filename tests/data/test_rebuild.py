@@ -197,12 +197,12 @@ def test_the_columns_of_a_row_and_of_the_file_are_the_same(tmp_path: Path) -> No
 
 def test_statistics_read_no_image(tmp_path: Path) -> None:
     build(write_coco(tmp_path), tmp_path / "a.h5")
-    expected = compute_statistics(Store(tmp_path / "a.h5"))
+    expected = list(compute_statistics(Store(tmp_path / "a.h5")))
     flip_bit(tmp_path / "a.h5", "images", 1)
     with Store(tmp_path / "a.h5") as store:
-        assert list(map(str, compute_statistics(store))) == list(map(str, expected))
+        assert list(compute_statistics(store)) == expected
         with pytest.raises(DataError, match="checksum"):
             store.read_record(1)
     flip_bit(tmp_path / "a.h5", "labels", 1)
     with pytest.raises(DataError, match="image 2 .*checksum"):
-        compute_statistics(Store(tmp_path / "a.h5"))
+        list(compute_statistics(Store(tmp_path / "a.h5")))

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import describe_sets
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.data.store_list import StoreList, open_data_sets
@@ -149,13 +148,6 @@ def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, p
     ]
     tiny = open_data_sets([DataSetConfig(paths["faces"], weight=1e-9)], COCO)
     assert tiny.sample_counts("person")[0].per_epoch == 1
-
-
-def test_the_table_of_the_sets_names_sizes_and_missing_keypoints(mixture: StoreList) -> None:
-    (first, *_), (name, size, per_epoch, share, missing) = describe_sets(mixture, "image").rows
-    assert (first, name, size, per_epoch) == ("train", "limbs", 3, 8)
-    assert share == f"{8 / 14:.1%}"
-    assert missing == "nose right_eye left_eye right_ear left_ear"
 
 
 def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, str], mixture: StoreList) -> None:
