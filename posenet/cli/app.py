@@ -7,7 +7,6 @@ import argparse
 from posenet.cli.options import positive_int
 from posenet.cli.predict import PUBLISHED
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
-from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.inference.app import LOCAL_HOST, app, require_gradio
 
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C, which is reported as in other tools."""
     require_gradio()
-    predictor = make_predictor(args, Ranks())
+    predictor = make_predictor(args)
     with catch_stop_signals() as stop_requested:
         app(predictor, host=args.host, port=args.port, stop_requested=stop_requested)
     raise KeyboardInterrupt

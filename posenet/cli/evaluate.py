@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from itertools import chain
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from posenet.diagnosis.diagnose import diagnose
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.inference.evaluation import Evaluation, evaluate
-from posenet.inference.networks import is_exported_file
+from posenet.inference.networks import device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 
@@ -60,7 +61,7 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
     ranks.run_on_main(lambda: _check_flags(args))
     image_ids = ranks.run_on_all(lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
-    predictor = ranks.run_on_all(lambda: make_predictor(args, ranks))
+    predictor = ranks.run_on_all(lambda: _load_predictor(args, ranks))
     evaluation = evaluate(
         predictor,
         args.images,
@@ -74,6 +75,14 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     if ranks.is_main:
         _report(args, evaluation, predictor, image_ids)
     return 0
+
+
+def _load_predictor(args: argparse.Namespace, ranks: Ranks) -> Predictor:
+    """The predictor that the options define, on the device of this process."""
+    if ranks.world_size > 1:
+        local_rank = int(os.environ.get("LOCAL_RANK", 0))
+        args.device = device_of_process(args.checkpoint, args.device, args.backend, local_rank)
+    return make_predictor(args)
 
 
 def _check_flags(args: argparse.Namespace) -> None:

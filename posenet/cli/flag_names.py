@@ -88,7 +88,11 @@ _REMEDIES = [
     _Remedy("--amp", "here it is --amp fp16 or --amp bf16", "--half --fp16 --bf16 --mixed-precision --precision"),
     _Remedy("--device", "here it is --device cuda, or cuda:1 for the second", "--gpu --gpus --gpu-id --gpu-ids --cuda"),
     _same("--nproc", _PROCESSES),
-    _Remedy("--json", "split -n l/1/100 FILES | posenet predict - takes the first of 100 parts of a list", "--shard"),
+    _Remedy(
+        "--json",
+        "a process takes its part of a list: split -n l/1/8 FILES | posenet predict - takes the first of 8",
+        f"--shard {_PROCESSES}",
+    ),
     _Remedy(_TRAINING, "posenet train-distributed has --nproc", _PROCESSES),
     _same("--resume", "--continue --resume-from --resume-training --auto-resume"),
     _same("--flip", "--tta --flip-test --augment"),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from typing import Any
 
-from posenet.checkpoints.named import find_weights
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_overwrite_option,
@@ -18,17 +16,14 @@ from posenet.cli.options import (
     seconds,
 )
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
-from posenet.cli.processes import add_process_options, run_on_ranks
-from posenet.devices.ranks import Ranks
+from posenet.cli.processes import refuse_launcher
 from posenet.devices.signals import catch_stop_signals
 from posenet.inference.outputs.output_files import PredictionOptions
-from posenet.inference.predict import check_inputs_and_outputs, predict
+from posenet.inference.predict import predict
 from posenet.visualization.drawing import MIN_SCORE, STYLES
 
 PUBLISHED = "simplepose"
 """The name of the published weights."""
-INTERRUPTED = 130
-"""Exit status after Ctrl-C."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -126,51 +121,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(group, "--smooth", help="remove the jitter of keypoints in videos; implies --track")
 
     add_network_options(parser, amp="auto", backend="auto")
-    add_process_options(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Predict all frames that can be read, in one process or several; return the exit status."""
-    options = {field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)}
-
-    def check() -> None:  # before --nproc starts processes, so that an error is one line; ``predict`` checks again
-        check_inputs_and_outputs(args.inputs, PredictionOptions(**options), input_files(args), args.nproc)
-        find_weights(args.checkpoint)
-
-    # Without --nproc, the task runs here, as the only process.
-    return run_on_ranks(args, lambda ranks: _predict(args, options, ranks), check)
-
-
-def _predict(args: argparse.Namespace, options: dict[str, Any], ranks: Ranks) -> int:
-    """Predict as one of the processes. Rank 0 writes the files of people and reports.
+def run(args: argparse.Namespace) -> None:
+    """Predict all frames that can be read.
 
     Raises:
         DataError: at the end, if frames could not be read.
         KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
     """
+    refuse_launcher("give each process a part of the list, see posenet docs scale")
     messages = message_stream(args.json, args.coco, args.csv)
+    options = {field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)}
     with catch_stop_signals() as stop_requested:
         summary = predict(
             args.inputs,
-            lambda: make_predictor(args, ranks, args.min_score),
+            lambda: make_predictor(args, args.min_score),
             progress=not args.quiet,
-            ranks=ranks,
             stop_requested=stop_requested,
             on_result=(lambda result: print_message(result, file=messages)) if args.verbose else None,
             other_inputs=input_files(args),
             **options,
         )
-        if ranks.is_main and not args.quiet:
+        if not args.quiet:
             if summary.has_frames:
                 print_message(summary, file=messages)
             if summary.speed():
                 print_message(summary.speed(), file=messages)
             if summary.files:
                 print_message("wrote " + ", ".join(summary.files), file=messages)
-    # Ctrl-C is the ordinary way to end a camera or a live stream.
-    if summary.is_interrupted and not summary.counts["live frames"]:
-        if ranks.is_main:  # which reports it, once
-            raise KeyboardInterrupt
-        return INTERRUPTED
-    ranks.raise_on_all(summary.unreadable_error() if ranks.is_main else None)
-    return 0
+    if summary.is_interrupted:
+        if summary.counts["live frames"]:  # Ctrl-C is the ordinary way to end a camera or a live stream
+            return
+        raise KeyboardInterrupt
+    if error := summary.unreadable_error():
+        raise error

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, setting_help
-from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError
-from posenet.inference.networks import BACKENDS, BackendName, device_of_process, is_exported_file
+from posenet.inference.networks import BACKENDS, BackendName, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
@@ -79,12 +77,8 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: Back
     add_config_options(parser)
 
 
-def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.0) -> Predictor:
-    """The predictor that the options define, on the device of this process."""
-    device = args.device
-    if ranks.world_size > 1:
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        device = device_of_process(args.checkpoint, device, args.backend, local_rank)
+def make_predictor(args: argparse.Namespace, min_score: float = 0.0) -> Predictor:
+    """The predictor that the options define."""
     overrides = {name: getattr(args, name) for name in _SETTINGS if name in args}
     exif_frame = None
     tracking = None
@@ -103,7 +97,7 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
     predictor = Predictor.from_checkpoint(
         args.checkpoint,
         config=requested_config(args),
-        device=device,
+        device=args.device,
         amp=args.amp,
         backend=args.backend,
         min_score=min_score,

@@ -46,6 +46,16 @@ def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
     return group
 
 
+def refuse_launcher(remedy: str) -> None:
+    """Raise ``ConfigError`` if srun or torchrun has started several processes of a tool that runs in one process."""
+    count = launched_processes(os.environ)
+    if count > 1:
+        raise ConfigError(
+            f"a launcher has started {count} processes of this tool, and each would be a run of its own; {remedy}, or "
+            "start the launcher with one process"
+        )
+
+
 def join_ranks() -> Ranks:
     """Join the processes that a launcher has started with this one. A process that is alone does not import PyTorch."""
     if launched_processes(os.environ) == 1:

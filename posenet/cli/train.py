@@ -20,7 +20,8 @@ from posenet.cli.options import (
     non_negative_int,
     setting_help,
 )
-from posenet.devices.launch import is_restarted, launched_processes
+from posenet.cli.processes import refuse_launcher
+from posenet.devices.launch import is_restarted
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.settings import Config
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""
+
+ONE_RUN = "use posenet train-distributed for one run"
+"""Remedy where several processes would each be a run."""
 
 _log = logging.getLogger(__name__)
 
@@ -161,7 +165,7 @@ def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, *
 
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
-    refuse_launcher()
+    refuse_launcher(ONE_RUN)
     if args.data is None:
         for flag in ("images", "val", "val_images"):
             if getattr(args, flag) is not None:
@@ -208,16 +212,6 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
         restarted=restarted,
     )
     return STOPPED_STATUS if result.stopped else 0
-
-
-def refuse_launcher() -> None:
-    """Raise ``ConfigError`` if srun or torchrun has started several processes of a tool that trains in one process."""
-    count = launched_processes(os.environ)
-    if count > 1:
-        raise ConfigError(
-            f"a launcher has started {count} processes of this tool, and each would be a run of its own; use posenet "
-            "train-distributed for one run, or start the launcher with one process"
-        )
 
 
 def _resume(args: argparse.Namespace) -> bool | str:

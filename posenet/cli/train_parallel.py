@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from posenet.cli import train
+from posenet.cli.processes import refuse_launcher
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train with DataParallel; return the exit status."""
-    train.refuse_launcher()
+    refuse_launcher(train.ONE_RUN)
     train.check_flags(args)
     from posenet.devices.parallel import DataParallelRuntime
 

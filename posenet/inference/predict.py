@@ -1,4 +1,4 @@
-"""``predict``: from inputs to files, in one process or several, and again from where an earlier run has stopped."""
+"""``predict``: from inputs to files, and again from where an earlier run has stopped."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import name_file_in_errors, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
-from posenet.inference.outputs.journal import Journal, journal_paths, remove_earlier_journals
+from posenet.inference.outputs.journal import Journal, journal_path, remove_earlier_journal
 from posenet.inference.outputs.output_files import (
     Outputs,
     PredictionOptions,
-    choose_journaled_file,
     choose_outputs,
+    needs_journal,
     sheet_path,
 )
 from posenet.inference.outputs.people_files import ImageIds, Write, open_people_files, write_json_folder
@@ -57,7 +56,6 @@ def predict(
     predictor: AnyPredictor = "simplepose",
     *,
     progress: bool = True,
-    ranks: Ranks | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
     on_result: Callable[[Result], object] | None = None,
     other_inputs: Iterable[str | Path | int] = (),
@@ -72,7 +70,6 @@ def predict(
             files from standard input.
         predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one.
         progress: whether to show a progress bar.
-        ranks: the processes that share the inputs; None is this process alone.
         stop_requested: checked after every image; true ends the prediction. What has been found is written.
         on_result: called with every result, in order, when it is written.
         other_inputs: further files that are never replaced.
@@ -101,59 +98,38 @@ def predict(
         PosenetError: an input does not exist, an output exists, none of the inputs can be read, or the network cannot
             be loaded.
     """
-    ranks = ranks or Ranks()
-    run = _prepare(inputs, predictor, PredictionOptions(**options), list(other_inputs), ranks)
+    run = _prepare(inputs, predictor, PredictionOptions(**options), list(other_inputs))
     summary = PredictionSummary(run.sources, run.predictor.skeleton)
     try:
-        ranks.run_on_all(lambda: _predict_share(run, summary, progress, stop_requested, on_result))
-        summary = summary.merge(ranks.gather_objects(summary))
-        ranks.run_on_main(lambda: _join_journals(run, summary))
+        _predict(run, summary, progress, stop_requested, on_result)
     finally:
-        if ranks.is_main:
-            _remove_empty(run.outputs.new_folders)
-    if ranks.is_main and (advice := summary.advise_on_min_score(run.predictor.min_score)):
+        _remove_empty(run.outputs.new_folders)
+    if run.journal and not summary.is_interrupted:
+        if summary.is_closed:
+            file = run.outputs.first_file
+            _log.info("The window was closed before the end of the inputs; --resume continues %s", file)
+        elif not run.options.resume:
+            run.journal.path.unlink()
+    if advice := summary.advise_on_min_score(run.predictor.min_score):
         _log.warning("%s", advice)
     if summary.has_frames:
-        # After an interruption, several processes leave the people in their journals.
-        are_joined = ranks.world_size == 1 or not summary.is_interrupted
-        files = run.outputs.files if are_joined else []
-        summary.files = [path for path in [*run.outputs.folders, *files] if path != "-"]
+        summary.files = [path for path in [*run.outputs.folders, *run.outputs.files] if path != "-"]
     return summary
-
-
-def check_inputs_and_outputs(
-    inputs: Sequence[str], options: PredictionOptions, other_inputs: Iterable[str | Path | int], world_size: int
-) -> None:
-    """Raise what ``predict`` raises for inputs and outputs. Standard input, which can be read once, is not read."""
-    sources = [] if "-" in inputs else _find_inputs(inputs, options, world_size)
-    if options.names_outputs:
-        choose_outputs(sources, options, other_inputs, world_size)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What all processes together predict, with which network, and the journals from which it can be resumed."""
+    """What is predicted, with which network, and the journal from which it can be resumed."""
 
     options: PredictionOptions
-    ranks: Ranks
     sources: list[Source]
     outputs: Outputs
     predictor: Predictor
     tracking: TrackingConfig | None
-    share: list[Source]
-    """The sources of this process."""
-    journaled: Path | None
-    """The file of people that has journals; None without."""
+    journal: Journal | None
+    """Of the first file of people; None without."""
     description: dict[str, Any]
-    """The outputs, and what they depend on, for the journals. Messages name the keys whose values differ."""
-
-    def journals(self) -> list[Journal]:
-        """The journals of all processes."""
-        if self.journaled is None:
-            return []
-        paths = journal_paths(self.journaled, self.ranks.world_size)
-        batch_size = self.predictor.settings.batch_size
-        return [Journal(path, self.sources, self.predictor.skeleton, batch_size) for path in paths]
+    """The outputs, and what they depend on, for the journal. Messages name the keys whose values differ."""
 
     def tracked(self, results: Iterable[Result]) -> Iterable[Result]:
         """The results, with people who have numbers if they are tracked."""
@@ -161,26 +137,18 @@ class _Run:
 
 
 def _prepare(
-    inputs: Any,
-    predictor: AnyPredictor,
-    options: PredictionOptions,
-    other_inputs: Sequence[str | Path | int],
-    ranks: Ranks,
+    inputs: Any, predictor: AnyPredictor, options: PredictionOptions, other_inputs: Sequence[str | Path | int]
 ) -> _Run:
     """Find the inputs, choose the outputs and load the network."""
     names = _names_of(inputs)
-
-    def find() -> tuple[list[Source], Outputs]:
-        sources = _find_inputs(names, options, ranks.world_size)
-        return sources, choose_outputs(sources, options, other_inputs, ranks.world_size)
-
     if options.show:
         require_display()
-    sources, outputs = ranks.broadcast_object(ranks.run_on_main(find))
+    sources = _find_inputs(names, options)
+    outputs = choose_outputs(sources, options, other_inputs)
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
     try:
-        loaded = ranks.run_on_all(lambda: _load(predictor))
+        loaded = _load(predictor)
     except BaseException:
         _remove_empty(outputs.new_folders)
         raise
@@ -192,14 +160,15 @@ def _prepare(
     blocks = split_into_blocks(sources, loaded.settings.batch_size)
     # The sources with their blocks. ``outputs`` has them without; they are equal, because blocks are not compared.
     sources = list(itertools.chain(*blocks))
-    share = list(itertools.chain(*ranks.share(blocks)))
-    journaled = choose_journaled_file(outputs, sources, options, len(blocks), ranks.world_size)
     file = outputs.first_file
-    if file is not None and not options.resume:
-        own = [] if journaled is None else journal_paths(file, ranks.world_size)
-        ranks.run_on_main(lambda: remove_earlier_journals(file, own))
-    description = {} if journaled is None else _describe(options, sources, journaled, outputs, loaded, tracking)
-    return _Run(options, ranks, sources, outputs, loaded, tracking, share, journaled, description)
+    if file is None or not needs_journal(file, sources, options, len(blocks)):
+        if file is not None:
+            remove_earlier_journal(file)
+        return _Run(options, sources, outputs, loaded, tracking, None, {})
+    path = journal_path(file)
+    journal = Journal(path, sources, loaded.skeleton, loaded.settings.batch_size)
+    description = _describe(options, sources, path.parent, outputs, loaded, tracking)
+    return _Run(options, sources, outputs, loaded, tracking, journal, description)
 
 
 def _remove_empty(folders: Sequence[str]) -> None:
@@ -226,7 +195,7 @@ def _names_of(inputs: Any) -> list[str]:
     return [str(os.fspath(name)) if isinstance(name, os.PathLike) else str(name) for name in names]
 
 
-def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: int) -> list[Source]:
+def _find_inputs(inputs: Sequence[str], options: PredictionOptions) -> list[Source]:
     """The inputs, each once."""
     listed: list[Source] = []
     if "-" in inputs:
@@ -237,9 +206,6 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
     if not sources:
         raise DataError("no input: the list of files is empty")
     live = [source.name for source in sources if source.may_be_live]
-    if world_size > 1 and (live or options.show):
-        reason = "show=True" if options.show else live[0]
-        raise ConfigError(f"{reason} needs a single process; start one, without a launcher")
     if options.resume and live:
         raise ConfigError(f"resume=True needs inputs that can be read again, unlike {live[0]}")
     kinds = {source.kind for source in sources}
@@ -251,12 +217,12 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions, world_size: 
 def _describe(
     options: PredictionOptions,
     sources: Sequence[Source],
-    journaled: Path,
+    folder: Path,
     outputs: Outputs,
     predictor: Predictor,
     tracking: TrackingConfig | None,
 ) -> dict[str, Any]:
-    """See ``_Run.description``."""
+    """See ``_Run.description``; the ``folder`` is that of the journal."""
     inputs = hashlib.sha256()
     for source in sources:
         # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
@@ -268,7 +234,7 @@ def _describe(
         "journal": JOURNAL_VERSION,
         "inputs": inputs.hexdigest(),
         # A run with other folders would replace files there that it has not written, or leave out what is recorded.
-        "outputs": [_relative_path(path, journaled.parent) for path in [*outputs.folders, *outputs.files]],
+        "outputs": [_relative_path(path, folder) for path in [*outputs.folders, *outputs.files]],
         **predictor.origin,
         "inference settings": settings | {"scales": list(predictor.settings.scales)},
         "--min-score": predictor.min_score,
@@ -285,34 +251,28 @@ def _relative_path(path: str, folder: Path) -> str:
         return os.path.abspath(path)
 
 
-def _predict_share(
+def _predict(
     run: _Run,
     summary: PredictionSummary,
     progress: bool,
     stop_requested: Callable[[], bool],
     on_result: Callable[[Result], object] | None,
 ) -> None:
-    """Predict the sources of this process. One process alone writes the files of people, and perhaps a journal.
-
-    Of several processes, each writes a journal, and ``_join_journals`` the files.
-    """
-    is_alone = run.ranks.world_size == 1
+    """Predict all sources, write what is found, and count it in ``summary``."""
+    journal = run.journal
     closed = threading.Event()
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_file_in_errors(", ".join([*run.outputs.files, *run.outputs.folders])))
-        journals = run.journals()
-        journal = journals[run.ranks.rank] if journals else None
         if journal:
             files = [resolve_link(Path(file)) for file in run.outputs.files]
             stack.enter_context(journal.open(run.description, files, resume=run.options.resume))
-        write_people = open_people_files(run.outputs, run.sources, run.predictor, stack) if is_alone else []
+        write_people = open_people_files(run.outputs, run.sources, run.predictor, stack)
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
-        results = stack.enter_context(contextlib.closing(_find_people(run, journal, summary, stop_requested)))
+        results = stack.enter_context(contextlib.closing(_find_people(run, summary, stop_requested)))
         # How many frames a video has is not known before it is read.
-        total = len(run.share) if all(source.kind == "image" for source in run.share) else None
-        is_shown = progress and run.ranks.is_main
-        bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not is_shown))
+        total = len(run.sources) if all(source.kind == "image" for source in run.sources) else None
+        bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
         begin = time.perf_counter()
         writing = 0.0
         for result in run.tracked(results):
@@ -342,20 +302,20 @@ def _predict_share(
         summary.busy = {**summary.busy, "drawing and writing": writing}
         summary.is_closed = closed.is_set()
         error = summary.unreadable_error()
-        if error and not summary.is_interrupted and not summary.has_frames and is_alone:
+        if error and not summary.is_interrupted and not summary.has_frames:
             raise error  # inside the context, so that no files of people replace earlier ones
 
 
 def _find_people(
-    run: _Run, journal: Journal | None, summary: PredictionSummary, stop_requested: Callable[[], bool]
+    run: _Run, summary: PredictionSummary, stop_requested: Callable[[], bool]
 ) -> Generator[Result, None, None]:
-    """All results of this process: first those that its journal has."""
-    options = run.options
+    """All results: first those that the journal has."""
+    options, journal = run.options, run.journal
     if journal:
         yield from journal.replay()
-    sources = [source for source in run.share if not journal or source.block >= journal.next_block]
-    if len(sources) < len(run.share):
-        _log.info("already done: %s", pluralize(len(run.share) - len(sources), "input"))
+    sources = [source for source in run.sources if not journal or source.block >= journal.next_block]
+    if len(sources) < len(run.sources):
+        _log.info("already done: %s", pluralize(len(run.sources) - len(sources), "input"))
     frames = read_frames(
         sources,
         start=options.start,
@@ -411,30 +371,3 @@ def _open_image_outputs(
             write_image(sheet_path(outputs.sheets[frame.source], frame), sheet)
 
     return [*writers, draw] if shows or outputs.sheets else writers
-
-
-def _join_journals(run: _Run, summary: PredictionSummary) -> None:
-    """Write the files of people of several processes, and remove the journals unless ``resume`` may need them."""
-    if summary.is_interrupted:
-        return
-    if summary.is_closed and run.journaled:
-        _log.info("The window was closed before the end of the inputs; --resume continues %s", run.journaled)
-        return
-    journals = run.journals()
-    if run.ranks.world_size > 1 and journals:
-        error = summary.unreadable_error()
-        if error and not summary.has_frames:
-            raise error
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(name_file_in_errors(", ".join(run.outputs.files)))
-            writers = open_people_files(run.outputs, run.sources, run.predictor, stack)
-            for journal in journals:
-                with journal.open(run.description, (), resume=True):
-                    for result in run.tracked(journal.replay()):
-                        if result.error is None:
-                            for write in writers:
-                                write(result)
-                    journal.finish()  # which replaying has cut off
-    if not run.options.resume:
-        for journal in journals:
-            journal.path.unlink()

@@ -322,7 +322,7 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
         ("predict output=drawn a.jpg", "no such file or folder: output=drawn; here it is --output; see"),
         ("train data=a.yaml", "no such file or folder: data=a.yaml; give the annotations without a flag:"),
         ("train a.yaml epochs=3 imgsz=640", "no such file or folder: epochs=3; did you mean --epochs?; see"),
-        ("predict a --shard 0/9", "unknown flag --shard; split -n l/1/100 FILES | posenet predict - takes"),
+        ("predict a --nproc 8", "unknown flag --nproc; a process takes its part of a list: split -n l/1/8 FILES"),
         ("evaluate --data data.yaml", "unknown flag --data; here it is --images and --annotations; posenet"),
         ("evaluate --conf 0.5", "unknown flag --conf; evaluation keeps all people, because AP needs them; see"),
         ("train --data coco.yaml", "unknown flag --data; give the annotations without a flag: posenet train data.yaml"),

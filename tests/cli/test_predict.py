@@ -124,16 +124,15 @@ def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_pe
     expected = "6 of 7 images could not be read: 0.png, 1.png, 2.png, 3.png, 4.png ..."
     assert str(summary.unreadable_error()) == expected
     video = Source("video", Path("v.mp4"))
-    halves = [PredictionSummary([video]), PredictionSummary([video])]
+    summary = PredictionSummary([video])
     caplog.clear()
     for number in range(6):
         person = Person(np.ones((18, 3), np.float32), 1.0, COCO, id=1 + number % 2)
-        halves[number // 3].add(Result(Frame(video, GREY, number, number / 10), [person]))
-        halves[0].add(Result(Frame(video, error=DataError(f"frame {number} is damaged"))))
+        summary.add(Result(Frame(video, GREY, number, number / 10), [person]))
+        summary.add(Result(Frame(video, error=DataError(f"frame {number} is damaged"))))
     assert caplog.messages == ["frame 0 is damaged"], "only the first fault of a source is a line"
-    whole = halves[0].merge(halves)
-    assert str(whole) == "2 tracked people in 6 video frames"
-    assert str(whole.unreadable_error()) == "1 of 1 input could not be read completely: v.mp4"
+    assert str(summary) == "2 tracked people in 6 video frames"
+    assert str(summary.unreadable_error()) == "1 of 1 input could not be read completely: v.mp4"
 
 
 def test_files_that_the_tool_did_not_write_are_kept_without_overwrite(

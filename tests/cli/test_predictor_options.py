@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from posenet.cli.predictor_options import make_predictor
-from posenet.devices.ranks import Ranks
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
@@ -34,7 +33,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def predictor_of(tool: str, checkpoint: Path, *flags: str) -> Predictor:
     words = [*REQUIRED[tool], "--checkpoint", str(checkpoint), "--device", "cpu", *flags]
-    return make_predictor(make_parser(tool).parse_args(words), Ranks())
+    return make_predictor(make_parser(tool).parse_args(words))
 
 
 @pytest.mark.parametrize(

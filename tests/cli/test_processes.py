@@ -1,19 +1,23 @@
-"""Starting a tool in several processes: what the parent checks first, and their number."""
+"""A tool in several processes: what the parent checks first, their number, and that they do what one does."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from posenet.cli.main import run_tool
+from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_runs import wait_for_exit
+from tests.helpers.spot_data import write_spot_split
 
 STARTED = 7
 """Exit status of the processes, which these tests do not start."""
 
 
-@pytest.fixture(autouse=True)
-def _no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("posenet.cli.processes.run_processes", lambda count, arguments: STARTED)
     monkeypatch.chdir(tmp_path)
     Path("images").mkdir()
@@ -22,6 +26,7 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("a.json").write_text('{"images": [], "annotations": [], "categories": []}')
 
 
+@pytest.mark.usefixtures("no_processes")
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -29,8 +34,6 @@ def _no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("evaluate --checkpoint a.pth --images missing --annotations a.json", "folder missing does not exist"),
         ("evaluate --checkpoint a.pth --images images --annotations missing.json", "annotations missing.json"),
         ("evaluate --checkpoint a.pth --images images --annotations a.json --output existing.json", "existing.json ex"),
-        ("predict images --json existing.json", "no images in folder images"),
-        ("predict a.pth --json existing.json", "a.pth is a file of weights"),
         ("train-distributed --config missing.toml", "configuration missing.toml"),
         ("train-distributed --set data.train=missing.h5", "missing.h5 does not exist"),
         ("train-distributed --set data.train=a.h5 --weights missing.pth", "missing.pth is not a file"),
@@ -46,6 +49,7 @@ def test_the_parent_refuses_wrong_input_before_it_starts_processes(
     assert message in error and error.count("\n") == 1
 
 
+@pytest.mark.usefixtures("no_processes")
 @pytest.mark.parametrize("nproc, warned", [(2, False), (3, True)])
 def test_more_processes_than_cores_are_a_warning(
     nproc: int, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -54,3 +58,30 @@ def test_more_processes_than_cores_are_a_warning(
     words = ["--set", "data.train=a.h5", "--nproc", str(nproc)]
     assert run_tool("train-distributed", words) == STARTED
     assert (f"--nproc {nproc}: this machine has only 2 cores for them" in caplog.text) == warned
+
+
+def evaluate(spot_file: Path, folder: Path, output: str, *flags: str) -> int:
+    words = ["--checkpoint", spot_file, "--backend", "onnxruntime", "--images", folder / "split", "--annotations"]
+    words += [write_spot_split(folder / "split"), "--output", folder / output, *flags]
+    return run_tool("evaluate", list(map(str, words)))
+
+
+def test_several_processes_write_the_results_file_of_one(spot_file: Path, tmp_path: Path) -> None:
+    assert evaluate(spot_file, tmp_path, "one.json") == 0
+    log = tmp_path / "log"
+    pids = fork_ranks(2, lambda rank: sys.exit(evaluate(spot_file, tmp_path, "two.json")), log)
+    statuses = [wait_for_exit(pid) for pid in pids]
+    messages = "".join((log / f"{rank}.txt").read_text() for rank in range(2))
+    assert statuses == [0, 0] and messages.count("8 images") == 1, messages
+    assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes() != b"[]"
+
+
+@pytest.mark.slow
+def test_nproc_starts_processes(spot_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert evaluate(spot_file, tmp_path, "one.json") == 0
+    assert evaluate(spot_file, tmp_path, "two.json", "--nproc", "2") == 0
+    assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes()
+    capfd.readouterr()
+    assert evaluate(tmp_path / "missing.onnx", tmp_path, "three.json", "--nproc", "2") == 2
+    error = capfd.readouterr().err
+    assert error.count("error:") == 1 and "missing.onnx" in error

@@ -68,7 +68,7 @@ def read_blocks(page: Path) -> Iterator[Block]:
 def parse_commands(text: str) -> list[Command]:
     """Parse a shell block into simple commands, with variables filled in and loops unrolled.
 
-    The blocks use a small part of the shell language: assignments, ``for`` loops, ``;``, ``&&``, pipes, quotes,
+    The blocks use a small part of the shell language: assignments, ``for`` loops, ``;``, ``&``, ``&&``, pipes, quotes,
     comments, and lines that end in a backslash.
     """
     text = text.replace("\\\n", " ")
@@ -93,13 +93,13 @@ def _unroll(loop: re.Match[str]) -> str:
 
 
 def _split_line(line: str) -> Iterator[Command]:
-    """Split a line at ``;``, ``&&`` and pipes; shlex removes quotes and comments."""
+    """Split a line at ``;``, ``&``, ``&&`` and pipes; shlex removes quotes and comments."""
     tokens = shlex.shlex(line, posix=True, punctuation_chars=";&|")
     tokens.whitespace_split = True
     words: list[str] = []
     piped_from: tuple[str, ...] = ()
     for token in [*tokens, ";"]:
-        if token not in (";", "&&", "|"):
+        if token not in (";", "&", "&&", "|"):
             words.append(token)
             continue
         if words and token != "|":

@@ -102,17 +102,15 @@ def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) ->
 
 
 @pytest.mark.parametrize("batch_size", [1, 2], ids=["with a journal", "without a journal"])
-def test_a_prediction_is_continued_by_as_many_processes_or_begun_anew(photos: Path, batch_size: int) -> None:
-    for rank in range(2):
-        Path(f"p.jsonl.progress-{rank}-of-2").write_text('{"run": {}}\n')
-    Path("p.jsonl.progress-0-of-3").write_text("of another program")
-    with pytest.raises(DataError, match="another number of processes .*; continue it with as many, or start"):
-        predict(photos, spot_predictor(), json="p.jsonl", resume=True)
-    with output_lock(Path("p.jsonl.progress-1-of-2")):
+def test_a_prediction_that_begins_anew_removes_an_earlier_journal(photos: Path, batch_size: int) -> None:
+    journal = Path("p.jsonl.progress")
+    journal.write_text('{"run": {}}\n')
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=batch_size))
+    with output_lock(journal):
         with pytest.raises(DataError, match=r"p.jsonl is being written by another process"):
-            predict(photos, spot_predictor(), json="p.jsonl")
-    predict(photos, Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=batch_size)), json="p.jsonl")
-    assert [path.name for path in Path().glob("p.jsonl.*")] == ["p.jsonl.progress-0-of-3"]
+            predict(photos, predictor, json="p.jsonl")
+    predict(photos, predictor, json="p.jsonl")
+    assert not journal.exists() and Path("p.jsonl").exists()
 
 
 @pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])

@@ -1,7 +1,4 @@
-"""The journal of a prediction: what has been found so far, so that a run can continue after a kill.
-
-Of several processes, each writes the people it finds to a journal; rank 0 reads the journals and writes the files.
-"""
+"""The journal of a prediction: what has been found so far, so that a run can continue after a kill."""
 
 from __future__ import annotations
 
@@ -38,54 +35,34 @@ END = "end"
 """Key of the last line."""
 
 
-def journal_paths(file: Path, world_size: int) -> list[Path]:
-    """The journal of each process for a file of people."""
-    path = file.with_name(file.name + SUFFIX)
-    return [path] if world_size == 1 else [Path(f"{path}-{rank}-of-{world_size}") for rank in range(world_size)]
+def journal_path(file: Path) -> Path:
+    """The journal beside a file of people."""
+    return file.with_name(file.name + SUFFIX)
 
 
-def side_files(file: Path, world_size: int) -> dict[Path, re.Pattern[bytes]]:
+def side_files(file: Path) -> dict[Path, re.Pattern[bytes]]:
     """All files that may be written beside a file of people, and how those of this program begin."""
-    journals = journal_paths(file, world_size)
-    return dict.fromkeys(journals, OWN_JOURNAL) | dict.fromkeys(map(lock_path, journals), OWN_LOCK)
+    journal = journal_path(file)
+    return {journal: OWN_JOURNAL, lock_path(journal): OWN_LOCK}
 
 
-def can_continue(file: Path, world_size: int) -> bool:
-    """Whether an earlier run has left journals for a file of people.
-
-    Raises:
-        DataError: the file of people exists without a journal, or was begun by another number of processes.
-    """
-    journals = _existing_journals(file)
-    if file.exists() and not journals:
+def can_continue(file: Path) -> bool:
+    """Whether an earlier run has left a journal; ``DataError`` if there is a file of people without one."""
+    journal = journal_path(file)
+    if file.exists() and not journal.exists():
         raise DataError(
-            f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
+            f"{file} cannot be continued, because {journal.name} is missing: the file is complete, or was not "
             "written by this tool; choose another name, or start again with overwrite=True"
         )
-    if journals and not set(journals) & set(journal_paths(file, world_size)):
-        raise DataError(
-            f"{file} was begun by another number of processes ({journals[0].name}); continue it with as "
-            "many, or start again with overwrite=True and without resume=True"
-        )
-    return bool(journals)
+    return journal.exists()
 
 
-def remove_earlier_journals(file: Path, kept: Iterable[Path]) -> None:
-    """Remove the journals of earlier predictions for a file of people, which a new one replaces, but not ``kept``.
-
-    ``DataError`` if another process writes one.
-    """
-    for path in set(_existing_journals(file)) - set(kept):
-        if begins_like(path, OWN_JOURNAL):
-            with output_lock(path, file):
-                path.unlink()
-
-
-def _existing_journals(file: Path) -> list[Path]:
-    """The journals of any number of processes for a file of people."""
-    pattern = re.compile(rf"{re.escape(file.name + SUFFIX)}(-\d+-of-\d+)?")
-    siblings = file.parent.iterdir() if file.parent.is_dir() else ()
-    return sorted(path for path in siblings if pattern.fullmatch(path.name))
+def remove_earlier_journal(file: Path) -> None:
+    """Remove the journal of a file of people that is replaced; ``DataError`` if another process writes it."""
+    journal = journal_path(file)
+    if begins_like(journal, OWN_JOURNAL):
+        with output_lock(journal, file):
+            journal.unlink()
 
 
 class Journal:

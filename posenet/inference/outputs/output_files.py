@@ -20,7 +20,7 @@ WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 """Formats of videos that are written."""
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
-_NEEDS_PEOPLE = "needs a file of people: json=FILE, coco=FILE or csv=FILE"
+_NEEDS_PEOPLE = "resume=True needs a file of people: json=FILE, coco=FILE or csv=FILE"
 
 _log = logging.getLogger(__name__)
 
@@ -86,22 +86,18 @@ class Outputs:
 
     @property
     def first_file(self) -> Path | None:
-        """The first file of people, which can have journals; None if all are devices or standard output."""
+        """The first file of people, which can have a journal; None if all are devices or standard output."""
         files = [resolve_link(Path(path)) for path in self.files if not is_standard_output(path)]
         return next((path for path in files if path.is_file() or not path.exists()), None)
 
 
 def choose_outputs(
-    sources: Sequence[Source],
-    options: PredictionOptions,
-    other_inputs: Iterable[str | Path | int],
-    world_size: int,
+    sources: Sequence[Source], options: PredictionOptions, other_inputs: Iterable[str | Path | int]
 ) -> Outputs:
     """Choose the names of all files that will be written, check them, and make their folders.
 
     Args:
         other_inputs: what is read beside the sources.
-        world_size: number of processes.
 
     Raises:
         ConfigError: the options contradict each other.
@@ -111,7 +107,7 @@ def choose_outputs(
     made = None
     if not options.names_outputs:
         if options.resume:
-            raise ConfigError(f"resume=True {_NEEDS_PEOPLE}")
+            raise ConfigError(_NEEDS_PEOPLE)
         output = made = _make_default_folder()
     json_folder = json if json and _is_folder(json) else None
     if json and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
@@ -138,13 +134,11 @@ def choose_outputs(
         new_folders=[folder for folder in named.values() if folder == made or not os.path.exists(folder)],
     )
     file = outputs.first_file
-    needs_journals = _needs_journals(outputs, options, world_size)
-    if needs_journals and file is None:
-        reason = "resume=True" if options.resume else "a prediction by several processes"
-        raise ConfigError(f"{reason} {_NEEDS_PEOPLE}")
+    if options.resume and file is None:
+        raise ConfigError(_NEEDS_PEOPLE)
     # A prediction that is continued replaces what it has written, drawings among them.
-    is_continued = file is not None and options.resume and not options.overwrite and can_continue(file, world_size)
-    journals = side_files(file, world_size) if file and (needs_journals or is_lines_file(file)) else {}
+    is_continued = file is not None and options.resume and not options.overwrite and can_continue(file)
+    journal = side_files(file) if file and (options.resume or is_lines_file(file)) else {}
     sheets = outputs.sheets.items()
     check_outputs(
         [
@@ -156,7 +150,7 @@ def choose_outputs(
         itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
         overwrite=options.overwrite or is_continued,
         folders=[path for source, path in sheets if source.kind != "image"],
-        side_files=journals,
+        side_files=journal,
     )
     return outputs
 
@@ -227,17 +221,10 @@ def is_lines_file(path: str | Path) -> bool:
     return Path(path).suffix.lower() == ".jsonl"
 
 
-def _needs_journals(outputs: Outputs, options: PredictionOptions, world_size: int) -> bool:
-    return options.resume or (world_size > 1 and bool(outputs.files))
-
-
-def choose_journaled_file(
-    outputs: Outputs, sources: Sequence[Source], options: PredictionOptions, num_blocks: int, world_size: int
-) -> Path | None:
-    """The file of people that has journals, because it can be resumed or several processes write it; None without."""
-    file = outputs.first_file
-    if _needs_journals(outputs, options, world_size):
-        return file
-    is_continuable = file is not None and is_lines_file(file) and not any(source.may_be_live for source in sources)
+def needs_journal(file: Path, sources: Sequence[Source], options: PredictionOptions, num_blocks: int) -> bool:
+    """Whether a file of people has a journal, because ``resume`` is set or a later run may continue the file."""
+    if options.resume:
+        return True
+    is_continuable = is_lines_file(file) and not any(source.may_be_live for source in sources)
     is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
-    return file if is_continuable and is_long else None
+    return is_continuable and is_long

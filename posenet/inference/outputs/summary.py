@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from posenet.errors import DataError
@@ -40,7 +40,7 @@ class PredictionSummary:
     seconds: float = 0.0
     """From the first image that was read to the last that was written, without those of an earlier run."""
     busy: dict[str, float] = field(default_factory=dict)
-    """Seconds in which each stage of prediction was at work, as a mean of all processes; several are at once."""
+    """Seconds in which each stage of prediction was at work; several are at once."""
     files: list[str] = field(default_factory=list)
     """The files and folders that were written."""
 
@@ -57,22 +57,6 @@ class PredictionSummary:
         self.counts["detections"] += sum(person.id is None for person in result)
         self.counts["images" if frame.number is None else "video frames"] += 1
         self.counts["live frames"] += frame.is_live
-
-    def merge(self, others: Iterable[PredictionSummary]) -> PredictionSummary:
-        """The sum of the summaries of all processes."""
-        others = list(others)
-        total = PredictionSummary(self.sources, self.skeleton)
-        for other in others:
-            total.counts.update(other.counts)
-            total.tracks |= other.tracks
-            total.best_score = max(total.best_score, other.best_score)
-            total.unreadable |= other.unreadable
-            total.is_interrupted |= other.is_interrupted
-            total.is_closed |= other.is_closed
-            total.seconds = max(total.seconds, other.seconds)
-            for name, seconds in other.busy.items():
-                total.busy[name] = total.busy.get(name, 0.0) + seconds / len(others)
-        return total
 
     @property
     def has_frames(self) -> bool:
