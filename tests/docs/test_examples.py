@@ -60,7 +60,7 @@ NOT_RUN = {
     r"posenet predict .*/dev/video0 ": "an hour of a camera; tests/cli/test_predict.py has a stand-in for one",
     r"posenet app ": "a server that does not end; tests/cli/test_app.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
-    r"posenet predict .*--device (cuda|tensorrt)[: ]": "needs a GPU; tests/inference/test_onnx_export.py has the options",
+    r"posenet predict .*--device (cuda|tensorrt)[: ]": "needs a GPU; tests/inference/test_onnx_export.py has them",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
     r"posenet export-onnx .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
