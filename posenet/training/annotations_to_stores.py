@@ -183,7 +183,8 @@ def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool, is
     if draft:  # only now: the names may be corrected in either file
         _write_draft(draft, checked[0], plan.skeleton)
     checksum = _checksum(plan, parts)  # before the builds, during which data may change
-    for part in checked if len(checked) > 1 else _split(checked[0], plan, trained):
+    parts_to_build = checked if len(checked) > 1 else _split(checked[0], plan, trained)
+    for part in reversed(parts_to_build):  # the store for training last: until then, it says what was trained on
         _build(part, plan)
     write_atomically(plan.folder / CHECKSUM_FILE, checksum)
 

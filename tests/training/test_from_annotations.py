@@ -30,7 +30,7 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
-from posenet.training import from_annotations
+from posenet.training import annotations_to_stores, from_annotations
 from posenet.training.annotations_to_stores import MAX_SIDE
 from posenet.training.from_annotations import choose_experiment, prepare
 from posenet.training.step import TrainStep
@@ -241,6 +241,34 @@ def test_validation_images_that_were_trained_on_are_refused_by_name() -> None:
     refused(lambda: prepare("coco/first.json", new, val="coco/first.json", images="coco/photos"), DataError, trained)
     overfit = [*new, "data.allow_overlap=true"]
     prepare("coco/first.json", overfit, val="coco/first.json", images="coco/photos")
+
+
+def test_images_of_a_build_that_was_interrupted_were_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = chairs_with()
+
+    def write(name: str, *ids: int) -> None:
+        some = {
+            key: [entry for entry in content[key] if entry.get("image_id", entry["id"]) in ids]
+            for key in ("images", "annotations")
+        }
+        Path("coco", name).write_text(json.dumps(content | some))
+
+    def prepare_both() -> None:
+        prepare("coco/first.json", SETTINGS, val="coco/second.json", images="coco/photos")
+
+    write("first.json", 1, 2, 3)
+    write("second.json", 7, 8)
+    prepare_both()
+    Path("checkpoints/first/last.pth").touch()  # it is trained
+    write("first.json", 1, 2, 3, 4)
+    with monkeypatch.context() as interrupted:
+        builds = iter([annotations_to_stores.build_store])
+        interrupted.setattr(annotations_to_stores, "build_store", lambda *args, **kwargs: next(builds)(*args, **kwargs))
+        with pytest.raises(StopIteration):  # in the second build
+            prepare_both()
+    write("first.json", 1, 2, 3)
+    write("second.json", 4, 7, 8)
+    prepare_both()
 
 
 def test_images_that_are_labelled_later_stay_in_training() -> None:
