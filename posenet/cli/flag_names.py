@@ -12,7 +12,6 @@ INPUTS = "INPUT"
 
 # Each kind of tool is recognised by a flag that only tools of this kind have.
 _TRAINING = "--max-steps"
-_SHORT_FORM = "--val"
 _EVALUATION = "--report"
 
 
@@ -53,9 +52,10 @@ _REMEDIES = [
     _Remedy(_EVALUATION, "the report of --report DIR has these charts", "--plots"),
     _same("--min-score", _SCORE),
     _Remedy(_EVALUATION, "evaluation keeps all people, because AP needs them", _SCORE),
-    _Remedy(_SHORT_FORM, "give the annotations without a flag: posenet train data.yaml", f"{_DATA} {_ANNOTATIONS}"),
+    _Remedy(
+        _TRAINING, "give the annotations without a flag: posenet train data.yaml", f"{_DATA} {_INPUT} {_ANNOTATIONS}"
+    ),
     _same("--images", _IMAGES),
-    _setting("data.train=FILE.h5, a store that posenet build-hdf5 makes", f"{_DATA} {_INPUT} {_IMAGES} {_ANNOTATIONS}"),
     _Remedy(
         _EVALUATION,
         "here it is --images and --annotations; posenet annotations import makes the annotations of a data.yaml",

@@ -40,7 +40,10 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the annotations and the flags of ``train``."""
+    """Declare the annotations and the flags of every training tool.
+
+    A flag that overrides a setting has the key of the setting as its name among the parsed arguments.
+    """
     group = parser.add_argument_group("annotations, in place of data.train")
     group.add_argument(
         "data",
@@ -58,14 +61,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="annotations for validation; by default, those of the data set, or a split",
     )
     group.add_argument("--val-images", metavar="DIR", help="folder of their images; by default, --images")
-    add_run_arguments(parser)
-
-
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of every training tool.
-
-    A flag that overrides a setting has the key of the setting as its name among the parsed arguments.
-    """
     add_config_options(parser)
 
     group = parser.add_argument_group("run")
@@ -166,16 +161,7 @@ def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, *
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher(ONE_RUN)
-    if args.data is None:
-        for flag in ("images", "val", "val_images"):
-            if getattr(args, flag) is not None:
-                name = flag.replace("_", "-")
-                raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
-        check_flags(args)
-    else:
-        from posenet.training.find_annotations import find_annotations
-
-        find_annotations(Path(args.data), None if args.val is None else Path(args.val))  # before PyTorch is imported
+    check_flags(args)
     from posenet.devices.parallel import Runtime
 
     return train_with_flags(args, Runtime())
@@ -183,7 +169,24 @@ def run(args: argparse.Namespace) -> int:
 
 def check_flags(args: argparse.Namespace) -> None:
     """Refuse wrong settings, missing files and a folder that is in use, before PyTorch is imported."""
+    if args.data is not None:
+        from posenet.training.find_annotations import find_annotations
+
+        find_annotations(Path(args.data), None if args.val is None else Path(args.val))
+        return
+    for flag in ("images", "val", "val_images"):
+        if getattr(args, flag) is not None:
+            name = flag.replace("_", "-")
+            raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
     check_before_start(args.config, _overrides(args), _resume(args), is_restarted(os.environ))
+
+
+def prepare_annotations(args: argparse.Namespace) -> None:
+    """Check the annotations and build their stores, as the training does that finds them up to date."""
+    from posenet.training.from_annotations import prepare
+
+    sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
+    prepare(args.data, _overrides(args), experiment=args.config, **sources)
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
@@ -197,12 +200,12 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     restarted = is_restarted(os.environ)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-    source: dict[str, Any] = {"config": args.config}
-    if getattr(args, "data", None) is not None:  # train-parallel and train-distributed take no annotations
-        source = {"config": args.data, "experiment": args.config}
-        source |= {name: getattr(args, name) for name in ("images", "val", "val_images")}
     result = train(
-        **source,
+        args.config if args.data is None else args.data,
+        experiment=None if args.data is None else args.config,
+        images=args.images,
+        val=args.val,
+        val_images=args.val_images,
         overrides=_overrides(args),
         resume=_resume(args),
         warmup=bool(args.warmup),

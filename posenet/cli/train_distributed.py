@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``train-distributed``."""
-    train.add_run_arguments(parser)
+    train.add_arguments(parser)
     add_process_options(parser).add_argument(
         "--timeout",
         type=minutes,
@@ -34,9 +34,15 @@ def run(args: argparse.Namespace) -> int:
     return run_on_ranks(
         args,
         task=lambda runtime: train.train_with_flags(args, cast("DistributedRuntime", runtime)),
-        check=lambda: train.check_flags(args),
+        check=lambda: _check(args),
         join=lambda: _join(args),
     )
+
+
+def _check(args: argparse.Namespace) -> None:
+    train.check_flags(args)
+    if args.data is not None:  # here, so that the processes need not wait for it
+        train.prepare_annotations(args)
 
 
 def _join(args: argparse.Namespace) -> DistributedRuntime:

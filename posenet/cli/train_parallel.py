@@ -10,7 +10,7 @@ from posenet.cli.processes import refuse_launcher
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``train-parallel``."""
-    train.add_run_arguments(parser)
+    train.add_arguments(parser)
     parser.add_argument(
         "--devices", type=_indices, metavar="I,J", help="numbers of the devices, for example 0,1; by default, all"
     )

@@ -28,7 +28,7 @@ from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
 from posenet.training.find_annotations import are_annotations
-from posenet.training.from_annotations import choose_experiment, conclude, prepare
+from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, prepare
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.profiling import profiled_steps
@@ -111,19 +111,14 @@ def train(
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     data = None
+    sources = {"images": images, "val": val, "val_images": val_images}
     if are_annotations(config):
-        if runtime.world_size > 1:
-            raise ConfigError(
-                "annotations are prepared by one process; build stores with posenet build-hdf5, and name them with "
-                "data.train=FILE.h5"
-            )
         if not isinstance(resume, bool):
             raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
-        data = prepare(config, pairs, images=images, val=val, val_images=val_images, experiment=experiment)
-        has_accelerator = select_device(data.settings.train.device).type != "cpu"
-        config, pairs = choose_experiment(data, pairs, experiment, has_accelerator)
-        resume = data.is_started
-    elif any(value is not None for value in (images, val, val_images, experiment)):
+        prepare_data = functools.partial(_prepare_data, config, pairs, experiment, **sources)
+        with runtime.explain_errors():
+            data, config, pairs, resume = runtime.broadcast_object(runtime.run_on_main(prepare_data))
+    elif any(value is not None for value in (*sources.values(), experiment)):
         raise ConfigError(
             "images, val, val_images and experiment belong to annotations; give these as the first argument"
         )
@@ -184,9 +179,21 @@ def train(
         result = loop.train()
         if status is not None and result.stopped:
             status.final = "stopped"
-    if data is not None and (result.finished or result.stopped_early):
+    if data is not None and runtime.is_main and (result.finished or result.stopped_early):
         conclude(data, progress)
     return result
+
+
+def _prepare_data(
+    annotations: str | Path,
+    pairs: list[str],
+    experiment: Config | str | Path | None,
+    **sources: str | Path | None,
+) -> tuple[PreparedData, Config | str | Path | None, list[str], bool]:
+    """Prepare the data; return them, the experiment and the overrides of the run, and whether it continues."""
+    data = prepare(annotations, pairs, experiment=experiment, **sources)
+    has_accelerator = select_device(data.settings.train.device).type != "cpu"
+    return data, *choose_experiment(data, pairs, experiment, has_accelerator), data.is_started
 
 
 @contextlib.contextmanager

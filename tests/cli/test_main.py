@@ -326,7 +326,7 @@ def test_arguments_that_do_not_parse_are_one_line_with_status_2(
         ("evaluate --data data.yaml", "unknown flag --data; here it is --images and --annotations; posenet"),
         ("evaluate --conf 0.5", "unknown flag --conf; evaluation keeps all people, because AP needs them; see"),
         ("train --data coco.yaml", "unknown flag --data; give the annotations without a flag: posenet train data.yaml"),
-        ("train-distributed --data a", "unknown flag --data; here it is --set data.train=FILE.h5, a store that"),
+        ("train-distributed --data a", "unknown flag --data; give the annotations without a flag: posenet train"),
         ("train --imgsz 640", "unknown flag --imgsz; here it is --set train.input_size=N; see"),
         ("train --project runs", "unknown flag --project; here it is --checkpoint-path; see"),
         ("train --nproc 2", "unknown flag --nproc; posenet train-distributed has --nproc; see"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from posenet.cli.main import run_tool
+from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.spot_data import write_spot_split
@@ -39,6 +40,7 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("train-distributed --set data.train=a.h5 --weights missing.pth", "missing.pth is not a file"),
         ("train-distributed --set data.train=a.h5 checkpoint.path=.", ". already contains a run"),
         ("train-distributed --resume missing.pth", "missing.pth is not a file"),
+        ("train-distributed missing.yaml", "missing.yaml does not exist"),
     ],
 )
 def test_the_parent_refuses_wrong_input_before_it_starts_processes(
@@ -47,6 +49,14 @@ def test_the_parent_refuses_wrong_input_before_it_starts_processes(
     assert run_tool(words.split()[0], [*words.split()[1:], "--nproc", "2"]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_the_parent_prepares_annotations(tmp_path: Path) -> None:
+    images, annotations = write_chairs(tmp_path, "photos", 8, 1)
+    words = [str(annotations), "--images", str(images), "-p", "run", "--nproc", "2"]
+    assert run_tool("train-distributed", words) == STARTED
+    assert Path("run/data/train.h5").exists() and Path("run/data/val.h5").exists()
 
 
 @pytest.mark.usefixtures("no_processes")

@@ -24,6 +24,7 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
 from posenet.training.batches import StepBatches
 from posenet.training.step import ModelWithLoss, TrainStep
+from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.tiny_training import TINY, Stores, data_settings
@@ -288,3 +289,30 @@ def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start: Start, tmp_p
     # torchrun names the process that it notices first, which may be the other one, ended by the lost connection.
     assert output.count("rank 1 dies") == 1 and "last.pth: epoch 1, step 2 of" in output, output
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
+
+
+def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_path: Path) -> None:
+    images, annotations = write_chairs(tmp_path, "photos", 8, 1)
+    words = [
+        annotations,
+        "--images",
+        images,
+        "-p",
+        tmp_path / "run",
+        "--device",
+        "cpu",
+        "--epochs",
+        "1",
+        "--set",
+        *TINY,
+    ]
+    words += ["inference.height=64", "log.curves=false"]
+
+    def run_rank(rank: int) -> None:
+        sys.exit(run_tool("train-distributed", list(map(str, words))))
+
+    statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run_rank, tmp_path / "log")]
+    first, second = ((tmp_path / "log" / f"{rank}.txt").read_text() for rank in range(2))
+    assert statuses == [0, 0], first + second
+    assert first.count("Built train.h5") == first.count("\nAP ") == 1 and "Built" not in second and "AP" not in second
+    assert (tmp_path / "run" / "best.pth").exists()
