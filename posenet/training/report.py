@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from posenet.data.store_list import count_background
@@ -78,6 +79,14 @@ def advise_on_network(run: Run, has_experiment: bool) -> str:
     else:
         return ""
     return f"{reason}; --config tiny is a small network, and posenet config lists all experiments"
+
+
+def advise_on_devices(runtime: Runtime, device: str) -> str:
+    """What to say where one of several accelerators trains and nobody has chosen it; empty otherwise."""
+    count = torch.accelerator.device_count()
+    if count < 2 or device != "auto" or runtime.device.type == "cpu" or type(runtime) is not Runtime:
+        return ""
+    return f"this machine has {count} devices, of which one trains; posenet train-distributed --nproc {count} uses all"
 
 
 def _num_parameters(run: Run) -> int:

@@ -32,7 +32,7 @@ from posenet.training.from_annotations import PreparedData, choose_experiment, c
 from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.profiling import profiled_steps
-from posenet.training.report import Report, advise_on_network, describe_lr, describe_run
+from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
 from posenet.training.run import build_run
 from posenet.training.run_settings import folder_of_run
@@ -143,6 +143,8 @@ def train(
         at_end.enter_context(_configured_pytorch(settings.train))
         device_line = describe_training_mode(runtime.device, settings.train)
         _log.info("%s; %s", device_line, describe_lr(settings, runtime))
+        if advice := advise_on_devices(runtime, settings.train.device):
+            _log.info(advice)
         mode = select_training_mode(runtime.device, settings.train)
         settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
 

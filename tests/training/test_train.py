@@ -17,10 +17,10 @@ from torch import nn
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.parallel import DistributedRuntime, Runtime
+from posenet.devices.parallel import DataParallelRuntime, DistributedRuntime, Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
-from posenet.training.report import advise_on_network
+from posenet.training.report import advise_on_devices, advise_on_network
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.process_groups import run_in_processes
@@ -460,3 +460,15 @@ def test_an_operator_without_a_deterministic_kernel_is_named(stores: Stores, tmp
     expected = r"cpu cannot train with deterministic algorithms \(blur_cuda does .*\); set train\.deterministic=false"
     with pytest.raises(TrainingError, match=expected):
         train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(refuse))
+
+
+def test_several_accelerators_of_which_one_trains_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    runtime = Runtime()
+    assert advise_on_devices(runtime, "auto") == ""  # the CPU
+    runtime.device = torch.device("cuda")
+    assert "posenet train-distributed --nproc 4 uses all" in advise_on_devices(runtime, "auto")
+    assert advise_on_devices(runtime, "cuda:1") == ""
+    parallel = DataParallelRuntime()
+    parallel.device = torch.device("cuda")
+    assert advise_on_devices(parallel, "auto") == ""
