@@ -150,9 +150,8 @@ def run(args: argparse.Namespace) -> None:
                 print_message(summary.speed(), file=messages)
             if summary.files:
                 print_message("wrote " + ", ".join(summary.files), file=messages)
-    if summary.is_interrupted:
-        if summary.counts["live frames"]:  # Ctrl-C is the ordinary way to end a camera or a live stream
-            return
+    # Ctrl-C is the ordinary way to end a camera or a live stream.
+    if summary.is_interrupted and not summary.counts["live frames"]:
         raise KeyboardInterrupt
     if error := summary.unreadable_error():
         raise error
