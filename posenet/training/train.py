@@ -113,9 +113,7 @@ def train(
     data = None
     sources = {"images": images, "val": val, "val_images": val_images}
     if are_annotations(config):
-        if not isinstance(resume, bool):
-            raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
-        prepare_data = functools.partial(_prepare_data, config, pairs, experiment, **sources)
+        prepare_data = functools.partial(_prepare_data, config, pairs, experiment, resume, **sources)
         with runtime.explain_errors():
             data, config, pairs, resume = runtime.broadcast_object(runtime.run_on_main(prepare_data))
     elif any(value is not None for value in (*sources.values(), experiment)):
@@ -190,9 +188,12 @@ def _prepare_data(
     annotations: str | Path,
     pairs: list[str],
     experiment: Config | str | Path | None,
+    resume: bool | str | Path,
     **sources: str | Path | None,
 ) -> tuple[PreparedData, Config | str | Path | None, list[str], bool]:
     """Prepare the data; return them, the experiment and the overrides of the run, and whether it continues."""
+    if not isinstance(resume, bool):
+        raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
     data = prepare(annotations, pairs, experiment=experiment, **sources)
     has_accelerator = select_device(data.settings.train.device).type != "cpu"
     return data, *choose_experiment(data, pairs, experiment, has_accelerator), data.is_started
