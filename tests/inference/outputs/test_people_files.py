@@ -118,6 +118,13 @@ def test_a_table_has_one_row_for_each_person(written):
     ]
 
 
+def test_a_program_that_reads_standard_output_gets_every_person_at_once(capsys):
+    for file in (write_json(Path("-"), ImageIds([])), write_csv(Path("-"), COCO)):
+        with file as write:
+            write(Result(image_frame("a.png"), [PERSON]))
+            assert "a.png" in capsys.readouterr().out
+
+
 def test_a_table_names_files_whose_names_are_no_text(tmp_path):
     odd = os.fsdecode(b"odd, \xfc.png")
     with write_csv(tmp_path / "people.csv", COCO) as write:
