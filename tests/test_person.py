@@ -118,7 +118,8 @@ def test_people_are_compared_by_value():
     assert make_person(nose=(1, 2, 3)) == make_person(nose=(1, 2, 3))
     assert make_person(nose=(1, 2, 3)) != make_person(nose=(1, 2, 4))
     assert make_person() != "person"
-    assert dataclasses.replace(make_person(), id=1) != dataclasses.replace(make_person(), id=2)
+    for change in ({"id": 1}, {"score": 0.6}, {"skeleton": dataclasses.replace(COCO, left_right=())}):
+        assert dataclasses.replace(make_person(), **change) != make_person()
 
 
 def test_fields_cannot_be_replaced():

@@ -190,7 +190,7 @@ def make_page(
         # There is no drawing if the user has stopped the prediction before the first frame.
         return show(next((written / "drawing").glob("*"), None), is_video, f"{summary}{more}", rows, file)
 
-    with gr.Blocks(title="posenet", analytics_enabled=False) as page:
+    with gr.Blocks(title="posenet") as page:
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 with gr.Tab("File"):

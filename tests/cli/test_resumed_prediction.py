@@ -116,6 +116,9 @@ def test_a_complete_file_is_written_again_and_other_inputs_are_refused(
     for others, name in (
         ([inputs, "--min-score", "0.9"], "--min-score"),
         ([inputs, "--stride", "2"], "frames of videos"),
+        ([inputs, "--start", "1"], "frames of videos"),
+        ([inputs, "--duration", "1"], "frames of videos"),
+        ([inputs, "--track"], "tracking settings"),
         ([inputs / "001.png"], "inputs"),
         ([inputs, "--backend", "auto"], "--backend"),
         ([inputs, "--flip"], "inference settings"),

@@ -68,12 +68,15 @@ def client(predictor: posenet.Predictor, port: int, tmp_path: Path) -> Iterator[
         server.join()
 
 
-def find(client: Client, path: Path, *settings: Any) -> tuple[Any, ...]:
-    """Send a file to the page; the drawing, the video, the text, the table and the JSON file that it shows."""
+def find(client: Client, path: Path | None, *settings: Any) -> list[Any]:
+    """Send a file to the page; the drawing, the video, the text, the table and the JSON file that it shows, or None."""
     from gradio_client import handle_file
 
-    shown = client.predict(handle_file(str(path)), *settings, api_name="/find")
-    return tuple(value["value"] if isinstance(value, dict) else value for value in shown)
+    shown = []
+    for part in client.predict(path and handle_file(str(path)), *settings, api_name="/find"):
+        is_text = isinstance(part, str)
+        shown.append(part if is_text else part["value"] if part.get("visible", part.get("interactive")) else None)
+    return shown
 
 
 @pytest.fixture
@@ -122,27 +125,43 @@ def test_a_photograph_gives_the_people_of_predict(
     expected = people_of(photo, predictor, tmp_path)
     assert json.loads(Path(file).read_text()) == expected
     assert Path(file).name == "holiday.json"
-    for row, person in zip(table["data"], result, strict=True):
-        x, y, score = person.named()["nose"]
-        assert dict(zip(table["headers"], row, strict=True))["nose"] == f"{x:.0f}, {y:.0f} ({score:.2f})"
+    for number, (row, person) in enumerate(zip(table["data"], result, strict=True), 1):
+        cells = {"person": str(number), "score": f"{person.score:.2f}"}
+        cells["box"] = "{:.0f}, {:.0f}, {:.0f}, {:.0f}".format(*person.box)
+        cells |= {name: f"{x:.0f}, {y:.0f} ({score:.2f})" for name, (x, y, score) in person.named().items()}
+        assert {name: cell for name, cell in zip(table["headers"], row, strict=True) if cell} == cells
     _, _, text, table, file = find(client, photo, 1.0)
     assert text == "0 people in 1 image"
-    assert json.loads(Path(file).read_text()) == table["data"] == []
+    assert json.loads(Path(file).read_text()) == [] and table is None
+    assert find(client, None) == [None, None, "", None, None], "the file was removed from the page"
+
+
+@pytest.mark.slow
+def test_the_camera_is_not_mirrored_and_nothing_is_reported_to_others(client: Client) -> None:
+    """In a mirrored image, left and right of a person would be exchanged."""
+    [camera] = [part for part in client.config["components"] if part["props"].get("sources") == ["webcam"]]
+    assert camera["props"]["webcam_options"]["mirror"] is False
+    assert client.config["analytics_enabled"] is False
 
 
 @pytest.mark.slow
 def test_a_video_gives_the_people_of_predict(
-    client: Client, clip: Path, predictor: posenet.Predictor, tmp_path: Path
+    client: Client, clip: Path, predictor: posenet.Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawing, video, text, table, file = find(client, clip, MIN_SCORE, 0.2, "standard", True, False)
+    drawing, video, text, table, file = find(client, clip, MIN_SCORE)
     expected = people_of(clip, predictor, tmp_path, track=True)
     assert drawing is None
     assert text == "2 tracked people in 6 video frames"
     assert json.loads(Path(file).read_text()) == expected
     assert {person["id"] for person in expected} == {1, 2}
-    assert len(table["data"]) == len(expected)
     assert table["headers"][:2] == ["second", "person"]
+    moments = [[f"{person['time']:.2f}", str(person["id"])] for person in expected]
+    assert [row[:2] for row in table["data"]] == moments
     assert len(read_video(Path(video))) == 6
+    monkeypatch.setattr("posenet.inference.app.MAX_ROWS", 5)
+    _, _, text, table, file = find(client, clip, MIN_SCORE)
+    assert text == "2 tracked people in 6 video frames; the table shows the first 5, the file all"
+    assert [row[:2] for row in table["data"]] == moments[:5] and json.loads(Path(file).read_text()) == expected
 
 
 @pytest.mark.slow

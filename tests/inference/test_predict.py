@@ -109,8 +109,9 @@ def test_a_prediction_that_begins_anew_removes_an_earlier_journal(photos: Path, 
     with output_lock(journal):
         with pytest.raises(DataError, match=r"p.jsonl is being written by another process"):
             predict(photos, predictor, json="p.jsonl")
-    predict(photos, predictor, json="p.jsonl")
-    assert not journal.exists() and Path("p.jsonl").exists()
+    seen: list[bool] = []
+    predict(photos, predictor, json="p.jsonl", on_result=lambda result: seen.append(journal.exists()))
+    assert seen == [batch_size == 1] * 2 and not journal.exists() and Path("p.jsonl").exists()
 
 
 @pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])
@@ -343,6 +344,14 @@ def test_two_predictions_without_outputs_choose_two_folders(photos: Path) -> Non
     files += predict(photos / "a.png", load).files
     assert sorted(files) == ["predictions", "predictions-2"]
     assert all(Path(folder, "a.png").exists() for folder in files)
+
+
+def test_where_no_folder_can_be_made_the_error_says_what_to_do(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("removed").mkdir()
+    monkeypatch.chdir("removed")
+    Path("../removed").resolve().rmdir()
+    with pytest.raises(DataError, match="cannot make the folder predictions: .*; name one with output=DIR"):
+        predict(photos, spot_predictor())
 
 
 def test_a_prediction_that_writes_nothing_leaves_no_folder() -> None:

@@ -58,6 +58,7 @@ def test_a_frame_of_a_video_has_a_time_and_numbers() -> None:
     person = Person(np.ones((18, 3), np.float32), 0.5, COCO, id=7)
     result = Result(Frame(Source("video", Path("a.mp4")), np.zeros((4, 6, 3), np.uint8), 3, 0.12), [person])
     assert result.seconds == 0.12 and result.ids == [7] and str(result) == "a.mp4, frame 3: 6 x 4, 1 person"
+    assert np.array_equal(result.plot(), result.plot(colours="person"))
 
 
 def test_results_are_written_as_drawings_and_text(result: Result, path: Path, tmp_path: Path) -> None:

@@ -47,6 +47,10 @@ def test_sides_are_distinct_on_dark_and_light_images(person, background):
     wrist, ankle = person.keypoints[COCO.index("left_wrist")], person.keypoints[COCO.index("right_ankle")]
     assert left[round(float(wrist[1])), round(float(wrist[0]))]
     assert right[round(float(ankle[1])), round(float(ankle[0]))]
+    limbs = (("left_knee", "left_ankle", left), ("right_knee", "right_ankle", right), ("neck", "nose", middle))
+    for a, b, is_colour in limbs:
+        x, y = between(person, a, b)
+        assert is_colour[y, x], (a, b)
 
 
 def test_what_was_not_found_or_has_a_low_score_is_not_drawn(person):

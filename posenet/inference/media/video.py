@@ -245,7 +245,6 @@ class VideoWriter:
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
         # AVI has no times: its frames follow each other at the rate of its clock.
         self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
-        self._frame_length = float(1 / exact_rate)
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
@@ -274,7 +273,6 @@ class VideoWriter:
         frame = self._reformatter.reformat(frame, width, height, "yuv420p", dst_colorspace=Colorspace.ITU709)
         frame.pts = self._last_tick
         frame.time_base = self._time_base
-        frame.duration = round(self._frame_length / self._time_base)
         self._container.mux(self._stream.encode(frame))
 
     def close(self) -> None:

@@ -53,6 +53,14 @@ def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path:
     assert [frame.number for frame in read_frames(clip, start=0.15, duration=0.25, stride=2)] == [2]
 
 
+def test_subfolders_are_searched_on_request(tmp_path: Path) -> None:
+    write_image(tmp_path / "a.png", GREY)
+    write_image(tmp_path / "b" / "c.png", GREY)
+    for inputs in (tmp_path, [tmp_path]):
+        for recursive, names in ((False, ["a"]), (True, ["a", "c"])):
+            assert [frame.source.stem for frame in read_frames(inputs, recursive=recursive)] == names
+
+
 def test_a_gif_is_a_video_of_all_its_images(tmp_path: Path) -> None:
     pytest.importorskip("av")
     write_animation(tmp_path / "x.gif")

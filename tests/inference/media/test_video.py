@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
+from posenet.inference.media.frames import read_frames
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, VIDEO_SUFFIXES, Frame, FrameSelection, Source
 from posenet.inference.outputs.output_files import WRITABLE_VIDEO_SUFFIXES
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
@@ -196,6 +197,28 @@ def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, mes
     path.write_bytes(content)
     [frame] = read_video(path)
     assert f"{path} {message}" in str(frame.error)
+
+
+@pytest.mark.parametrize("old, new", [(b"vide", b"soun"), (b"avc1", b"none")], ids=["only sound", "an unknown codec"])
+def test_a_file_without_images_that_ffmpeg_knows_is_an_error(tmp_path: Path, old: bytes, new: bytes) -> None:
+    path = write_video(tmp_path / "x.mp4")
+    path.write_bytes(path.read_bytes().replace(old, new))
+    [frame] = read_video(path)
+    assert str(frame.error) == f"{path} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
+def test_a_video_that_is_not_read_to_its_end_is_closed(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "x.mp4", count=60)
+    frames = read_frames(path)
+
+    def is_open() -> bool:
+        return path in [file.resolve() for file in Path("/proc/self/fd").iterdir()]
+
+    next(frames)
+    assert is_open()
+    frames.close()
+    assert not is_open()
 
 
 @pytest.mark.parametrize("suffix", [".avi", ".mp4"])

@@ -72,7 +72,8 @@ def test_what_was_found_is_read_from_the_journal(tmp_path: Path) -> None:
     journal = new_journal(path)
     with journal.open(RUN, [], resume=True):
         first, second, third = journal.replay()
-    assert [result.frame.source for result in (first, second, third)] == sources and journal.next_block == 3
+    recorded = [(result.frame.source, result.frame.is_recorded) for result in (first, second, third)]
+    assert recorded == [(source, True) for source in sources] and journal.next_block == 3
     assert first == [PERSON] and first.frame.size == (4, 6) and first.best_score == 0.6
     assert str(second.error) == "1.png is cut off" and third == []
 
