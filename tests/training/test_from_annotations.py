@@ -74,15 +74,15 @@ def train(source: str, *overrides: str, **options: Any) -> TrainingResult:
 
 
 @pytest.mark.parametrize(
-    "source, options",
+    "source, options, folder",
     [
-        ("coco/chairs.json", {"images": "coco/photos"}),
-        ("chairs", {}),
-        pytest.param("labels/chairs.json", {}, marks=pytest.mark.slow),
+        ("coco/chairs.json", {"images": "coco/photos"}, "photos"),
+        ("chairs", {}, ""),
+        pytest.param("labels/chairs.json", {}, "images", marks=pytest.mark.slow),
     ],
 )
 def test_annotations_become_a_network_and_every_step_names_its_command(
-    source: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+    drawn: Path, source: str, options: dict[str, Any], folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if source == "chairs":
         pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
@@ -95,15 +95,45 @@ def test_annotations_become_a_network_and_every_step_names_its_command(
     images = {split: {image["file_name"] for image in content_of(files, split)["images"]} for split in ("train", "val")}
     assert images["val"] and not images["val"] & images["train"]
     assert images["val"] | images["train"] == {f"{number}.jpg" for number in range(1, 9)}
-    messages = caplog.messages
-    named = re.findall(r"(?:: )posenet (?:annotations )?([\w-]+) ", "\n".join(messages))
-    commands = "lint skeleton build-hdf5 build-hdf5 train evaluate predict".split()
-    assert named == (commands if options else ["import", *commands])
-    assert any(re.match(r"AP -?\d\.\d{3} of .*best.pth on \d images? that it was not trained on", m) for m in messages)
-    assert any("Experiment tiny, for a CPU; --config NAME" in message for message in messages)
-    assert any(re.match(r"An AP on \d images? depends on chance; give 20 or more", message) for message in messages)
-    sheets = [message for message in messages if message.startswith("Annotations beside what was found: ")]
-    assert Path(sheets[0].rpartition(": ")[2]).is_file()
+    val, best = files / "val.json", RUN / "best.pth"
+    photos = drawn / "chairs/images/train" if source == "chairs" else Path(source).parent / folder
+    file, people = (source, "x chair") if options else (files / "imported_train.json", "people")
+    flags = "chairs/data.yaml --split train" if source == "chairs" else f"{source} --images {photos}"
+    imports = [f"Imported 8 images, 16 people: posenet annotations import {flags} --output {file}"]
+    drafted = f"10 keypoints, 5 pairs of left and right and {skeleton.num_parts} parts"
+    build = f"posenet build-hdf5 --images {photos} --annotations {files}"
+    with_skeleton = f"--max-side 1536 --background --skeleton {files / 'skeleton.toml'}"
+    pairs = [f"checkpoint.path={RUN}", f"data.train={files / 'train.h5'}", f"data.val={files / 'val.h5'}"]
+    pairs += [f"data.val_images={photos}", f"data.val_annotations={val}", f"model.skeleton={files / 'skeleton.toml'}"]
+    said = [re.sub(r"(loss|AP|AR) -?\d+\.\d+|\d\d:\d\d", "\\1 #", message) for message in caplog.messages]
+    assert said == [
+        *([] if options else imports),
+        f"Checked {file} (no errors, no warnings): posenet annotations lint {file} --images {photos}",
+        f"Drafted a skeleton of {drafted}; correct the file: posenet annotations skeleton {file} --output "
+        f"{files / 'skeleton.toml'}",
+        f"Split off 1 of 8 images for validation, by a checksum of their names; --val FILE names your own: {val}",
+        *(
+            f"Built {split}.h5 of {images} with {count} {people}: {build}/{split}.json --output {files}/{split}.h5 "
+            f"{with_skeleton}"
+            for split, images, count in [("train", "7 images", 14), ("val", "1 image", 2)]
+        ),
+        "Experiment tiny, for a CPU; --config NAME takes another one (posenet config lists them): posenet train "
+        f"--config tiny --set {' '.join([*pairs, *SETTINGS])}",
+        "Device cpu: precision float32 (auto), channels_last off (auto); learning rate 1e-05 (optim.lr, not scaled) "
+        "for steps of 2 samples",
+        "Training a network of 1 stack, width 16, growth 2 (0.1 M parameters) on 14 samples of "
+        f"{files}/train.h5, 2 epochs of 7 steps; AP after every 5 epochs and the last; the run is in {RUN}",
+        "Epoch 1 of 2  train_loss #  val_loss #  ( #,  # left)",
+        "Epoch 2 of 2  train_loss #  val_loss #  AP #  AR #  ( #)",
+        f"Finished 2 epochs. Best AP #: {best}",
+        f"AP # of {best} on 1 image that it was not trained on: posenet evaluate --checkpoint {best} --images {photos} "
+        f"--annotations {val}",
+        "An AP on 1 image depends on chance; give 20 or more for validation (--val)",
+        "Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting",
+        f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg",
+        f"Next: posenet predict IMAGES --checkpoint {best} --output {RUN}/drawn",
+    ]
+    assert (RUN / "pictures" / "epoch_0002.jpg").is_file()
 
 
 def content_of(files: Path, split: str) -> dict[str, Any]:

@@ -59,12 +59,19 @@ def test_the_memory_of_the_device_is_logged_where_it_tells(
     assert "memory 3.0 GiB (19% of the device's)" in (tmp_path / "log.txt").read_text()
 
 
-def test_the_speed_is_that_of_all_processes(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SpeedMeter, "read", lambda meter: {"samples_per_s": 5.0, "data_wait": 0.0})
+def test_the_bar_and_the_log_have_the_speed_of_all_processes(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SpeedMeter, "read", lambda meter: {"samples_per_s": 5.0, "data_wait": 0.25})
+    monkeypatch.setattr("posenet.progress_bar.LINE_SECONDS", 0)
     runtime = Runtime()
     runtime.world_size = 2  # of which this one is the first
-    train_tiny(stores, tmp_path, runtime=runtime, max_steps=1)
-    assert [entry["samples_per_s"] for entry in read_log(tmp_path, "train")] == [10]
+    train_tiny(stores, tmp_path, "log.every_steps=2", runtime=runtime, max_steps=2, progress=True)
+    [entry] = read_log(tmp_path, "train")
+    assert (entry["step"], entry["samples_per_s"], entry["data_wait"]) == (2, 10, 0.25)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "  epoch 1/2:  67% 2/3 [" in line
+    assert line.endswith(f", loss {entry['loss']:.2f}, lr {entry['lr']:.1e}, 10.0 samples/s, data wait 25%]")
 
 
 def test_a_callback_that_fails_is_named_once_and_ends_no_run(stores: Stores, tmp_path: Path) -> None:
