@@ -187,6 +187,8 @@ def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog:
         config_from_dict(tables, "old.pth")
     with pytest.raises(ConfigError, match="old.pth: model.stacks must be"):
         config_from_dict({"model": {"stacks": 0}}, "old.pth", ignore_unknown=True)
+    with pytest.raises(ConfigError, match="old.pth: model must be a table"):
+        config_from_dict({"model": 3}, "old.pth", ignore_unknown=True)
 
 
 def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:
@@ -226,6 +228,8 @@ def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) 
     assert error_of("train.epochs=0", path=good).startswith("an override: train.epochs must be")
     assert error_of("optim.lr=1", path=bad).startswith(f"{bad}: train.epochs must be")
     assert load_config(bad, ["train.epochs=3"]).train.epochs == 3
+    bad.write_text("train = 3\n", encoding="utf-8")
+    assert error_of("train.epochs=1", path=bad) == "override 'train.epochs=1': train is not a section"
 
 
 def pairs(table: dict[str, list[str]]) -> list[str]:

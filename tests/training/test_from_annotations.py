@@ -26,6 +26,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
 from posenet.data.store_list import count_background
+from posenet.devices.parallel import Runtime
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.evaluation import Evaluation
@@ -350,7 +351,8 @@ def test_a_corrected_skeleton_is_kept() -> None:
     file.write_text(file.read_text().replace("0.05", "0.07"))
     data = prepare("coco/chairs.json", SETTINGS)
     assert f'model.skeleton="{file}"' in data.overrides
-    assert set(load_skeleton(file).sigmas) == {0.07}
+    with Store(RUN / "data" / "train.h5") as store:
+        assert set(load_skeleton(file).sigmas) == set(store.skeleton.sigmas) == {0.07}
     mine = file.rename("mine.toml")
     data = prepare("coco/chairs.json", [*SETTINGS, "model.skeleton=mine.toml"])
     assert 'model.skeleton="mine.toml"' in data.overrides
@@ -437,9 +439,13 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "cvat.xml": "cvat.xml is not a file of annotations; in CVAT, export the task as COCO Keypoints 1.0",
     }.items():
         refused(lambda: prepare(source, SETTINGS), DataError, message)
+    content = read_document(Path("coco/chairs.json"))
+    one = [entry for entry in content["annotations"] if entry["image_id"] == 1]
+    Path("coco/one.json").write_text(json.dumps(content | {"annotations": one}))
+    message = "coco/one.json has keypoints in 1 image; training needs two or more"
+    refused(lambda: prepare("coco/one.json", SETTINGS), DataError, message)
     shutil.copytree("coco/photos", "coco/again")
     refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, "both have the images of .*; name the folder")
-    content = read_document(Path("coco/chairs.json"))
     content["annotations"][0]["area"] = 0
     del content["annotations"][1]["bbox"]
     Path("coco/chairs.json").write_text(json.dumps(content))
@@ -679,6 +685,9 @@ def test_a_run_continues_with_the_file_it_began_with_alone(caplog: pytest.LogCap
 def test_arguments_that_do_not_belong_together_are_refused() -> None:
     refused(lambda: train("coco/chairs.json", resume="a.pth"), ConfigError, "continues in its folder; leave out resume")
     refused(lambda: posenet.train("tiny", images="photos"), ConfigError, "belong to annotations")
+    two = Runtime()
+    two.world_size = 2
+    refused(lambda: train("coco/chairs.json", runtime=two), ConfigError, "annotations are prepared by one process")
     refused(lambda: train("coco/chairs.json", "data.train=other.h5"), ConfigError, "data.train names other data than")
     table = json.dumps(["a", "b"])
     inline = f"model.skeleton={{keypoints={table}, parts=[{table}]}}"

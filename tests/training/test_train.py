@@ -126,6 +126,7 @@ def test_settings_may_be_a_file_an_object_or_overrides(
         ),
         (["train.input_size=1024", "optim.accumulate=4"], "M parameters on 8 images of 1024 x 1024 are many for a CPU"),
         (["train.input_size=256"], ""),
+        (["train.input_size=64", "model.stacks=4", "model.width=256", "model.growth=128"], ""),
     ],
 )
 def test_a_step_that_is_long_on_a_cpu_is_named_before_the_first_one(settings: list[str], message: str) -> None:
@@ -137,6 +138,10 @@ def test_a_step_that_is_long_on_a_cpu_is_named_before_the_first_one(settings: li
     advice = advise_on_network(run, has_experiment=True)
     assert message in advice and bool(message) == bool(advice)
     assert not advice or advice.endswith("--config tiny is a small network, and posenet config lists all experiments")
+    without = advise_on_network(run, has_experiment=False)
+    is_default = settings[-1] == "model.growth=128"
+    assert without.startswith("without --config, the network is the published one for COCO") == is_default
+    assert is_default or without == advice
 
 
 def test_wrong_arguments_are_a_config_error() -> None:
@@ -389,6 +394,14 @@ def test_the_state_of_pytorch_is_given_back(stores: Stores, tmp_path: Path) -> N
     train_tiny(stores, tmp_path, "train.threads=2", max_steps=1, callbacks=[watch])
     assert threads == [2] and torch.get_num_threads() == 1
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_skipped_steps_and_a_validation_loss_that_is_not_finite_are_logged(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, "train.epochs=1", "optim.lr=1e30", "guard.max_skips=9")
+    log = (tmp_path / "log.txt").read_text()
+    assert "WARNING: epoch 1: 6 of 7 steps were skipped: a bad loss or gradient" in log
+    assert "WARNING: epoch 1: the validation loss is not finite; lower optim.lr" in log
+    assert read_log(tmp_path, "epoch")[0]["val_loss"] is None
 
 
 def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last(tmp_path: Path, stores: Stores) -> None:
