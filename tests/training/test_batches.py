@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,16 +95,15 @@ def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
     assert ids(stream.take_step(2, 1)) == expected[2][1]
 
 
-def test_speed_is_measured_since_the_last_reading() -> None:
+def test_speed_is_measured_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 2)  # two seconds from one look at it to the next
+    monkeypatch.setattr("posenet.training.batches.time", SimpleNamespace(monotonic=clock.__next__))
     meter = SpeedMeter()
     for samples in (8, 2):
         meter.samples = samples
-        meter.seconds_waited = 0.01
-        time.sleep(0.02)
-        speed = meter.read()
-        assert 0 < speed["samples_per_s"] <= samples / 0.02
-        assert 0 < speed["data_wait"] <= 0.5
-    assert meter.samples == 0
+        meter.seconds_waited = 0.5
+        assert meter.read() == {"samples_per_s": samples / 2, "data_wait": 0.25}
+    assert (meter.samples, meter.seconds_waited) == (0, 0)
 
 
 @pytest.mark.slow  # PyTorch notices a death after up to 5 s
