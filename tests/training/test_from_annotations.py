@@ -594,6 +594,9 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     assert list(result.best) == ["AP"]
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
     assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
+    Path("own.toml").write_text("[train]\nevaluate_every = 2\n")  # which stays as it is
+    data = prepare("coco/chairs.json", [*SETTINGS, "checkpoint.path=own"], experiment="own.toml")
+    assert not any(pair.startswith("train.evaluate_every") for pair in data.overrides)
 
 
 def test_the_height_for_prediction_goes_with_another_training_input(caplog: pytest.LogCaptureFixture) -> None:
