@@ -153,6 +153,13 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
     written = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert written == [(entry["step"], pytest.approx(entry["loss"])) for entry in read_log(tmp_path, "train")]
     assert events.Tags()["images"] == ["predictions"]
+    entries = {kind: read_log(tmp_path, kind)[-1] for kind in ("train", "epoch")}
+    assert set(events.Tags()["scalars"]) == {
+        f"{kind}/{name}"
+        for kind, entry in entries.items()
+        for name, value in entry.items()
+        if isinstance(value, (int, float)) and name not in ("step", "time")
+    }
 
 
 @pytest.mark.parametrize("asked_for", [True, "auto"])
