@@ -280,22 +280,21 @@ OUT_OF_RANGE = {
     "tracking": ["min_agreement=0", "min_agreement=1", "confirm_frames=0", "keep_seconds=-1", "smooth_cutoff=0"]
     + ["smooth_speed=-1"],
 }
+# Other settings have these limits as their defaults.
 LOWEST = {
     "model": ["stacks=1", "width=16", "growth=0"],
     "data": ["workers=0", "max_unreadable=0", "background=0"],
-    "augment": ["jitter_probability=0", "scale_probability=0", "flip_probability=0", "cutout_probability=0"]
+    "augment": ["jitter_probability=0", "scale_probability=0", "flip_probability=0"]
     + ["jitter_hue=[0, 0]", "scale=[1, 1]", "cutout=[0, 0]", "degrees=0", "shift=0"],
     "targets": ["part_margin=0", "part_floor=0"],
     "loss": ["gamma=0", "scale_weights=[0, 0, 0, 0, 1]", "stack_weights=[1]", "part_weight=0", "keypoint_weight=0"]
     + ["mask_weight=0", "foreground_weight=0"],
-    "optim": ["momentum=0", "betas=[0, 0]", "weight_decay=0", "warmup_epochs=0", "step_epochs=0", "restart_epoch=0"]
-    + ["restart_lr=0", "restart_step_epochs=0", "accumulate=1", "max_grad_norm=0"],
-    "train": ["batch_size=1", "epochs=1", "seed=0", "input_size=[64, 128]", "loss_scale=0", "evaluate_every=0"]
-    + ["patience=0", "threads=0"],
+    "optim": ["momentum=0", "betas=[0, 0]", "weight_decay=0", "warmup_epochs=0", "step_epochs=0"],
+    "train": ["batch_size=1", "epochs=1", "input_size=[64, 128]", "evaluate_every=0"],
     "distill": ["weight=0", "threshold=0", "input_size=[64, 64]"],
     "average": ["kind=swa", "cycle_epochs=1"],
     "guard": ["max_skips=1"],
-    "checkpoint": ["every_steps=0", "every_minutes=0", "keep=1"],
+    "checkpoint": ["every_minutes=0", "keep=1"],
     "log": ["every_steps=1", "pictures=0"],
     "inference": ["height=64", "max_height=64", "max_width=64", "batch_size=1"],
     "tracking": ["confirm_frames=1", "keep_seconds=0", "smooth_speed=0"],

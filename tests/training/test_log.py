@@ -104,9 +104,7 @@ def test_a_resumed_run_appends_to_its_logs_and_a_closed_one_receives_nothing(sto
         train_tiny(stores, tmp_path, resume=True, max_steps=steps)
         package.warning("too late")
     assert [entry["step"] for entry in read_log(tmp_path, "train")] == [1, 2, 3, 4]
-    text = (tmp_path / "log.txt").read_text()
-    assert text.count("Training a network of 1 stack") == 2 and "Device cpu" in text
-    assert "too late" not in text
+    assert "too late" not in (tmp_path / "log.txt").read_text()
     assert (package.level, package.handlers) == before
 
 

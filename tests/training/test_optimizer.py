@@ -106,6 +106,7 @@ def test_the_default_settings_give_these_rates(epoch: int, step: int, expected: 
     [
         ({"restart_lr": 0.5, "restart_step_epochs": 5}, {15: 0.2, 49: 0.2**3, 50: 0.5, 54: 0.5, 55: 0.1, 65: 0.004}),
         ({}, {45: 0.2**3, 50: 1, 64: 1, 65: 0.2}),  # by default the first rate and interval
+        ({"step_epochs": 0, "restart_step_epochs": 5}, {15: 1, 49: 1, 50: 1, 55: 0.2}),  # no drops before it
     ],
 )
 def test_a_restart_uses_its_own_rate_and_interval(restart: dict[str, float], expected: dict[int, float]) -> None:
