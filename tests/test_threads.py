@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
-from posenet.threads import map_in_threads
+from posenet.threads import map_in_threads, read_ahead
 
 
 def test_results_keep_the_order_of_the_items() -> None:
@@ -35,6 +37,46 @@ def test_an_error_reaches_the_caller_at_its_item() -> None:
     assert next(results) == 1
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+@pytest.mark.parametrize("max_size, expected", [(25, 3), (30, 4), (99, 5)])
+def test_so_many_are_read_ahead_that_their_results_are_not_too_large_together(max_size: int, expected: int) -> None:
+    computed: list[int] = []
+    read: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(9):
+            while len(computed) < number:
+                time.sleep(0.001)
+            read.append(number)
+            yield number
+
+    def compute(item: int) -> int:
+        computed.append(item)
+        return item
+
+    results = map_in_threads(compute, items(), ahead=4, size_of=lambda result: 10, max_size=max_size)
+    assert next(results) == 0 and 2 <= len(read) <= expected  # fewer while the size of the first is not known
+    assert list(results) == list(range(1, 9))
+
+
+def test_items_are_read_on_another_thread_and_come_before_the_error_of_reading_the_next() -> None:
+    readers = []
+
+    def items() -> Iterator[str]:
+        for text in ("a", "bb"):
+            readers.append(threading.get_ident())
+            yield text
+        raise OSError("the camera is gone")
+
+    received: list[str] = []
+    for results in (read_ahead(items(), ahead=9, size_of=len, max_size=99), map_in_threads(str, items(), ahead=9)):
+        with pytest.raises(OSError, match="the camera is gone"):
+            received.extend(results)
+    assert received == ["a", "bb"] * 2
+    main = threading.get_ident()
+    assert [reader == main for reader in readers] == [False, False, True, True]
+    assert list(read_ahead("abc", ahead=1, size_of=len, max_size=1)) == ["a", "b", "c"]
 
 
 def test_calls_that_have_not_started_are_dropped_with_the_iterator() -> None:

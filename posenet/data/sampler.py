@@ -133,7 +133,7 @@ class ValidationSampler(Sampler[list[SampleKey]]):
     skip = 0
     """Number of batches that the next iteration leaves out at its start: those that an earlier loader has delivered."""
 
-    def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(self, length: int, batch_size: int, rank: int, world_size: int) -> None:
         self.indices = range(rank, length, world_size)
         self.batch_size = batch_size
 

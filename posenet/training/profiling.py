@@ -43,11 +43,14 @@ def profiled_steps(folder: Path, num_steps: int, device: torch.device) -> Iterat
 
 def _report(path: Path, num_steps: int, device: torch.device, profiler: Any) -> None:
     """Write the timeline and log the table; only warn if the file cannot be written."""
+    timeline = ""
     try:
-        profiler.export_chrome_trace(str(path))
+        path.unlink(missing_ok=True)
+        profiler.export_chrome_trace(str(path))  # which prints most errors and raises none
+        path.stat()
+        timeline = f"; open {path} at https://ui.perfetto.dev for the timeline"
     except (OSError, RuntimeError) as error:
         _log.warning("%s was not written: %s", path, error)
     order = "self_cpu_time_total" if device.type == "cpu" else "self_device_time_total"
     table = profiler.key_averages().table(sort_by=order, row_limit=TABLE_ROWS, max_name_column_width=50)
-    steps = pluralize(num_steps, "step")
-    _log.info("Profile of %s; open %s at https://ui.perfetto.dev for the timeline\n%s", steps, path, table)
+    _log.info("Profile of %s%s\n%s", pluralize(num_steps, "step"), timeline, table)

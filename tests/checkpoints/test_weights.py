@@ -232,8 +232,8 @@ def test_what_a_network_cannot_compute_with_is_refused(model: PoseNet, tmp_path:
     assert "\n" not in str(error.value)
 
 
-def test_a_channel_that_never_changes_has_a_usable_variance() -> None:
-    require_usable_weights({VARIANCE: torch.zeros(2)}, "a.pth")
+def test_a_channel_that_never_changes_has_a_usable_variance_and_no_value_is_no_fault() -> None:
+    require_usable_weights({VARIANCE: torch.zeros(2), WEIGHT: torch.zeros(0)}, "a.pth")
 
 
 def test_every_door_refuses_the_same_weights_and_changes_nothing(

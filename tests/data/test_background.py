@@ -161,10 +161,9 @@ def test_a_store_of_images_of_nobody_alone_is_trained_on_beside_one_of_people(
         drawn = Counter(ids_of(stores, epoch_keys(stores, 0.2, 1)))
     assert sum(drawn[number] for number in PEOPLE) == 20 and drawn.total() == 25
     settings = ("data.background=0.5", "data.allow_overlap=true", f"data.train={list(both)}")
-    assert (
-        train_tiny({"train": paths["without"], "val": paths["without"]}, tmp_path / "run", *settings, max_steps=3).steps
-        == 3
-    )
+    same = {"train": paths["without"], "val": paths["without"]}
+    assert train_tiny(same, tmp_path / "run", *settings, max_steps=3).steps == 3
+    assert "Data set without: 20 samples, 20 of them per epoch\n" in (tmp_path / "run" / "log.txt").read_text()
     with pytest.raises(DataError, match=r"b.h5 contains only images without people; name a store with people too"):
         train_tiny({"train": tmp_path / "b.h5", "val": paths["without"]}, tmp_path / "alone")
     with pytest.raises(DataError, match=r"b.h5 contains only images without people; .*: data.val = "):

@@ -19,7 +19,7 @@ from posenet.annotations.main_persons import person_masks, select_main_persons
 from posenet.annotations.people import read_annotations
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import verify_store
+from posenet.data.inspection import StoreSummary, verify_store
 from posenet.data.store import NO_PERSON, Store
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -72,6 +72,7 @@ class TestContent:
             assert store.image_ids.tolist() == [5, 2]
             assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0]]
             record = store.read_record(0)
+            num_bytes = store.num_image_bytes
         assert record.people["annotation_id"].tolist() == [2, 3, 4]
         assert record.people["box"].tolist() == [[22, 20, 50, 60], [100, 40, 50, 60], [20, 20, 50, 60]]
         assert record.people["area"].tolist() == [3000, 3000, 3000]
@@ -80,8 +81,19 @@ class TestContent:
         for found, expected in zip(decode_masks(record), person_masks(people, HEIGHT, WIDTH)):
             np.testing.assert_array_equal(found, expected)
         assert not decode_masks(record)[1][95, 10] and not decode_masks(record)[1][5, 65], "both crowds are ignored"
-        assert (report.num_crowds, report.num_without_main_person, report.skipped) == (2, 2, ())
-        assert report.num_without_outline == 1
+        assert report == BuildReport(
+            StoreSummary(COCO, 2, 4, 3, 0, num_bytes, (tmp_path / "a.h5").stat().st_size),
+            num_crowds=2,
+            num_without_outline=1,
+            num_without_main_person=2,
+            skipped=(),
+            num_resized=0,
+            frames={},
+            num_empty=1,
+            num_shrunk=0,
+            num_reused=0,
+            seconds=report.seconds,
+        )
 
     def test_images_of_all_formats_keep_their_bytes(self, tmp_path: Path) -> None:
         pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)

@@ -156,7 +156,7 @@ class TestReplacedStore:
             assert build(coco, tmp_path / "a.h5", max_side=80).num_reused == 3
         assert (tmp_path / "a.h5").read_bytes() == before
 
-    @pytest.mark.parametrize("change", ["size", "frame", "damage", "none"])
+    @pytest.mark.parametrize("change", ["size", "frame", "damage", "file", "none"])
     def test_a_smaller_image_that_would_be_another_one_is_made_again(self, tmp_path: Path, change: str) -> None:
         coco = write_photographs(tmp_path)
         for path in coco[0].iterdir():  # half a turn leaves the size as it is
@@ -169,8 +169,10 @@ class TestReplacedStore:
             options["exif_frame"] = "stored"
         elif change == "damage":
             flip_bit(tmp_path / "a.h5", "images", 1)
+        elif change == "file":
+            path.write_bytes(path.read_bytes() + b"changed")
         build(coco, tmp_path / "fresh.h5", **options)
-        expected = {"none": 3, "damage": 2}.get(change, 0)
+        expected = {"none": 3, "damage": 2, "file": 2}.get(change, 0)
         assert build(coco, tmp_path / "a.h5", **options).num_reused == expected
         assert (tmp_path / "a.h5").read_bytes() == (tmp_path / "fresh.h5").read_bytes()
 

@@ -57,7 +57,7 @@ def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.ones(1))
     assert select_device("cuda:1") == CUDA
     select_device("cuda")
-    select_device("cpu")
+    select_device("cpu:0")
     assert current == [CUDA]
 
 

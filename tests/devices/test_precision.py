@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from posenet.devices.device import cudnn_flags, deterministic_algorithms
 from posenet.devices.precision import (
     DTYPES,
     Amp,
@@ -78,9 +79,26 @@ def test_accelerators_train_in_half_precision_and_channels_last(
     assert select_training_mode(torch.device("cuda:0"), settings) == expected
 
 
-def test_the_log_names_what_auto_has_chosen() -> None:
+def test_the_log_names_what_auto_has_chosen_and_the_flags_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     described = describe_training_mode(CPU, TrainConfig(amp="bf16"))
     assert described == "Device cpu: precision bf16, channels_last off (auto)"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    gpu = "Device cuda:0 (NVIDIA H100): precision"
+    for settings, has_tf32, deterministic, expected in [
+        (TrainConfig(), True, False, "bf16 (auto), channels_last on (auto), TF32 on, cudnn.benchmark on"),
+        (
+            TrainConfig(amp="off", tf32=False),
+            True,
+            True,
+            "float32, channels_last off (auto), TF32 off, cudnn.benchmark off, deterministic algorithms",
+        ),
+        (TrainConfig(channels_last=True), False, False, "bf16 (auto), channels_last on, cudnn.benchmark on"),
+    ]:
+        monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: has_tf32)
+        with deterministic_algorithms(deterministic), cudnn_flags(benchmark=True, tf32=settings.tf32):
+            assert describe_training_mode(torch.device("cuda:0"), settings) == f"{gpu} {expected}"
 
 
 def test_an_unknown_precision_is_refused() -> None:

@@ -120,6 +120,7 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
         ("models.stacks=2", "unknown key models (did you mean model? known: "),
         ("model.stacks.x=2", "unknown key model.stacks.x ("),
         ("train.channels_last=on", "train.channels_last must be true, false or 'auto', not 'on'"),
+        ("optim.name=lamb", "an override: optim.name must be one of 'sgd', 'adamw', not 'lamb'"),
     ],
 )
 def test_the_error_of_a_wrong_override_tells_what_to_change(pair: str, message: str) -> None:
@@ -186,6 +187,8 @@ def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog:
         config_from_dict(tables, "old.pth")
     with pytest.raises(ConfigError, match="old.pth: model.stacks must be"):
         config_from_dict({"model": {"stacks": 0}}, "old.pth", ignore_unknown=True)
+    with pytest.raises(ConfigError, match="old.pth: model must be a table"):
+        config_from_dict({"model": 3}, "old.pth", ignore_unknown=True)
 
 
 def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:
@@ -225,6 +228,8 @@ def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) 
     assert error_of("train.epochs=0", path=good).startswith("an override: train.epochs must be")
     assert error_of("optim.lr=1", path=bad).startswith(f"{bad}: train.epochs must be")
     assert load_config(bad, ["train.epochs=3"]).train.epochs == 3
+    bad.write_text("train = 3\n", encoding="utf-8")
+    assert error_of("train.epochs=1", path=bad) == "override 'train.epochs=1': train is not a section"
 
 
 def pairs(table: dict[str, list[str]]) -> list[str]:
@@ -250,28 +255,67 @@ def test_the_error_of_a_wrong_type_names_the_key(pair: str) -> None:
 
 
 OUT_OF_RANGE = {
-    "model": ["stacks=0", "width=0", "width=100", "growth=-2", "growth=3", "conv_std=0", "linear_std=-1"],
-    "data": ["workers=-1", "max_unreadable=1.1"],
-    "augment": ["jitter_probability=1.1", "scale_probability=-0.1", "flip_probability=2", "jitter_hue=[1, -1]"]
-    + ["jitter_saturation=[1, -1]", "jitter_value=[1, -1]", "scale=[1.3, 0.7]", "scale=[0, 1]", "degrees=-1"]
-    + ["shift=-1", "person_height=0"],
+    "model": ["stacks=0", "stacks=17", "width=0", "width=100", "width=4112", "growth=-2", "growth=3", "growth=4098"]
+    + ["conv_std=0", "linear_std=-1"],
+    "data": ["workers=1025", "max_unreadable=1.1"],
+    "augment": ["jitter_probability=1.1", "scale_probability=-0.1", "flip_probability=2", "cutout_probability=-1"]
+    + ["jitter_hue=[1, -1]", "jitter_saturation=[1, -1]", "jitter_value=[1, -1]", "scale=[1.3, 0.7]", "scale=[0, 1]"]
+    + ["degrees=-1", "shift=-1", "person_height=0", "cutout=[-0.1, 0.5]", "cutout=[0.5, 1.1]"],
     "targets": ["keypoint_sigma=0", "part_sigma=-1", "part_margin=-1", "threshold=0", "threshold=1", "part_floor=-0.1"]
     + ["part_floor=1.1"],
     "loss": ["gamma=-1", "gamma=0.5", "scale_weights=[1, 1]", "scale_weights=[1, 1, 1, 1, -1]"]
     + ["scale_weights=[0, 0, 0, 0, 0]", "stack_weights=[1, 1, 1, -1]", "stack_weights=[0, 0, 0, 0]"]
     + ["stack_weights=[1, 1]", "part_weight=-1", "keypoint_weight=-1", "mask_weight=-1", "foreground_weight=-1"],
-    "optim": ["lr=0", "momentum=-0.1", "momentum=1", "weight_decay=-1", "warmup_epochs=-1", "step_epochs=-1"]
-    + ["step_factor=0", "step_factor=1.5", "restart_epoch=-1", "restart_lr=-1", "restart_step_epochs=-1"]
-    + ["accumulate=0", "max_grad_norm=-1", "betas=[0.9, 1]", "betas=[-0.1, 0.9]"],
-    "train": ["batch_size=0", "epochs=0", "seed=-1", "input_size=0", "input_size=500", "input_size=[512, 500]"]
-    + ["input_size=-64", "loss_scale=-1", "threads=-1", "evaluate_every=-1"],
-    "average": ["kind=swa", "decay=1", "cycle_epochs=-1", "cycle_lr=[0, 1e-5]"],
+    "optim": ["lr=0", "momentum=-0.1", "momentum=1", "weight_decay=-1", "warmup_epochs=-1", "step_factor=0"]
+    + ["step_factor=1.5", "restart_lr=-1", "accumulate=0", "max_grad_norm=-1", "betas=[0.9, 1]", "betas=[-0.1, 0.9]"],
+    "train": ["batch_size=0", "batch_size=65537", "epochs=0", "epochs=1000000001", "input_size=0", "input_size=500"]
+    + ["input_size=[512, 500]", "input_size=-64", "input_size=65600", "loss_scale=-1", "threads=1025"],
+    "distill": ["weight=-0.1", "weight=1.1", "threshold=-0.1", "threshold=1", "input_size=[0, 64]", "input_size=65600"],
+    "average": ["kind=swa", "decay=0", "decay=1", "cycle_lr=[0, 1e-5]"],
     "guard": ["threshold=0", "max_skips=0"],
-    "checkpoint": ["every_steps=-1", "every_minutes=-1", "keep=0"],
-    "log": ["every_steps=0", "pictures=-1"],
-    "inference": ["height=32", "scales=[]", "scales=[1, 0]", "max_height=1", "max_width=1", "batch_size=0"]
-    + ["keypoint_threshold=0", "part_threshold=1"],
+    "checkpoint": ["every_minutes=-1", "keep=0"],
+    "log": ["every_steps=0"],
+    "inference": ["height=63", "height=65537", "scales=[]", "scales=[1, 0]", "max_height=1", "max_width=1"]
+    + ["batch_size=0", "batch_size=65537", "keypoint_threshold=0", "part_threshold=1"],
+    "tracking": ["min_agreement=0", "min_agreement=1", "confirm_frames=0", "keep_seconds=-1", "smooth_cutoff=0"]
+    + ["smooth_speed=-1"],
 }
+# Other settings have these limits as their defaults.
+LOWEST = {
+    "model": ["stacks=1", "width=16", "growth=0"],
+    "data": ["workers=0", "max_unreadable=0", "background=0"],
+    "augment": ["jitter_probability=0", "scale_probability=0", "flip_probability=0"]
+    + ["jitter_hue=[0, 0]", "scale=[1, 1]", "cutout=[0, 0]", "degrees=0", "shift=0"],
+    "targets": ["part_margin=0", "part_floor=0"],
+    "loss": ["gamma=0", "scale_weights=[0, 0, 0, 0, 1]", "stack_weights=[1]", "part_weight=0", "keypoint_weight=0"]
+    + ["mask_weight=0", "foreground_weight=0"],
+    "optim": ["momentum=0", "betas=[0, 0]", "weight_decay=0", "warmup_epochs=0", "step_epochs=0"],
+    "train": ["batch_size=1", "epochs=1", "input_size=[64, 128]", "evaluate_every=0"],
+    "distill": ["weight=0", "threshold=0", "input_size=[64, 64]"],
+    "average": ["kind=swa", "cycle_epochs=1"],
+    "guard": ["max_skips=1"],
+    "checkpoint": ["every_minutes=0", "keep=1"],
+    "log": ["every_steps=1", "pictures=0"],
+    "inference": ["height=64", "max_height=64", "max_width=64", "batch_size=1"],
+    "tracking": ["confirm_frames=1", "keep_seconds=0", "smooth_speed=0"],
+}
+HIGHEST = {
+    "model": ["stacks=16", "width=4096", "growth=4096"],
+    "data": ["workers=1024", "max_unreadable=1"],
+    "augment": ["jitter_probability=1", "scale_probability=1", "flip_probability=1", "cutout_probability=1"]
+    + ["cutout=[1, 1]"],
+    "targets": ["part_floor=1"],
+    "loss": ["gamma=1", f"stack_weights={[0] * 15 + [1]}"],
+    "optim": ["step_factor=1"],
+    "train": ["batch_size=65536", "epochs=1000000000", f"seed={2**63 - 1}", "input_size=65536", "threads=1024"],
+    "distill": ["weight=1", "input_size=65536"],
+    "inference": ["height=65536", "max_height=65536", "max_width=65536", "batch_size=65536"],
+}
+
+
+@pytest.mark.parametrize("limits", [LOWEST, HIGHEST], ids=["lowest", "highest"])
+def test_the_limits_of_a_range_belong_to_it(limits: dict[str, list[str]]) -> None:
+    load_config(None, pairs(limits))
 
 
 @pytest.mark.parametrize("pair", pairs(OUT_OF_RANGE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,31 +41,22 @@ def collate(keys: list[Key]) -> Batch:
 
 
 class Keys(Dataset[Key]):
-    """Samples that are their keys. With ``status``, a worker process exits instead of loading one."""
+    """Samples that are their keys."""
 
-    def __init__(self, length: int, status: int | None = None) -> None:
+    def __init__(self, length: int) -> None:
         self.length = length
-        self.status = status
 
     def __len__(self) -> int:
         return self.length
 
     def __getitem__(self, key: Key) -> Key:
-        if self.status is not None:
-            os._exit(self.status)
         return key
 
 
-def make(length: int, accumulate: int = 1, workers: int = 0, status: int | None = None) -> RestartingLoader:
+def make(length: int, accumulate: int = 1, kind: type[DataLoader[Batch]] = DataLoader) -> RestartingLoader:
     """A loader of batches of two samples."""
     sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
-    options: dict[str, Any] = {"multiprocessing_context": "fork", "persistent_workers": True} if workers else {}
-
-    def make_loader() -> DataLoader[Batch]:
-        dataset = Keys(length, status)
-        return DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=workers, **options)
-
-    return RestartingLoader(make_loader, sampler, length)
+    return RestartingLoader(lambda: kind(Keys(length), batch_sampler=sampler, collate_fn=collate), sampler, length)
 
 
 def ids(batches: list[Batch]) -> list[list[int]]:
@@ -93,31 +86,25 @@ def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
     assert ids(stream.take_step(2, 1)) == expected[2][1]
 
 
-def test_speed_is_measured_since_the_last_reading() -> None:
+def test_speed_is_measured_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 2)  # two seconds from one look at it to the next
+    monkeypatch.setattr("posenet.training.batches.time", SimpleNamespace(monotonic=clock.__next__))
     meter = SpeedMeter()
     for samples in (8, 2):
         meter.samples = samples
-        meter.seconds_waited = 0.01
-        time.sleep(0.02)
-        speed = meter.read()
-        assert 0 < speed["samples_per_s"] <= samples / 0.02
-        assert 0 < speed["data_wait"] <= 0.5
-    assert meter.samples == 0
-
-
-@pytest.mark.slow  # PyTorch notices a death after up to 5 s
-def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DataError, match="died 3 times without a batch in between, the last ended with status 3; "):
-        list(make(20, workers=1, status=3))
-    assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
-    assert not multiprocessing.active_children()
+        meter.seconds_waited = 0.5
+        assert meter.read() == {"samples_per_s": samples / 2, "data_wait": 0.25}
+    assert (meter.samples, meter.seconds_waited) == (0, 0)
 
 
 class WorkersDie(DataLoader[Batch]):
     """A loader whose worker is killed after every batch, which is noticed at once."""
 
+    work: tuple[Any, int] = time.sleep, 60
+
     def __iter__(self) -> Any:
-        worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+        target, argument = self.work
+        worker = multiprocessing.get_context("fork").Process(target=target, args=(argument,), daemon=True)
         worker.start()
         return self._load_one(worker)
 
@@ -128,11 +115,29 @@ class WorkersDie(DataLoader[Batch]):
             raise RuntimeError("a worker has been killed")
 
 
-def test_workers_may_die_often_if_batches_come_in_between() -> None:
-    loader = make(20)
-    loader.make_loader = lambda: WorkersDie(Keys(20), batch_sampler=loader.sampler)
+class WorkersEnd(WorkersDie):
+    """A loader whose worker ends before the first batch."""
+
+    work = os._exit, 3
+
+    def _load_one(self, worker: BaseProcess) -> Iterator[Batch]:
+        worker.join()
+        raise RuntimeError("a worker has ended")
+        yield
+
+
+def test_workers_may_die_often_if_batches_come_in_between(caplog: pytest.LogCaptureFixture) -> None:
+    loader = make(20, kind=WorkersDie)
     assert [ids([batch]) for batch in loader] == expected_steps(20, 1, epoch=0)
+    assert "a data worker was ended by SIGKILL; the workers are restarted" in caplog.text
     loader.close()
+
+
+def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataError, match="died 3 times without a batch in between, the last ended with status 3; "):
+        list(make(20, kind=WorkersEnd))
+    assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
+    assert not multiprocessing.active_children()
 
 
 def test_the_limit_of_unreadable_samples_is_rounded_up_and_may_be_reached() -> None:

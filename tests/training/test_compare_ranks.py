@@ -26,13 +26,14 @@ def test_settings_and_contents_that_differ_are_named_with_both_values_and_the_ra
     contents = {"data.train": "6 images", "--max-steps": 0}, {"data.train": "7 images", "--max-steps": 5}
 
     def check(runtime: DistributedRuntime) -> None:
-        config = load_config(None, ["optim.lr=0.5", "model.width=32"] if runtime.rank else [])
+        config = load_config(None, ["optim.lr=0.5", "data.val=a.h5", "model.width=32"] if runtime.rank else [])
         require_same_run(runtime, config, contents[runtime.rank])
 
     assert errors_in_processes(2, tmp_path, check) == [
         "ConfigError: the processes differ in data.train: 6 images on here (rank 0), 7 images on here (rank 1); "
         "--max-steps: 0 on here (rank 0), 5 on here (rank 1); "
         "model.width: 256 on here (rank 0), 32 on here (rank 1); "
+        "data.val: not set on here (rank 0), set on here (rank 1); "
         "optim.lr: 0.00025 on here (rank 0), 0.5 on here (rank 1); start all with the same settings, data and code",
         OTHER_RANK,
     ]

@@ -74,15 +74,15 @@ def train(source: str, *overrides: str, **options: Any) -> TrainingResult:
 
 
 @pytest.mark.parametrize(
-    "source, options",
+    "source, options, folder",
     [
-        ("coco/chairs.json", {"images": "coco/photos"}),
-        ("chairs", {}),
-        pytest.param("labels/chairs.json", {}, marks=pytest.mark.slow),
+        ("coco/chairs.json", {"images": "coco/photos"}, "photos"),
+        ("chairs", {}, ""),
+        pytest.param("labels/chairs.json", {}, "images", marks=pytest.mark.slow),
     ],
 )
 def test_annotations_become_a_network_and_every_step_names_its_command(
-    source: str, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+    drawn: Path, source: str, options: dict[str, Any], folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     if source == "chairs":
         pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
@@ -95,15 +95,39 @@ def test_annotations_become_a_network_and_every_step_names_its_command(
     images = {split: {image["file_name"] for image in content_of(files, split)["images"]} for split in ("train", "val")}
     assert images["val"] and not images["val"] & images["train"]
     assert images["val"] | images["train"] == {f"{number}.jpg" for number in range(1, 9)}
-    messages = caplog.messages
-    named = re.findall(r"(?:: )posenet (?:annotations )?([\w-]+) ", "\n".join(messages))
-    commands = "lint skeleton build-hdf5 build-hdf5 train evaluate predict".split()
-    assert named == (commands if options else ["import", *commands])
-    assert any(re.match(r"AP -?\d\.\d{3} of .*best.pth on \d images? that it was not trained on", m) for m in messages)
-    assert any("Experiment tiny, for a CPU; --config NAME" in message for message in messages)
-    assert any(re.match(r"An AP on \d images? depends on chance; give 20 or more", message) for message in messages)
-    sheets = [message for message in messages if message.startswith("Annotations beside what was found: ")]
-    assert Path(sheets[0].rpartition(": ")[2]).is_file()
+    val, best = files / "val.json", RUN / "best.pth"
+    photos = drawn / "chairs/images/train" if source == "chairs" else Path(source).parent / folder
+    file, people = (source, "x chair") if options else (files / "imported_train.json", "people")
+    flags = "chairs/data.yaml --split train" if source == "chairs" else f"{source} --images {photos}"
+    imports = [f"Imported 8 images, 16 people: posenet annotations import {flags} --output {file}"]
+    drafted = f"10 keypoints, 5 pairs of left and right and {skeleton.num_parts} parts"
+    build = f"posenet build-hdf5 --images {photos} --annotations {files}"
+    with_skeleton = f"--max-side 1536 --background --skeleton {files / 'skeleton.toml'}"
+    pairs = [f"checkpoint.path={RUN}", f"data.train={files / 'train.h5'}", f"data.val={files / 'val.h5'}"]
+    pairs += [f"data.val_images={photos}", f"data.val_annotations={val}", f"model.skeleton={files / 'skeleton.toml'}"]
+    sources = "posenet.training.annotations_to_stores", "posenet.training.from_annotations"
+    said = [re.sub("^AP -?[0-9.]+", "AP #", record.message) for record in caplog.records if record.name in sources]
+    assert said == [
+        *([] if options else imports),
+        f"Checked {file} (no errors, no warnings): posenet annotations lint {file} --images {photos}",
+        f"Drafted a skeleton of {drafted}; correct the file: posenet annotations skeleton {file} --output "
+        f"{files / 'skeleton.toml'}",
+        f"Split off 1 of 8 images for validation, by a checksum of their names; --val FILE names your own: {val}",
+        *(
+            f"Built {split}.h5 of {images} with {count} {people}: {build}/{split}.json --output {files}/{split}.h5 "
+            f"{with_skeleton}"
+            for split, images, count in [("val", "1 image", 2), ("train", "7 images", 14)]
+        ),
+        "Experiment tiny, for a CPU; --config NAME takes another one (posenet config lists them): posenet train "
+        f"--config tiny --set {' '.join([*pairs, *SETTINGS])}",
+        f"AP # of {best} on 1 image that it was not trained on: posenet evaluate --checkpoint {best} --images {photos} "
+        f"--annotations {val}",
+        "An AP on 1 image depends on chance; give 20 or more for validation (--val)",
+        "Almost nothing is found: give more epochs (--epochs), or read posenet docs troubleshooting",
+        f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg",
+        f"Next: posenet predict IMAGES --checkpoint {best} --output {RUN}/drawn",
+    ]
+    assert (RUN / "pictures" / "epoch_0002.jpg").is_file()
 
 
 def content_of(files: Path, split: str) -> dict[str, Any]:
@@ -320,7 +344,8 @@ def test_a_corrected_skeleton_is_kept() -> None:
     file.write_text(file.read_text().replace("0.05", "0.07"))
     data = prepare("coco/chairs.json", SETTINGS)
     assert f'model.skeleton="{file}"' in data.overrides
-    assert set(load_skeleton(file).sigmas) == {0.07}
+    with Store(RUN / "data" / "train.h5") as store:
+        assert set(load_skeleton(file).sigmas) == set(store.skeleton.sigmas) == {0.07}
     mine = file.rename("mine.toml")
     data = prepare("coco/chairs.json", [*SETTINGS, "model.skeleton=mine.toml"])
     assert 'model.skeleton="mine.toml"' in data.overrides
@@ -407,9 +432,13 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "cvat.xml": "cvat.xml is not a file of annotations; in CVAT, export the task as COCO Keypoints 1.0",
     }.items():
         refused(lambda: prepare(source, SETTINGS), DataError, message)
+    content = read_document(Path("coco/chairs.json"))
+    one = [entry for entry in content["annotations"] if entry["image_id"] == 1]
+    Path("coco/one.json").write_text(json.dumps(content | {"annotations": one}))
+    message = "coco/one.json has keypoints in 1 image; training needs two or more"
+    refused(lambda: prepare("coco/one.json", SETTINGS), DataError, message)
     shutil.copytree("coco/photos", "coco/again")
     refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, "both have the images of .*; name the folder")
-    content = read_document(Path("coco/chairs.json"))
     content["annotations"][0]["area"] = 0
     del content["annotations"][1]["bbox"]
     Path("coco/chairs.json").write_text(json.dumps(content))
@@ -558,6 +587,9 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     assert list(result.best) == ["AP"]
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
     assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
+    Path("own.toml").write_text("[train]\nevaluate_every = 2\n")  # which stays as it is
+    data = prepare("coco/chairs.json", [*SETTINGS, "checkpoint.path=own"], experiment="own.toml")
+    assert not any(pair.startswith("train.evaluate_every") for pair in data.overrides)
 
 
 def test_the_height_for_prediction_goes_with_another_training_input(caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,13 @@ def test_batch_norm_and_biases_are_decayed_unless_they_are_left_out(name: str) -
         assert factors == {"0.weight": 0.9, "2.weight": 0.9} | vectors
 
 
-def test_a_state_of_other_groups_of_parameters_is_refused() -> None:
+def test_a_state_of_other_parameters_is_refused() -> None:
+    wide, narrow = (torch.nn.Linear(size, 1, bias=False) for size in (3, 2))
+    trained = make_optimizer(wide, OptimConfig())
+    wide(torch.ones(1, 3)).sum().backward()
+    trained.step()
+    with pytest.raises(ValueError, match="parameters with other shapes"):
+        restore_optimizer(make_optimizer(narrow, OptimConfig()), trained.state_dict())
     model = conv_and_batch_norm()
     optimizers = [make_optimizer(model, OptimConfig(decay_norms_and_biases=decay_all)) for decay_all in (True, False)]
     for optimizer, other in itertools.permutations(optimizers):
@@ -100,6 +106,7 @@ def test_the_default_settings_give_these_rates(epoch: int, step: int, expected: 
     [
         ({"restart_lr": 0.5, "restart_step_epochs": 5}, {15: 0.2, 49: 0.2**3, 50: 0.5, 54: 0.5, 55: 0.1, 65: 0.004}),
         ({}, {45: 0.2**3, 50: 1, 64: 1, 65: 0.2}),  # by default the first rate and interval
+        ({"step_epochs": 0, "restart_step_epochs": 5}, {15: 1, 49: 1, 50: 1, 55: 0.2}),  # no drops before it
     ],
 )
 def test_a_restart_uses_its_own_rate_and_interval(restart: dict[str, float], expected: dict[int, float]) -> None:

@@ -26,4 +26,8 @@ def test_some_steps_are_profiled_after_a_few_others_and_the_weights_are_the_same
     assert steps == {f"ProfilerStep#{number}" for number in range(WARMUP_STEPS, WARMUP_STEPS + 2)}
     assert find_differences(weights(tmp_path / "plain"), weights(tmp_path / "run")) == []
     train_tiny(stores, tmp_path / "run", resume=True, max_steps=8, profile=1)  # its own profile is in nobody's way
+    (tmp_path / "blocked" / PROFILE_FILE).mkdir(parents=True)
+    assert train_tiny(stores, tmp_path / "blocked", max_steps=WARMUP_STEPS + 1, profile=1).steps == WARMUP_STEPS + 1
+    assert f"{tmp_path / 'blocked' / PROFILE_FILE} was not written: " in caplog.text
+    assert "Profile of 1 step\n" in caplog.text
     assert "Profile of 2 steps; open" in caplog.text and "Self CPU %" in caplog.text

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
+from posenet.data.inspection import describe_content
 from posenet.data.store import Store
+from posenet.data.store_list import open_data_sets
 from posenet.errors import DataError
+from posenet.settings import DataSetConfig, load_config
+from posenet.skeleton import COCO
+from posenet.training.compare_ranks import describe_file
+from posenet.training.run_data import describe_contents
 from tests.helpers.drawn_data import write_annotations, write_store
 from tests.helpers.tiny_training import Stores, coco_settings, train_tiny
 
@@ -44,3 +50,17 @@ def test_an_ap_of_images_that_are_trained_on_is_refused(stores: Stores, tmp_path
     with pytest.raises(DataError, match=r"contains 1 of 4 images of data\.val_images .*copy\.jpg.*data\.allow_overlap"):
         train_tiny(stores, tmp_path / "run", *settings)
     train_tiny(stores, tmp_path / "run", *settings, "data.allow_overlap=true", max_steps=1)
+
+
+def test_ranks_compare_the_stores_the_weights_of_several_and_the_annotations(stores: Stores, tmp_path: Path) -> None:
+    annotations = tmp_path / "a.json"
+    annotations.write_text("{}")
+    config = load_config(None, [f"data.val_annotations={annotations}"])
+    sets = tuple(DataSetConfig(str(stores[split]), weight=weight) for split, weight in (("train", 2.5), ("val", 1.0)))
+    with open_data_sets(sets, COCO) as both, open_data_sets(str(stores["val"]), COCO) as one:
+        assert describe_contents(config, both, one) == {
+            "data.train": f"{describe_content(both)} and the weights [2.5, 1.0]",
+            "data.val": describe_content(one),
+            "data.val_annotations": describe_file(annotations),
+        }
+        assert describe_contents(load_config(), one, None) == {"data.train": describe_content(one)}

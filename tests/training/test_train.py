@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -63,21 +64,38 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
     terms = [sum(values["terms"][0]) for step, values in recorder.steps.items() if step <= STEPS]
     assert sum(terms) / STEPS == pytest.approx(first["train_loss"], rel=1e-3)
     assert {"last.pth", "best.pth", "log.txt", "log.jsonl", "run.status"} <= set(os.listdir(tmp_path / "run"))
-    log = (tmp_path / "run" / "log.txt").read_text()
-    assert f"on 14 samples of {stores['train']}, 2 epochs of 7 steps; the run is in {tmp_path / 'run'}" in log
-    best = tmp_path / "run" / "best.pth"
-    assert re.search(
-        rf"Best (AP|val_loss) [\d.]+: {best}; next: posenet predict IMAGES --checkpoint {best}$", log, re.M
+
+
+def test_the_log_of_a_stopped_and_resumed_run_says_what_it_does_and_how_long_that_takes(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(0.0, 60)  # a minute from one look at it to the next
+    monkeypatch.setattr("posenet.training.report.time", SimpleNamespace(monotonic=clock.__next__))
+    run = tmp_path / "run"
+    settings = *LEARNING, "inference.height=64", "train.epochs=3"
+    train_tiny(stores, run, *settings, max_steps=4)
+    train_tiny(stores, run, *settings, resume=True)
+    lines = re.sub(r"loss \d+\.\d{4}", "loss #", (run / "log.txt").read_text()).splitlines()
+    begins = (
+        f"Training a network of 1 stack, width 16, growth 2 (0.1 M parameters) on 14 samples of {stores['train']}, "
+        f"3 epochs of 7 steps; the run is in {run}"
     )
-    times = re.findall(
-        r"^.*  Epoch (\d of 2)  train_loss \S+  val_loss \S+  \(\d\d:\d\d(, \d\d:\d\d left)?\)$", log, re.M
-    )
-    assert [(epoch, bool(left)) for epoch, left in times] == [("1 of 2", True), ("2 of 2", False)]
-    first, second, third, *_ = log.splitlines()  # the first step comes after two lines
-    assert "Device cpu: precision float32 (auto), channels_last off (auto)" in first
-    assert "Training a network" in second and "Epoch 1 " in third
-    assert "network of 1 stack, width 16, growth 2 (0.1 M parameters)" in log
-    assert "; learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples" in log
+    rate = "learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples"
+    assert [line.partition("  ")[2] for line in lines] == [
+        f"Device cpu: precision float32 (auto), channels_last off (auto); {rate}",
+        begins,
+        f"Stopped after step 4 (epoch 1), saved in {run / 'last.pth'}; --resume with more --max-steps, or without, "
+        "continues",
+        "Settings kept from the checkpoint",
+        f"Device cpu: precision float32, channels_last off; {rate}",
+        begins,
+        f"Resuming from {run / 'last.pth'}: epoch 1, step 4 of 7",
+        "Epoch 1 of 3  train_loss #  val_loss #  (01:00, 04:40 left)",  # 3 of its 7 steps take a minute
+        "Epoch 2 of 3  train_loss #  val_loss #  (01:00, 01:00 left)",
+        "Epoch 3 of 3  train_loss #  val_loss #  (01:00)",
+        f"Finished 3 epochs. Best val_loss #: {run / 'best.pth'}; next: posenet predict IMAGES --checkpoint "
+        f"{run / 'best.pth'}",
+    ]
 
 
 def test_settings_may_be_a_file_an_object_or_overrides(
@@ -108,6 +126,7 @@ def test_settings_may_be_a_file_an_object_or_overrides(
         ),
         (["train.input_size=1024", "optim.accumulate=4"], "M parameters on 8 images of 1024 x 1024 are many for a CPU"),
         (["train.input_size=256"], ""),
+        (["train.input_size=64", "model.stacks=4", "model.width=256", "model.growth=128"], ""),
     ],
 )
 def test_a_step_that_is_long_on_a_cpu_is_named_before_the_first_one(settings: list[str], message: str) -> None:
@@ -119,6 +138,10 @@ def test_a_step_that_is_long_on_a_cpu_is_named_before_the_first_one(settings: li
     advice = advise_on_network(run, has_experiment=True)
     assert message in advice and bool(message) == bool(advice)
     assert not advice or advice.endswith("--config tiny is a small network, and posenet config lists all experiments")
+    without = advise_on_network(run, has_experiment=False)
+    is_default = settings[-1] == "model.growth=128"
+    assert without.startswith("without --config, the network is the published one for COCO") == is_default
+    assert is_default or without == advice
 
 
 def test_wrong_arguments_are_a_config_error() -> None:
@@ -371,6 +394,14 @@ def test_the_state_of_pytorch_is_given_back(stores: Stores, tmp_path: Path) -> N
     train_tiny(stores, tmp_path, "train.threads=2", max_steps=1, callbacks=[watch])
     assert threads == [2] and torch.get_num_threads() == 1
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_skipped_steps_and_a_validation_loss_that_is_not_finite_are_logged(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, "train.epochs=1", "optim.lr=1e30", "guard.max_skips=9")
+    log = (tmp_path / "log.txt").read_text()
+    assert "WARNING: epoch 1: 6 of 7 steps were skipped: a bad loss or gradient" in log
+    assert "WARNING: epoch 1: the validation loss is not finite; lower optim.lr" in log
+    assert read_log(tmp_path, "epoch")[0]["val_loss"] is None
 
 
 def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last(tmp_path: Path, stores: Stores) -> None:

@@ -67,16 +67,23 @@ def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path) -> None:
 def test_the_sheet_shows_people_from_the_recommended_min_score_on(
     stores: Stores, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes: list[str] = []
+    notes: list[tuple[str, str]] = []
     drawn: list[Sequence[Person]] = []
-    monkeypatch.setattr(validation, "label_tile", lambda tile, name, size, note: notes.append(note) or tile[:99, :99])
+    monkeypatch.setattr(
+        validation, "label_tile", lambda tile, name, size, note: notes.append((name, note)) or tile[:99, :99]
+    )
     monkeypatch.setattr(validation, "draw_people", lambda image, people, **_: drawn.append(people) or image)
 
     def evaluate_with_low_scores(*args: Any) -> Evaluation:
         return dataclasses.replace(compute_coco_metrics(*args), min_score=0.06)
 
     monkeypatch.setattr(validation, "compute_coco_metrics", evaluate_with_low_scores)
-    train_tiny(stores, tmp_path / "run", *STILL, *coco_settings(tiny_coco), "model.conv_std=0.3", "log.pictures=1")
-    [truth, predicted] = notes
-    assert truth.startswith("truth: ") and predicted == f"predicted: {COCO.count(len(drawn[1]))}, min-score 0.06"
+    train_tiny(stores, tmp_path / "run", *STILL, *coco_settings(tiny_coco), "model.conv_std=0.3", "log.pictures=2")
+    content = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
+    assert len(notes) == 2 * 2 < 2 * len(content["images"])
+    for (name, truth), (_, predicted), people in zip(notes[::2], notes[1::2], drawn[1::2], strict=True):
+        [image_id] = [image["id"] for image in content["images"] if image["file_name"] == name]
+        annotated = [entry for entry in content["annotations"] if entry["image_id"] == image_id]
+        assert truth == f"truth: {COCO.count(sum(entry['num_keypoints'] > 0 for entry in annotated))}"
+        assert predicted == f"predicted: {COCO.count(len(people))}, min-score 0.06"
     assert min(person.score for person in drawn[1]) < MIN_SCORE
