@@ -133,8 +133,7 @@ def match(
     The results of an image choose in the order of their scores. Each takes the free annotation with the highest OKS
     that reaches the threshold; one not ``counted`` (G,) only if no other is left. Crowd regions are always free.
     """
-    # An OKS that rounding has made a little less than 1 counts as 1.
-    limits = np.minimum(np.asarray(thresholds, float), 1 - 1e-10)[:, None]
+    limits = np.asarray(thresholds)[:, None]
     matches = np.full((len(limits), len(results)), -1)
     taken = np.zeros((len(limits), len(truth)), bool)
     order = np.lexsort((-results.scores, results.image))

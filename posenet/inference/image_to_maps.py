@@ -225,7 +225,7 @@ def _new_inputs(network: MapFunction, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _is_on_device(network: MapFunction) -> TypeGuard[TorchNetwork]:
-    return isinstance(network, TorchNetwork) and network.device.type != "cpu"
+    return isinstance(network, TorchNetwork) and network.on_device
 
 
 def start_network(

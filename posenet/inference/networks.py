@@ -148,6 +148,8 @@ class TorchNetwork:
         self.device = weight.device if device is None else torch.device(device)
         self.amp = amp
         self.network: Any = network.to(self.device).eval()
+        self.on_device = self.device.type != "cpu"
+        """Whether the maps are averaged there, too: by PyTorch, while on a CPU OpenCV averages them."""
         self.copies_in_background = supports_pinned_memory(self.device)
 
     def __call__(self, images: np.ndarray) -> np.ndarray:

@@ -53,18 +53,21 @@ def test_the_tools_use_a_fused_copy_in_the_requested_precision(
     assert network.network.amp == expected
 
 
-@pytest.mark.parametrize("is_installed", [False, True])
+@pytest.mark.parametrize(
+    "missing, fastest",
+    [("", "OpenVINO"), ("openvino", "ONNX Runtime"), ("openvino onnxruntime", "PyTorch"), ("onnx", "PyTorch")],
+)
 def test_predict_uses_the_fastest_runtime_that_is_installed_and_says_which(
-    checkpoint: Path, is_installed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    checkpoint: Path, missing: str, fastest: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if is_installed:
-        pytest.importorskip("openvino")
-    else:
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "torch" or None)
+    for package in {"onnx", "openvino", "onnxruntime"} - {*missing.split()}:
+        pytest.importorskip(package)
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing.split() else find_spec(name))
     caplog.set_level(logging.INFO, "posenet")
-    network = predictor_of("predict", checkpoint).network
-    assert isinstance(network, TorchNetwork) == (not is_installed)
-    assert f"{checkpoint} runs with {'OpenVINO' if is_installed else 'PyTorch'} on cpu" in caplog.text
+    network = predictor_of("predict", checkpoint, "--amp", "off").network
+    assert isinstance(network, TorchNetwork) == (fastest == "PyTorch")
+    assert f"{checkpoint} runs with {fastest} on cpu" in caplog.text
 
 
 def test_predict_leaves_a_precision_that_the_cpu_does_not_compute_in_to_pytorch(

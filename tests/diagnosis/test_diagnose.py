@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import posenet
+from posenet.diagnosis.compare import compare
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.error_kinds import (
     CORRECTIONS,
@@ -21,6 +22,7 @@ from posenet.diagnosis.error_kinds import (
     UNCORRECTED,
 )
 from posenet.diagnosis.keypoint_errors import UNLABELLED
+from posenet.diagnosis.report import write_report
 from posenet.errors import DataError
 from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
@@ -232,6 +234,19 @@ def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], drawn_file: Pat
     diagnosis = posenet.diagnose(drawn_file, results, image_ids=chosen, progress=False)
     assert {image.id for image in diagnosis.images} == chosen and diagnosis.ap == pytest.approx(1)
     assert len(diagnosis.matched.truth) == sum(entry["image_id"] in chosen for entry in drawn["annotations"])
+
+
+def test_progress_is_shown_unless_it_is_not_wanted(
+    drawn_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("posenet.progress_bar.LINE_SECONDS", 0)
+    options: Any
+    for options in ({}, {"progress": False}):
+        diagnosis = posenet.diagnose(drawn_file, [], **options)
+        compare([diagnosis, diagnosis], resamples=2, **options)
+        write_report(diagnosis, tmp_path, tmp_path, **options)
+        shown = capsys.readouterr().err
+        assert [title in shown for title in ("diagnose results:", "resample images:", "report:")] == [not options] * 3
 
 
 def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], tmp_path: Path) -> None:

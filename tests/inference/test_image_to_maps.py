@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cv2
 import numpy as np
 import pytest
+from torch import nn
 
 from posenet.inference.image_to_maps import InputBatch, Letterbox, plan_resampling, resample_map
+from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.person import Person
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
 from tests.helpers.cubic_convolution import resample
+from tests.helpers.spot_networks import LinearSpotNetwork
 
 SIZES = [(480, 640), (480, 620), (427, 569)]
 """(height, width) of images with inputs of one size but different ratios of the scales, in the width."""
@@ -70,6 +75,24 @@ def test_maps_are_the_average_of_all_scales_and_mirrored_images(
         assert maps.dtype == np.float32
         np.testing.assert_allclose(maps, expected, atol=1e-5)
         np.testing.assert_array_equal(predictor.run_network(batch)[number], maps[:DECODED])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"flip": True}, {"height": 128, "scales": (1.0, 1.02)}, {"scales": (0.5, 1.0, 1.5, 1.501), "flip": True}],
+    ids=str,
+)
+def test_a_device_averages_like_the_host(settings: dict[str, Any]) -> None:
+    """The operations are those of any device; here the CPU takes its place."""
+    network = LinearSpotNetwork()
+    nn.init.normal_(network.colours.weight)
+    predictor = Predictor(network, InferenceConfig(**{"height": 100} | settings), device="cpu", amp="off")
+    images = [np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8) for size in SIZES]
+    expected = predictor.run_network(predictor.prepare_inputs(images))
+    assert isinstance(predictor.network, TorchNetwork)
+    predictor.network.on_device = True
+    for maps, maps_of_host in zip(predictor.run_network(predictor.prepare_inputs(images)), expected, strict=True):
+        np.testing.assert_allclose(maps, maps_of_host, atol=1e-4)
 
 
 @pytest.mark.parametrize("settings", [{}, {"flip": True}, {"scales": (0.5, 1.0), "flip": True}], ids=str)

@@ -195,6 +195,18 @@ def test_a_converted_network_is_as_accurate_as_pytorch_if_not_told_otherwise(
     assert requested == [expected]
 
 
+@pytest.mark.parametrize("value, threads", [("", None), ("3", 3), ("0", None), ("all", None)])
+def test_an_exported_file_runs_in_as_many_threads_as_the_variable_says(
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch, value: str, threads: int | None
+) -> None:
+    load = unittest.mock.Mock(side_effect=ConfigError("seen"))
+    monkeypatch.setattr("posenet.inference.networks.load_onnx", load)
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    with pytest.raises(ConfigError, match="seen"):
+        load_network(spot_file, None, device="cpu", amp="off", backend="onnxruntime")
+    assert load.call_args.kwargs["threads"] == threads
+
+
 @pytest.mark.slow
 def test_openvino_computes_the_same_where_a_variable_limits_the_instructions_of_pytorch(
     model: Any, tmp_path: Path
@@ -400,7 +412,8 @@ def test_falling_back_to_the_cpu_is_a_warning_unless_a_gpu_was_asked_for(
 class FakeSession:
     """What ONNX Runtime makes of its arguments on a machine on which all providers start."""
 
-    def __init__(self, model: bytes, options: object, providers: list[Any]) -> None:
+    def __init__(self, model: bytes, options: Any, providers: list[Any]) -> None:
+        self.threads = options.intra_op_num_threads
         self.options = dict(provider for provider in providers if isinstance(provider, tuple))
         self.names = [provider if isinstance(provider, str) else provider[0] for provider in providers]
 
@@ -427,7 +440,7 @@ def session_on_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
     monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
 
     def load_bytes(device: str, amp: Any = "auto", model: bytes = b"a") -> FakeSession:
-        load_onnx(model, "onnxruntime", "a.onnx", device=device, amp=amp, threads=1)
+        load_onnx(model, "onnxruntime", "a.onnx", device=device, amp=amp, threads=3)
         return sessions[-1]
 
     return load_bytes
@@ -439,7 +452,8 @@ def test_cuda_does_not_time_algorithms_for_each_shape(session_on_gpu: Callable[.
         session = session_on_gpu(device)
         assert session.names == ["CUDAExecutionProvider", "CPUExecutionProvider"]
         assert session.options == {"CUDAExecutionProvider": cuda | {"device_id": index}}
-    assert session_on_gpu("cpu").names == ["CPUExecutionProvider"]
+    on_cpu = session_on_gpu("cpu")
+    assert on_cpu.names == ["CPUExecutionProvider"] and on_cpu.threads == 3
 
 
 def test_tensorrt_keeps_the_engines_of_each_file_apart(
@@ -507,6 +521,8 @@ def test_each_process_uses_the_gpu_of_its_local_rank(
         device_of_process(spot_file, "cuda:1", backend, 1)
     monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(1))  # as under a scheduler
     assert device_of_process(spot_file, "cuda", backend, 3) == "cuda"
+    monkeypatch.setattr(ctypes, "CDLL", unittest.mock.Mock(side_effect=OSError))  # without a driver
+    assert device_of_process(spot_file, "cuda", backend, 3) == "cuda"
 
 
 @pytest.mark.parametrize("backend", [None, "torch", "auto"])
@@ -532,6 +548,32 @@ def test_each_process_uses_the_openvino_device_of_its_local_rank(
     assert [device_of_process(spot_file, "gpu", "openvino", rank) for rank in (0, 1)] == ["gpu.0", "gpu.1"]
     with pytest.raises(ConfigError, match="local rank 2 has no device: this machine has only 2"):
         device_of_process(spot_file, "GPU", "openvino", 2)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert device_of_process(spot_file, "gpu", "openvino", 1) == "gpu", "loading the network says what is missing"
+    with pytest.raises(ConfigError, match=r"needs the package openvino; pip install 'simplepose\[openvino\]'"):
+        Predictor.from_checkpoint(spot_file, backend="openvino")
+
+
+def test_openvino_gets_the_device_the_precision_and_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    core = unittest.mock.Mock(available_devices=["CPU", "GPU.0"])
+    core.get_property.return_value = ["FP32", "BF16"]
+    core.read_model.return_value.has_rt_info.return_value = False
+    monkeypatch.setattr("posenet.inference.networks._openvino_core", lambda: core)
+
+    def load_bytes(device: str, amp: Any) -> Any:
+        load_onnx(b"a", "openvino", "a.onnx", device=device, amp=amp, threads=3)
+        return core.compile_model.call_args.args[1:]
+
+    latency = {"PERFORMANCE_HINT": "LATENCY"}
+    on_cpu = latency | {"INFERENCE_NUM_THREADS": 3}
+    assert load_bytes("auto", "auto") == ("CPU", on_cpu)
+    assert load_bytes("cpu", "bf16") == ("CPU", on_cpu | {"INFERENCE_PRECISION_HINT": "bf16"})
+    assert load_bytes("gpu.0", "off") == ("GPU.0", latency | {"INFERENCE_PRECISION_HINT": "f32"})
+    with pytest.raises(ConfigError, match=r"^a.onnx: OpenVINO has no device 'npu' here \(it has CPU, GPU.0\); use"):
+        load_bytes("npu", "off")
+    with pytest.raises(ConfigError, match="OpenVINO does not compute in fp16 on CPU here; use amp auto"):
+        load_bytes("cpu", "fp16")
 
 
 def calibration_images() -> list[np.ndarray]:
@@ -563,6 +605,8 @@ def test_all_convolutions_but_two_of_an_8_bit_file_are_in_8_bits(model: Any, qua
     largest = max(np.abs(weights[weight].astype(int)).max() for weight, *_ in inputs)
     assert largest > 60 and 2 * 255 * largest < 2**15
     assert all(weights[scale].ndim == 1 for _, scale, *_ in inputs), "a scale for each output channel"
+    biases = [weights[stored[node.input[2]][0]] for node in convolutions[:-2]]
+    assert all(bias.dtype == np.int32 and bias.any() for bias in biases), "each has its own, none of them empty"
 
 
 def test_an_8_bit_file_computes_nearly_the_same_maps(quantized: tuple[Any, Any], runtime: str) -> None:

@@ -125,12 +125,13 @@ def test_maps_with_values_that_are_not_finite_are_refused(value, place):
     assert "amp off" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_all_candidates_of_a_keypoint_are_used():
+def test_all_candidates_of_a_keypoint_or_the_strongest_are_used():
     """All peaks are noses, so each candidate is a person."""
     maps = np.zeros((50, 32, 32), np.float32)
     scores = np.linspace(0.5, 1, 49)
     maps[COCO.num_parts + NOSE, 2:30:4, 2:30:4] = scores.reshape(7, 7)
     np.testing.assert_allclose([one.keypoints[NOSE, 2] for one in decode(maps)], scores[::-1])
+    np.testing.assert_allclose([one.keypoints[NOSE, 2] for one in decode(maps, max_peaks=3)], scores[:-4:-1])
 
 
 @pytest.mark.parametrize("number", [96, 200])
@@ -162,14 +163,6 @@ def test_scores_stay_in_their_order_and_at_most_1_where_maps_exceed_1():
     full = decode(1.9 * np.clip(render_people(standing_person(150, 190), standing_person(380, 190)), 0, 1))
     assert [len(full), full[0].score <= 1, full[1].score > 0.99] == [2, True, True]
     assert decode(0.8 * render_people(standing_person(250, 190)))[0].score == pytest.approx(0.8, abs=0.02)
-
-
-def test_the_strongest_candidates_of_each_keypoint_are_used():
-    """All peaks are noses, so each candidate is a person."""
-    maps = np.zeros((50, 32, 32), np.float32)
-    scores = np.linspace(0.5, 1, 49)
-    maps[COCO.num_parts + NOSE, 2:30:4, 2:30:4] = scores.reshape(7, 7)
-    np.testing.assert_allclose([one.keypoints[NOSE, 2] for one in decode(maps, max_peaks=3)], scores[:-4:-1])
 
 
 def test_maps_from_which_nobody_is_decoded_may_be_missing():

@@ -15,7 +15,7 @@ from posenet.inference.decoder.pose_model import (
 )
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from tests.helpers.poses import ALL, FOREARM, MODEL, groups, upright
+from tests.helpers.poses import ALL, MODEL, groups, upright
 
 
 def test_the_estimate_is_the_regression_of_its_docstring():
@@ -130,14 +130,23 @@ def test_people_are_refined_in_any_unit_and_keep_their_scores():
     assert MODEL.refine_keypoints(keypoints[:0]).shape == (0, 18, 3)
 
 
-def test_deviations_are_alike_along_a_limb_and_opposite_across_the_body():
-    spread = np.sqrt(MODEL.covariance.diagonal())
-    correlation = MODEL.covariance / np.outer(spread, spread)
-    elbow, wrist = FOREARM
-    np.testing.assert_allclose(correlation, correlation.T)
-    along_limb = SIDE_CORRELATION + (1 - SIDE_CORRELATION) * PART_CORRELATION
-    assert correlation[elbow, wrist] == pytest.approx(along_limb / (1 + INDEPENDENT_VARIANCE), abs=0.02)
-    assert correlation[elbow, COCO.index("right_ankle")] < 0 < correlation[elbow, COCO.index("left_ankle")]
+def test_the_covariance_of_the_deviations_is_that_of_the_docstring():
+    """Computed here with the distances by a search from each keypoint. The neck is derived; see above."""
+    side = np.array([name.startswith("left") - name.startswith("right") for name in COCO.keypoints])
+    parts = [*COCO.part_ends.tolist(), *COCO.part_ends[:, ::-1].tolist()]
+    distance = np.full((len(side), len(side)), np.inf)
+    for start in ALL:
+        distance[start, start] = 0
+        reached = [start]
+        for k in reached:
+            for other in [b for a, b in parts if a == k and side[a] * side[b] != -1 and b not in reached]:
+                distance[start, other] = distance[start, k] + 1
+                reached.append(other)
+    rest = np.sqrt(1 - SIDE_CORRELATION * np.abs(side))
+    correlation = SIDE_CORRELATION * np.outer(side, side) + np.outer(rest, rest) * PART_CORRELATION**distance
+    covariance = (correlation + INDEPENDENT_VARIANCE * np.eye(len(side))) * np.outer(MODEL.spread, MODEL.spread)
+    others = np.ix_(*[np.delete(ALL, COCO.index("neck"))] * 2)
+    np.testing.assert_allclose(MODEL.covariance[others], covariance[others])
 
 
 def test_many_circles_of_body_parts_make_no_negative_variances():
