@@ -314,8 +314,9 @@ def test_almost_the_names_of_the_skeleton_are_compared_in_full(codes: Codes, cha
     content = json.loads(chairs[1].read_text())
     content["categories"][0]["keypoints"][6] = NAMES[6].title()
     path = write_annotations(chairs[1].with_name("changed.json"), content)
-    [finding] = [one for one in lint_annotations(path, skeleton=skeleton) if one.code == "no-such-keypoints"]
-    assert f"it has {NAMES[6].title()!r} instead of {NAMES[6]!r}" in finding.summary
+    [finding] = lint_annotations(path, skeleton=skeleton)
+    assert finding.code == "no-such-keypoints"
+    assert finding.places == [f"it has {NAMES[6].title()!r} instead of {NAMES[6]!r}"]
 
 
 def test_image_files_are_compared_with_the_annotations(tmp_path: Path) -> None:
