@@ -201,6 +201,7 @@ def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> 
         (setting("images", 0, file_name="../1.jpg"), ["file-name"]),
         (setting("categories", 0, keypoints="nose"), ["no-keypoints"]),
         (text_id_in_references_too, ["image-id"]),
+        (setting("annotations", category_id=99), ["no-such-category"]),
         (boolean_visibilities, ["keypoint-values"]),
         (percentages(boxes=False), ["percent"]),
         (percentages(boxes=True), ["percent"]),
@@ -301,6 +302,20 @@ def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out
     bird = {"id": 1, "name": "bird", "keypoints": ["beak"]}
     found = codes(lambda content: content["categories"].append(bird), skeleton=draft_skeleton(chairs[1]).skeleton)
     assert found == {"other-keypoints": "warning"}
+
+
+def test_categories_with_different_keypoints_are_checked_by_their_own(codes: Codes) -> None:
+    def change(count: int) -> Callable[[Document], None]:
+        def add_a_stool(content: Document) -> None:
+            content["categories"].append({"id": 7, "name": "stool", "keypoints": NAMES[:4]})
+            chair = content["annotations"][3]
+            stool = {"id": 999, "category_id": 7, "keypoints": chair["keypoints"][:count], "num_keypoints": None}
+            content["annotations"].append(chair | stool)
+
+        return add_a_stool
+
+    assert codes(change(12)) == {}
+    assert codes(change(30)) == {"keypoint-values": "error"}
 
 
 def test_without_keypoints_in_any_category_a_skeleton_is_not_compared(codes: Codes, chairs: tuple[Path, Path]) -> None:
