@@ -145,7 +145,7 @@ PATHS = [
 ]  # fmt: skip
 NO_NUMBERS = [float("nan"), float("inf"), float("-inf"), None, True, 10**400, 1e300, -1e300]
 FAULTS |= {
-    f"keypoint {str(no)[:9]}": (annotation(keypoints=[no, 1, 2] * 17), "of their category: 8") for no in NO_NUMBERS
+    f"keypoint {str(no)[:9]}": (annotation(keypoints=[no, 1.5, 2] * 17), "of their category: 8") for no in NO_NUMBERS
 }
 FAULTS |= {f"path {path!a}": (image(file_name=path), INSIDE) for path in PATHS}
 

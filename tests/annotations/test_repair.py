@@ -193,8 +193,9 @@ def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None
     assert [image["file_name"] for image in fixed["images"]] == [names[0], names[1], f"sub/{names[2]}"]
     assert list(fixes.values()) == [3]
 
-    content["images"][1]["file_name"] = f"other/{names[0]}"
-    assert fix(tmp_path, content, images=folder)[0]["images"][1] == content["images"][1], "the file of another image"
+    for name in (f"other/{names[0]}", "n" * 5000):  # the file of another image, and none
+        content["images"][1]["file_name"] = name
+        assert fix(tmp_path, content, images=folder)[0]["images"][1] == content["images"][1]
 
 
 def test_neither_the_file_nor_an_image_is_ever_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -138,9 +138,11 @@ def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
         import_label_studio(path, images)
 
 
-def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parents", [True, False])
+def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path, parents: bool) -> None:
+    """Also if they name a rectangle that was deleted."""
     content = document([1], [person(1, 1)])
-    path, images = export(tmp_path, content, parents=False)
+    path, images = export(tmp_path, content, parents=parents)
     change(path, lambda tasks: tasks[0]["annotations"][0]["result"].pop(0))
     [entry] = import_label_studio(path, images).document["annotations"]
     np.testing.assert_allclose(entry["keypoints"], content["annotations"][0]["keypoints"], atol=1e-3)

@@ -265,6 +265,19 @@ def test_a_bad_data_file_is_one_line(data_file: Path, settings: dict[str, Any], 
     assert "\n" not in str(caught.value)
 
 
+def test_a_file_that_cannot_be_read_is_named(data_file: Path) -> None:
+    label = data_file.parent / "labels" / "train" / "000000000002.txt"
+    label.unlink()
+    label.mkdir()
+    assert f": 1 (cannot read {label}: " in import_yolo_pose(data_file).notes[0]
+    data_file.write_text("- 7")
+    with pytest.raises(DataError, match=f"{data_file} is not a data.yaml; give that of"):
+        import_yolo_pose(data_file)
+    data_file.unlink()
+    with pytest.raises(DataError, match=f"cannot read {data_file}: No such file"):
+        import_yolo_pose(data_file)
+
+
 def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path) -> None:
     """Not their lines alone: the objects in these would be background."""
     expected = [entry for entry in import_yolo_pose(data_file).document["annotations"] if entry["image_id"] == 1]
