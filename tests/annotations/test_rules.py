@@ -532,5 +532,8 @@ def test_a_file_in_the_place_of_another_kind_is_named(
 
 def test_people_who_reach_no_border_are_reported(real: Document, tmp_path: Path) -> None:
     transform(real, sizes=1.3)
-    found = {finding.code for finding in lint_annotations(write_annotations(tmp_path / "a.json", real))}
-    assert "unreached" in found
+    entry = next(entry for entry in real["annotations"] if entry["num_keypoints"] and not entry["iscrowd"])
+    for left, is_reported in ((entry["bbox"][0], True), (2000, False)):  # a box beyond the border is enough
+        entry["bbox"][0] = left
+        found = lint_annotations(write_annotations(tmp_path / "a.json", real))
+        assert ("unreached" in {finding.code for finding in found}) == is_reported
