@@ -218,6 +218,7 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
         (np.zeros((0, 6, 3), np.uint8), "not of shape"),
         (torch.zeros(4, 6, 3, requires_grad=True), "an image must be an array, not Tensor: .*detach"),
         (torch.zeros(4, 6, 3, dtype=torch.uint8, device="meta"), "an image must be an array, not Tensor: .*meta"),
+        (Image.open(io.BytesIO(encode(NOISE)[:2000])), "a PIL image of mode RGB cannot be read: .*truncated"),
         (b"\xff\xd8", "a path, an address, a PIL image or an array, not bytes"),
         (7, "a PIL image or an array, not int"),
         (None, "a PIL image or an array, not NoneType"),
@@ -256,8 +257,10 @@ def test_resizing_to_whole_pixels_changes_no_proportions_and_cropping_does() -> 
 
 
 def test_a_format_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="choose"):
-        write_image(tmp_path / "x.docx", np.zeros((2, 2, 3), np.uint8))
+    for name, width in (("x.docx", 2), ("x.webp", 17000)):
+        with pytest.raises(DataError, match=f"cannot write .*{name}: .*; choose .*.png"):
+            write_image(tmp_path / name, np.zeros((2, width, 3), np.uint8))
+        assert not (tmp_path / name).exists()
 
 
 class TestHeaders:

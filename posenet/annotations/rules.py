@@ -311,8 +311,7 @@ def _unusable_names(file: AnnotationFile) -> list[str]:
 
 def _in_another_category(file: AnnotationFile) -> Mask:
     has_keypoints = np.array(["keypoints" in entry for entry in file.annotations], bool)
-    lists_some = select_rows(file.category_has_keypoints, file.category_rows, False)
-    return (file.category_rows >= 0) & ~lists_some & has_keypoints
+    return ~select_rows(file.category_has_keypoints, file.category_rows, True) & has_keypoints
 
 
 def _wrong_crowd_flag(file: AnnotationFile) -> Mask:

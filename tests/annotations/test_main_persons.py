@@ -23,9 +23,10 @@ class TestMainPersons:
             person(3, 1, (100, 0, 32, 31), 5),
             person(4, 1, (0, 80, 32, 32), 17, iscrowd=1),
             person(5, 1, (100, 80, 0.5, 32), 17, area=2000),
+            person(6, 1, (130, 60, 1, 1), 17, area=1024),
         )
-        assert select_main_persons(people) == [0]
-        assert select_main_persons(people, min_labelled=4) == [0, 1], "other skeletons may need fewer"
+        assert select_main_persons(people) == [0, 5]
+        assert select_main_persons(people, min_labelled=4) == [0, 1, 5], "other skeletons may need fewer"
 
     @pytest.mark.parametrize(
         "boxes, selected",

@@ -39,6 +39,8 @@ def test_runs_may_be_longer_than_a_stored_number() -> None:
 
 def test_damaged_text_is_an_error_never_a_wrong_mask() -> None:
     text = coco_mask.encode(np.asfortranarray(box_mask(30, 10, 40, 50)))["counts"]
-    for damaged in (b"", text[:-1], text + b"1", text + b"o", b"\x00" + text, b"z" * 30, text + b"\xff"):
+    end = next(index for index, byte in enumerate(text) if byte < 80)  # of the first number, which gets a 66th bit
+    long = text[:end] + bytes([text[end] + 32]) + b"P" * (12 - end) + b"1" + text[end + 1 :]
+    for damaged in (b"", text[:-1], text + b"1", text + b"o", b"\x00" + text, b"z" * 30, text + b"\xff", long):
         with pytest.raises(ValueError, match="run lengths"):
             validate_run_lengths(parse_coco_text(damaged), HEIGHT * WIDTH)

@@ -74,6 +74,7 @@ def test_a_valid_file_is_not_changed(tmp_path: Path) -> None:
 )
 def test_a_value_that_others_determine_is_restored(tmp_path: Path, change: Change, kind: str, count: int) -> None:
     fixed, fixes = fix(tmp_path, changed(change))
+    assert all(finding.can_repair for finding in lint_annotations(tmp_path / "in.json"))
     [(found, number)] = fixes.items()
     assert kind in found and number == count
     assert fixed == valid_document()
@@ -152,6 +153,7 @@ def test_sizes_are_read_from_the_files(tmp_path: Path) -> None:
     content = changed(without("images", "width"))
     content["images"][0].update(height="120")
     content["images"][1]["height"] = 7  # contradicts the file: which is wrong?
+    content["images"][2]["width"] = 0
     fixed, fixes = fix(tmp_path, content, images=folder)
     sizes = [(image.get("width"), image.get("height")) for image in fixed["images"]]
     assert sizes == [(WIDTH, HEIGHT), (None, 7), (WIDTH, HEIGHT)]
@@ -191,8 +193,9 @@ def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None
     assert [image["file_name"] for image in fixed["images"]] == [names[0], names[1], f"sub/{names[2]}"]
     assert list(fixes.values()) == [3]
 
-    content["images"][1]["file_name"] = f"other/{names[0]}"
-    assert fix(tmp_path, content, images=folder)[0]["images"][1] == content["images"][1], "the file of another image"
+    for name in (f"other/{names[0]}", "n" * 5000):  # the file of another image, and none
+        content["images"][1]["file_name"] = name
+        assert fix(tmp_path, content, images=folder)[0]["images"][1] == content["images"][1]
 
 
 def test_neither_the_file_nor_an_image_is_ever_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,8 +312,12 @@ def test_a_fault_of_the_whole_file_is_not_left_out_in_part(tmp_path: Path) -> No
         image.update(width=75)
     fixed, fixes = fix(tmp_path, content, drop=True)
     assert fixes == {} and fixed == content
-    [finding] = [one for one in lint_annotations(tmp_path / "out.json") if one.code == "outside"]
-    assert not finding.can_drop
+    for number, can_drop in ((2, True), (3, False)):
+        content = valid_document()
+        for entry in content["annotations"][:number]:
+            entry["keypoints"][0] = 500
+        finding, _ = lint_annotations(write_annotations(tmp_path / "a.json", content))
+        assert (finding.code, len(finding.places), finding.can_drop) == ("outside", number, can_drop)
 
 
 def test_the_tool_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

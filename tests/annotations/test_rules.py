@@ -201,6 +201,7 @@ def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> 
         (setting("images", 0, file_name="../1.jpg"), ["file-name"]),
         (setting("categories", 0, keypoints="nose"), ["no-keypoints"]),
         (text_id_in_references_too, ["image-id"]),
+        (setting("annotations", category_id=99), ["no-such-category"]),
         (boolean_visibilities, ["keypoint-values"]),
         (percentages(boxes=False), ["percent"]),
         (percentages(boxes=True), ["percent"]),
@@ -303,6 +304,20 @@ def test_a_category_with_other_keypoints_beside_that_of_the_skeleton_is_left_out
     assert found == {"other-keypoints": "warning"}
 
 
+def test_categories_with_different_keypoints_are_checked_by_their_own(codes: Codes) -> None:
+    def change(count: int) -> Callable[[Document], None]:
+        def add_a_stool(content: Document) -> None:
+            content["categories"].append({"id": 7, "name": "stool", "keypoints": NAMES[:4]})
+            chair = content["annotations"][3]
+            stool = {"id": 999, "category_id": 7, "keypoints": chair["keypoints"][:count], "num_keypoints": None}
+            content["annotations"].append(chair | stool)
+
+        return add_a_stool
+
+    assert codes(change(12)) == {}
+    assert codes(change(30)) == {"keypoint-values": "error"}
+
+
 def test_without_keypoints_in_any_category_a_skeleton_is_not_compared(codes: Codes, chairs: tuple[Path, Path]) -> None:
     skeleton = draft_skeleton(chairs[1]).skeleton
     found = codes(lambda content: content["categories"][0].pop("keypoints"), skeleton=skeleton)
@@ -314,8 +329,9 @@ def test_almost_the_names_of_the_skeleton_are_compared_in_full(codes: Codes, cha
     content = json.loads(chairs[1].read_text())
     content["categories"][0]["keypoints"][6] = NAMES[6].title()
     path = write_annotations(chairs[1].with_name("changed.json"), content)
-    [finding] = [one for one in lint_annotations(path, skeleton=skeleton) if one.code == "no-such-keypoints"]
-    assert f"it has {NAMES[6].title()!r} instead of {NAMES[6]!r}" in finding.summary
+    [finding] = lint_annotations(path, skeleton=skeleton)
+    assert finding.code == "no-such-keypoints"
+    assert finding.places == [f"it has {NAMES[6].title()!r} instead of {NAMES[6]!r}"]
 
 
 def test_image_files_are_compared_with_the_annotations(tmp_path: Path) -> None:
@@ -516,5 +532,8 @@ def test_a_file_in_the_place_of_another_kind_is_named(
 
 def test_people_who_reach_no_border_are_reported(real: Document, tmp_path: Path) -> None:
     transform(real, sizes=1.3)
-    found = {finding.code for finding in lint_annotations(write_annotations(tmp_path / "a.json", real))}
-    assert "unreached" in found
+    entry = next(entry for entry in real["annotations"] if entry["num_keypoints"] and not entry["iscrowd"])
+    for left, is_reported in ((entry["bbox"][0], True), (2000, False)):  # a box beyond the border is enough
+        entry["bbox"][0] = left
+        found = lint_annotations(write_annotations(tmp_path / "a.json", real))
+        assert ("unreached" in {finding.code for finding in found}) == is_reported

@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 import scipy.io
 
+from posenet.annotations.coco import COCO_CATEGORY
 from posenet.images import read_image, write_image
 
 Document = dict[str, Any]
@@ -40,7 +41,7 @@ def write_yolo_pose(root: Path, images: Path, content: Document, dimensions: int
             points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
             points[:, :2] /= size
             columns = [*((box[:2] + box[2:] / 2) / size), *(box[2:] / size), *points[:, :dimensions].ravel()]
-            lines.append(" ".join(["0", *(f"{value:.6f}" for value in columns)]))
+            lines.append(" ".join(["0", *(f"{value:.9f}" for value in columns)]))
         if lines:
             (labels / image["file_name"]).with_suffix(".txt").write_text("\n".join(lines) + "\n")
     data = {"path": str(root), "train": "images/train", "kpt_shape": [len(names), dimensions]}
@@ -294,6 +295,30 @@ def write_label_studio_json(root: Path, images: Path, content: Document, parents
     path = root / "project-1.json"
     path.write_text(json.dumps(tasks))
     return path
+
+
+def imported(content: Document, **category: Any) -> Document:
+    """What an import makes of people without outlines, with the keys that their category gets besides."""
+
+    def rounded(values: list[float]) -> list[float]:
+        return [round(value, 3) for value in values]
+
+    entries = [
+        {
+            "id": number,
+            "image_id": entry["image_id"],
+            "category_id": 1,
+            "keypoints": rounded(entry["keypoints"]),
+            "num_keypoints": entry["num_keypoints"],
+            "bbox": rounded(entry["bbox"]),
+            "area": round(0.53 * entry["bbox"][2] * entry["bbox"][3], 3),
+            "iscrowd": 0,
+            "segmentation": [],
+        }
+        for number, entry in enumerate(content["annotations"], 1)
+    ]
+    coco = {key: COCO_CATEGORY[key] for key in ("id", "name", "keypoints", "skeleton")}
+    return {"images": content["images"], "annotations": entries, "categories": [coco | category]}
 
 
 def to_percent(values: list[float], image: Document) -> list[float]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton import compare_names
 
 KEYPOINTS = (
     "nose, neck, right_shoulder, right_elbow, right_wrist, left_shoulder, left_elbow, left_wrist, right_hip, "
@@ -113,6 +114,23 @@ def test_a_network_fits_a_skeleton_with_other_sigmas_and_drawing() -> None:
     assert COCO.predicts_like(dataclasses.replace(COCO, sigmas=(0.1,) * 17, layout={}, drawn=()))
     assert not COCO.predicts_like(dataclasses.replace(COCO, parts=COCO.parts[::-1]))
     assert not COCO.predicts_like(dataclasses.replace(COCO, left_right=()))
+
+
+@pytest.mark.parametrize(
+    "names, difference",
+    [
+        ("abcde", ""),
+        ("abced", "the same 5 names in another order: number 4 is 'e', not 'd'"),
+        ("aXcdY", "'X' instead of 'b', 'Y' instead of 'e'"),
+        ("VWXYZ", "'V' instead of 'a', 'W' instead of 'b', 'X' instead of 'c' (+2 more)"),
+        ("ab", "no 'c', 'd', 'e'"),
+        ("Xbcdef", "no 'a' and also 'X', 'f'"),
+        ("abcdeWXYZ", "also 'W', 'X', 'Y' (+1 more)"),
+        ("abcdee", "a name twice"),
+    ],
+)
+def test_other_names_are_compared_in_words(names: str, difference: str) -> None:
+    assert compare_names(names, "abcde") == difference
 
 
 def test_short_names_of_earlier_versions_are_replaced() -> None:

@@ -96,6 +96,9 @@ def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:
         ("\nparts", '\ncolours = {nose = "red"}\nparts', "'red' is not of the form #rrggbb"),
         ("\nparts", '\nderived = {L_ear = ["nose", "R_ear"]}\nparts', "in the file and derived"),
         ("\nparts", '\nderived = {chin = ["nose", "R_ear"]}\nparts', "derived keypoint chin has no mirror image"),
+        ("\nparts", '\nderived = {chin = ["L_ear", "R_ear"], lip = ["chin", "nose"]}\nparts', "chin, itself derived"),
+        ("\nparts", "\nlayout = {nose = [0, 0], L_ear = [0, 1], R_ear = [0, 1]}\nparts", "spreads of the layout must"),
+        ("keypoints = [", 'channels = ["nose", "L_ear", "R_ear", "tail"]\nkeypoints = [', "file nor derived: tail"),
         ("keypoints = [", "keypoints = ", "not valid TOML"),
     ],
 )

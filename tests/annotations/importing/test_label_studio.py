@@ -17,7 +17,7 @@ from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.malformed_inputs import mutate_tree
-from tests.helpers.other_formats import write_label_studio_json
+from tests.helpers.other_formats import imported, write_label_studio_json
 
 CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
 
@@ -38,27 +38,52 @@ def change(path: Path, edit: Any) -> None:
 
 @pytest.mark.parametrize("parents", [True, False])
 def test_keypoints_belong_to_their_rectangle_or_to_the_only_one_around_them(tmp_path: Path, parents: bool) -> None:
-    found, _, notes = import_label_studio(*export(tmp_path, parents=parents))
-    assert notes == ()
-    for entry, expected in zip(found["annotations"], CONTENT["annotations"], strict=True):
-        np.testing.assert_allclose(entry["keypoints"], expected["keypoints"], atol=1e-3)
-        np.testing.assert_allclose(entry["bbox"], expected["bbox"], atol=1e-3)
+    path, images = export(tmp_path, parents=parents)
+    assert import_label_studio(path, images) == (imported(CONTENT), images, ())
 
 
-def test_keypoints_far_outside_the_only_rectangle_are_those_of_nobody(tmp_path: Path) -> None:
-    content = document([1], [person(1, 1, (40, 20, 50, 60), labelled=15)])  # the image is 160 x 120
+def test_the_label_of_a_rectangle_is_the_category(tmp_path: Path) -> None:
+    path, images = export(tmp_path)
+
+    def edit(tasks: list[dict[str, Any]]) -> None:
+        first, second = (task["annotations"][0]["result"] for task in tasks)
+        first[0]["value"]["rectanglelabels"] = ["bird"]
+        second[0]["value"]["rectanglelabels"] = []
+        second.insert(0, {"id": "weather", "type": "choices", "value": {"choices": ["rain"]}})
+
+    change(path, edit)
+    expected = imported(CONTENT)
+    [coco] = expected["categories"]
+    expected["categories"] = [coco | {"name": "bird"}, coco | {"id": 2}]
+    for entry in expected["annotations"][1:]:
+        entry["category_id"] = 2
+    assert import_label_studio(path, images) == (expected, images, ())
+
+
+def test_a_keypoint_beside_one_rectangle_alone_belongs_to_it(tmp_path: Path) -> None:
+    """By at most a tenth of the rectangle's sides; a rectangle around the keypoint comes first."""
+    content = document(
+        [1], [person(number, 1, (x, y, 50, 60), labelled=0) for number, x, y in ((1, 40, 20), (2, 92, 30))]
+    )
     path, images = export(tmp_path, content, parents=False)
+    places = {
+        1: [(36, 50), (60, 15), (60, 85), (89, 50), (91, 22)],
+        2: [(146, 50), (100, 95)],
+        None: [(34, 50), (60, 13), (60, 87), (148, 50), (100, 97), (91, 50)],
+    }  # of each annotation, and of none
+    points = [(owner, x, y) for owner, owned in places.items() for x, y in owned]
 
-    def label_on(tasks: list[dict[str, Any]], name: str, x: float) -> None:
-        value = {"x": 100 * x / 160, "y": 50.0, "width": 0.5, "keypointlabels": [name]}
-        tasks[0]["annotations"][0]["result"].append({"id": name, "type": "keypointlabels", "value": value})
+    def label(tasks: list[dict[str, Any]]) -> None:
+        for name, (_, x, y) in zip(COCO.file_names, points):
+            value = {"x": 100 * x / 160, "y": 100 * y / 120, "width": 0.5, "keypointlabels": [name]}
+            tasks[0]["annotations"][0]["result"].append({"id": name, "type": "keypointlabels", "value": value})
 
-    beside, far = COCO.file_names[15:]
-    change(path, lambda tasks: label_on(tasks, beside, 92))  # by less than a tenth of the rectangle's width
-    change(path, lambda tasks: label_on(tasks, far, 130))
+    change(path, label)
     found, _, notes = import_label_studio(path, images)
-    assert [entry["num_keypoints"] for entry in found["annotations"]] == [16]
-    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1 (task 1)")
+    for entry in found["annotations"]:
+        own = [(x, y, 2) if owner == entry["id"] else (0, 0, 0) for owner, x, y in points]
+        assert entry["keypoints"] == [value for point in own for value in point] + [0] * (51 - 3 * len(points))
+    assert len(notes) == 1 and re.search(r"belong to no rectangle.*: 6 \((task 1, ){5}\.\.\.\)$", notes[0])
 
 
 def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -113,14 +138,17 @@ def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
         import_label_studio(path, images)
 
 
-def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parents", [True, False])
+def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path, parents: bool) -> None:
+    """Also if they name a rectangle that was deleted."""
     content = document([1], [person(1, 1)])
-    path, images = export(tmp_path, content, parents=False)
+    path, images = export(tmp_path, content, parents=parents)
     change(path, lambda tasks: tasks[0]["annotations"][0]["result"].pop(0))
     [entry] = import_label_studio(path, images).document["annotations"]
     np.testing.assert_allclose(entry["keypoints"], content["annotations"][0]["keypoints"], atol=1e-3)
     points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
     np.testing.assert_allclose(entry["bbox"], [*points.min(0), *np.ptp(points, axis=0)], atol=1e-2)
+    assert entry["area"] == pytest.approx(0.84 * np.prod(entry["bbox"][2:]), rel=1e-3)
 
 
 def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
@@ -149,6 +177,7 @@ def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
         "/data/local-files/?d=photos/{}",
         "C:\\photos\\{}",
         "photos/{}",
+        "http://localhost/00000000000%31.jpg",
     ],
 )
 def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: str) -> None:
@@ -162,22 +191,29 @@ def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: s
 
 
 def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
-    content = document(range(1, 7), [person(number, number) for number in range(1, 7)])
+    content = document(range(1, 12), [person(number, number) for number in range(1, 12)])
     path, images = export(tmp_path, content)
 
     def edit(tasks: list[dict[str, Any]]) -> None:
-        tasks[0]["annotations"] = []
+        for task in (tasks[0], *tasks[7:]):
+            task["annotations"] = []
         tasks[1]["annotations"][0]["was_cancelled"] = True
         tasks[2]["annotations"] *= 2
         tasks[3]["data"]["image"] = "other.jpg"
+        del tasks[3]["id"]
         tasks[4]["annotations"][0]["result"][0]["image_rotation"] = 90
-        tasks.insert(0, tasks[5])  # another task with the same image, far from the first one
+        tasks.insert(7, tasks[5])  # another task with the same image
 
     change(path, edit)
     found, _, notes = import_label_studio(path, images)
-    assert len(found["images"]) == 2
-    counts = {note.rpartition(":")[2] for note in notes}
-    assert counts == {" 2 (task 1, task 2)", " 1 (task 3)", " 1 (task 4)", " 1 (task 5)", " 1 (task 6)"}
+    assert [image["file_name"] for image in found["images"]] == [f"{number:012d}.jpg" for number in (3, 6, 7)]
+    assert notes == (
+        "tasks without an annotation, left out: 6 (task 1, task 2, task 8, task 9, task 10, ...)",
+        "tasks with several annotations, of which the first is used: 1 (task 3)",
+        "tasks whose image is not in the folder, left out: 1 (task 4)",
+        "tasks with an image that was rotated in Label Studio, left out: rotate the file instead: 1 (task 5)",
+        "tasks with the image of an earlier task, left out: 1 (task 6)",
+    )
 
 
 def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Path) -> None:
@@ -307,7 +343,7 @@ def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: 
     def edit(tasks: Any) -> None:
         for task, camera in zip(tasks[:2], "ab"):
             task["data"]["image"] = f"/data/local-files/?d={camera}/000000000002.jpg"
-        tasks[2]["data"] = {"page": "a.html"} | tasks[2]["data"]
+        tasks[2]["data"] = {"page": "a.html", "number": 7, "note": "http://["} | tasks[2]["data"]
 
     change(path, edit)
     found, _, notes = import_label_studio(path, images)

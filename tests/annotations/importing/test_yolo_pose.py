@@ -18,7 +18,7 @@ from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.malformed_inputs import mutate_bytes
 from tests.helpers.oriented_images import oriented_image
-from tests.helpers.other_formats import write_yolo_pose
+from tests.helpers.other_formats import imported, write_yolo_pose
 
 pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
 
@@ -40,16 +40,29 @@ def change(data_file: Path, **settings: Any) -> None:
 
 
 def test_values_are_converted_to_pixels(data_file: Path) -> None:
-    document, folder, notes = import_yolo_pose(data_file)
-    assert [image["file_name"] for image in document["images"]] == [f"{n:012d}.jpg" for n in (1, 2, 3)]
-    assert folder == data_file.parent / "images" / "train"
-    assert notes == ("images without a label file, kept, with nobody in them: 1 (000000000003.jpg)",)
-    for found, expected in zip(document["annotations"], CONTENT["annotations"], strict=True):
-        assert found["image_id"] == expected["image_id"] and found["num_keypoints"] == expected["num_keypoints"]
-        np.testing.assert_allclose(found["keypoints"], expected["keypoints"], atol=1e-3)
-        np.testing.assert_allclose(found["bbox"], expected["bbox"], atol=1e-3)
-        x, y, width, height = expected["bbox"]
-        assert found["area"] == pytest.approx(0.53 * width * height, rel=1e-4), "the share in COCO, not the whole box"
+    """Areas are the share of the box that COCO's people cover."""
+    folder = data_file.parent / "images" / "train"
+    notes = ("images without a label file, kept, with nobody in them: 1 (000000000003.jpg)",)
+    assert import_yolo_pose(data_file) == (imported(CONTENT, flip_idx=COCO_FLIP), folder, notes)
+
+
+def test_the_classes_are_categories(data_file: Path) -> None:
+    label = data_file.parent / "labels" / "train" / "000000000002.txt"
+    label.write_text("\n2" + label.read_text()[1:])
+    expected = imported(CONTENT)
+    expected["annotations"][2]["category_id"] = 3
+    [first] = expected["categories"]
+    expected["categories"] = [first, first | {"id": 2, "name": "7"}, first | {"id": 3, "name": "dog"}]
+    for names in ("{2: dog, 0: person, 1: 7}", "[person, 7, dog]"):
+        change(data_file, names=names, flip_idx=None)
+        assert import_yolo_pose(data_file).document == expected
+
+
+def test_empty_label_files_show_nobody(data_file: Path) -> None:
+    for label in (data_file.parent / "labels" / "train").iterdir():
+        label.write_text("\n")
+    document, _, notes = import_yolo_pose(data_file)
+    assert (len(document["images"]), document["annotations"], len(notes)) == (3, [], 1)
 
 
 def test_the_tool_says_once_that_areas_are_estimated(
@@ -128,6 +141,8 @@ def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path)
     ):
         change(data_file, **settings)
         assert import_yolo_pose(data_file, "val" if "val" in settings else "train").document == expected
+    moved = data_file.parent.rename(data_file.parent.with_name("images"))  # the labels are beside the inner images/
+    assert import_yolo_pose(moved / "data.yaml", "val").document == expected
 
 
 @pytest.mark.parametrize("line", ["images/train/{}", "data/images/train/{}", "./images/train/{}", "obj_train_data/{}"])
@@ -229,6 +244,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": "17"}, "has no kpt_shape"),
         ({"kpt_names": "{0: [a], 1: [b]}"}, "has other names for one class than for another; make one data.yaml"),
         ({"names": None}, "has no names"),
+        ({"names": "{0: person, dog: 1}"}, "has no names of the classes"),
         (
             {"names": "[dog]", "kpt_shape": "[17, 2]"},
             "56 numbers, 39 are expected for 17 keypoints of kpt_shape; correct the line or the data.yaml",
@@ -247,6 +263,19 @@ def test_a_bad_data_file_is_one_line(data_file: Path, settings: dict[str, Any], 
     with pytest.raises(DataError, match=message) as caught:
         import_yolo_pose(data_file)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(data_file: Path) -> None:
+    label = data_file.parent / "labels" / "train" / "000000000002.txt"
+    label.unlink()
+    label.mkdir()
+    assert f": 1 (cannot read {label}: " in import_yolo_pose(data_file).notes[0]
+    data_file.write_text("- 7")
+    with pytest.raises(DataError, match=f"{data_file} is not a data.yaml; give that of"):
+        import_yolo_pose(data_file)
+    data_file.unlink()
+    with pytest.raises(DataError, match=f"cannot read {data_file}: No such file"):
+        import_yolo_pose(data_file)
 
 
 def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path) -> None:
