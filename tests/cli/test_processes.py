@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
 import pytest
 
 from posenet.cli.main import run_tool
+from posenet.cli.processes import run_on_ranks
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.spot_data import write_spot_split
@@ -58,6 +60,29 @@ def test_more_processes_than_cores_are_a_warning(
     words = ["--set", "data.train=a.h5", "--nproc", str(nproc)]
     assert run_tool("train-distributed", words) == STARTED
     assert (f"--nproc {nproc}: this machine has only 2 cores for them" in caplog.text) == warned
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_neither_too_many_processes_nor_those_of_a_launcher_are_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for cores, nproc, limit in ((2, 65, 64), (80, 81, 80)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        words = ["--set", "data.train=a.h5", "--nproc"]
+        assert run_tool("train-distributed", [*words, str(nproc)]) == 2
+        assert f"--nproc {nproc}: too many processes for this machine; start {limit} at most" in capsys.readouterr().err
+        assert run_tool("train-distributed", [*words, str(limit)]) == STARTED
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert run_tool("train-distributed", [*words, "2"]) == 2
+    assert "a launcher has started this process; leave out --nproc" in capsys.readouterr().err
+
+
+def test_a_fault_of_the_program_is_shown_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+    args = argparse.Namespace(nproc=1, prog="tool")
+    assert run_on_ranks(args, lambda ranks: 1 // 0) == 1
+    error = capsys.readouterr().err
+    assert __file__ in error and "ZeroDivisionError" in error
 
 
 def evaluate(spot_file: Path, folder: Path, output: str, *flags: str) -> int:

@@ -67,6 +67,19 @@ def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytes
             train("-p", "other", *refused)
 
 
+def test_train_parallel_takes_the_numbers_of_its_devices(
+    stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-p", "run", "--max-steps", "1", "--set", *TINY, *data_settings(stores), "--devices"]
+    assert run_tool("train-parallel", [*words, "0"]) == 0
+    assert "DataParallel: cpu is the only device" in capsys.readouterr().err
+    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == 1
+    with pytest.raises(SystemExit, match="2"):
+        run_tool("train-parallel", [*words, "0,x"])
+    assert "'0,x' is not a list of device numbers such as 0,1" in capsys.readouterr().err
+
+
 def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(train: Train) -> None:
     Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
