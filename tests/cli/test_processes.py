@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from posenet.cli.main import run_tool
 from posenet.cli.processes import run_on_ranks
+from posenet.devices.ranks import Ranks
+from posenet.errors import DataError
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.spot_data import write_spot_split
@@ -78,11 +81,24 @@ def test_neither_too_many_processes_nor_those_of_a_launcher_are_started(
     assert "a launcher has started this process; leave out --nproc" in capsys.readouterr().err
 
 
-def test_a_fault_of_the_program_is_shown_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
-    args = argparse.Namespace(nproc=1, prog="tool")
-    assert run_on_ranks(args, lambda ranks: 1 // 0) == 1
-    error = capsys.readouterr().err
-    assert __file__ in error and "ZeroDivisionError" in error
+def test_processes_that_fail_show_what_they_have_printed_and_why_they_end(tmp_path: Path) -> None:
+    def run(rank: int) -> None:
+        sys.stdout = open(tmp_path / f"{rank}.out", "w")
+
+        def fail(ranks: Ranks) -> None:
+            (tmp_path / f"{rank}.joined").touch()
+            while not (tmp_path / f"{1 - rank}.joined").exists():
+                time.sleep(0.01)
+            print("half of the work")
+            raise DataError("a.h5 is damaged") if rank else ZeroDivisionError
+
+        sys.exit(run_on_ranks(argparse.Namespace(nproc=1, prog="tool"), fail))
+
+    assert [wait_for_exit(pid) for pid in fork_ranks(2, run, tmp_path)] == [1, 2]
+    assert [(tmp_path / f"{rank}.out").read_text() for rank in range(2)] == ["half of the work\n"] * 2
+    fault, error = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
+    assert __file__ in fault and fault.endswith("\nZeroDivisionError\n")
+    assert error == "tool: error: rank 1: a.h5 is damaged\n"
 
 
 def evaluate(spot_file: Path, folder: Path, output: str, *flags: str) -> int:

@@ -80,7 +80,9 @@ def test_train_parallel_takes_the_numbers_of_its_devices(
     assert "'0,x' is not a list of device numbers such as 0,1" in capsys.readouterr().err
 
 
-def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(train: Train) -> None:
+def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
     for words in ((), ("--resume", "--no-resume")):
@@ -90,6 +92,10 @@ def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(t
     config = config_of("checkpoints/mine/last.pth")
     assert (config.train.seed, config.model.width) == (3, 16)
     assert read_checkpoint("checkpoints/mine/last.pth")["progress"]["total_steps"] == 2
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert run_tool("train", ["--config", "mine.toml", "--max-steps", "3"]) == 0
+    assert read_checkpoint("checkpoints/mine/last.pth")["progress"]["total_steps"] == 3
+    assert "The launcher has started the run again: resuming from its newest checkpoint" in capsys.readouterr().err
 
 
 def test_a_run_is_fine_tuned_resumed_and_warmed_up_again_by_flags(
