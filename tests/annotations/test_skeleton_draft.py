@@ -179,7 +179,9 @@ channels    8
     assert run_tool("annotations", ["skeleton", "coco", "--output", "-"]) == 0
     captured = capsys.readouterr()
     assert captured.out == (tmp_path / "coco.toml").read_text()
-    assert "channels" in captured.err and "wrote" not in captured.err
+    assert captured.err.endswith(
+        "\nderived     neck between right_shoulder and left_shoulder\nlayout      known\nchannels    50\n"
+    )
 
 
 def test_flip_idx_pairs_the_keypoints_without_a_side_in_their_names(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytes
     config = config_of("run/last.pth")
     assert (config.train.amp, config.train.loss_scale) == ("off", 0)
     assert "--opt-level O0" in caplog.text
-    for refused in (("--loss-scale", "large"), ("--amp", "bf16", "--opt-level", "O0")):
+    for refused in (("--loss-scale", "large"), ("--opt-level", "O4"), ("--amp", "bf16", "--opt-level", "O0")):
         with pytest.raises(SystemExit, match="2"):
             train("-p", "other", *refused)
 
