@@ -176,15 +176,33 @@ def test_a_download_that_nobody_waits_for_ends_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_download_with_a_title_shows_its_progress_in_mebibytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("posenet.progress_bar.LINE_SECONDS", 0.0)
+    body = bytes(2 * 2**20 + 2**19)
+    for title, headers, shown in (
+        ("weights", [f"Content-Length: {len(body)}"], "weights: 100% 2/2 ["),
+        ("weights", [], "weights: 2MiB ["),
+        ("", [], ""),
+    ):
+        with raw_server(answer(*headers, body=body)) as server:
+            download_file(tmp_path / "a", lambda download: receive(server.address, download), title)
+        assert (tmp_path / "a").read_bytes() == body
+        last = (capsys.readouterr().err.splitlines() or [""])[-1]
+        assert shown in last and bool(last) == bool(title)
+
+
 def test_ctrl_c_ends_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tqdm, "update", interrupt)
-    with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
-        with pytest.raises(KeyboardInterrupt):
-            save(f"{server.address}/a.pth", tmp_path / "a.pth")
-        assert server.is_closed.wait(60)
+    for download in (lambda url: save(url, tmp_path / "a.pth"), download_image):
+        with raw_server(answer("Content-Length: 100000"), endless(b"x"), pause=0.02) as server:
+            with pytest.raises(KeyboardInterrupt):
+                download(f"{server.address}/a.pth")
+            assert server.is_closed.wait(60)
     assert list(tmp_path.iterdir()) == []
 
 

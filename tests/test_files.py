@@ -20,6 +20,7 @@ from posenet.files import (
     is_standard_output,
     open_input,
     open_text_output,
+    output_lock,
     parse_toml,
     read_toml,
     remove_leftovers,
@@ -240,6 +241,11 @@ def test_an_open_file_is_an_input(tmp_path):
         check_outputs([path], [file.fileno()], overwrite=True)
 
 
+def test_a_lock_that_the_folder_does_not_allow_is_an_ordinary_error(tmp_path):
+    with pytest.raises(OSError), output_lock(write_file(tmp_path / "file") / "a"):
+        pass
+
+
 def test_a_side_file_cannot_be_an_output_too(tmp_path):
     with pytest.raises(DataError, match="p.progress would be written twice"):
         check_outputs([tmp_path / "p.progress"], side_files={tmp_path / "p.progress": OWN})
@@ -333,3 +339,10 @@ def test_a_folder_in_which_nothing_may_be_written_is_an_error_before_any_work(tm
     for name in ("new", "old"):
         with pytest.raises(DataError, match=f"cannot write .*{name}: .* is read-only for this user"):
             check_outputs([tmp_path / name], overwrite=True)
+
+    def fail(*_, **__):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(DataError, match="cannot make the folder .*folder: Read-only file system; choose another"):
+        check_outputs([tmp_path / "folder" / "new"])

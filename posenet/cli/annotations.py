@@ -25,6 +25,7 @@ from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_config_options,
     add_overwrite_option,
+    add_quiet_option,
     add_switch,
     fraction,
     input_files,
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     def add_action(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text, formatter_class=parser.formatter_class)
         action.set_defaults(run_action=run)
-        action.add_argument("--quiet", action="store_true", default=argparse.SUPPRESS, help="show no progress")
+        add_quiet_option(action, default=argparse.SUPPRESS)
         return action
 
     lint = add_action("lint", _lint, "find the problems of a COCO keypoint file, and how to fix them")

@@ -198,7 +198,8 @@ def _print_report(report: BuildReport) -> None:
         print_message(f"crowds        {report.num_crowds}")
         empty = f", {report.num_empty} without any annotation (--background stores them)" if report.num_empty else ""
         category = report.summary.skeleton.category
-        print_message(f"left out      {report.num_without_main_person} images without a main {category}{empty}")
+        left_out = pluralize(report.num_without_main_person, "image")
+        print_message(f"left out      {left_out} without a main {category}{empty}")
     if report.num_without_outline:
         objects = report.summary.skeleton.count(report.num_without_outline)
         print_message(f"boxes         {objects} without a usable outline; the box is the mask")

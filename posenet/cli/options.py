@@ -82,7 +82,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 def add_weights_output(parser: argparse.ArgumentParser) -> None:
     """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="file to write")
+    parser.add_argument("--output", required=True, metavar="FILE.pth", help="file to write")
     add_overwrite_option(parser)
 
 

@@ -216,23 +216,44 @@ def test_neither_the_file_nor_an_image_is_ever_the_output(tmp_path: Path, capsys
     assert (path.read_bytes(), image.read_bytes()) == before
 
 
-def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tool_names_repairs_what_is_left_out_and_what_to_do_about_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     content = changed(without("annotations", "id"))
-    path = write_annotations(tmp_path / "a.json", content)
-    out = tmp_path / "fixed.json"
-    assert run_tool("annotations", ["lint", str(path)]) == 2
-    assert "after posenet annotations fix has repaired what it can" in capsys.readouterr().err
-    assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 0
-    shown = capsys.readouterr().out
-    assert "fixed annotations numbered: 7\n" in shown and f"{out}: no errors, no warnings" in shown
-    assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 2
-    assert "--overwrite" in capsys.readouterr().err
-    content["annotations"][0]["keypoints"] = [1, 2]
-    write_annotations(path, content)
-    assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--json"]) == 2
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)[0]["code"] == "keypoint-values"
-    assert "fixed annotations numbered" in captured.err and "fixed.json has 1 kind of error" in captured.err
+    content["annotations"][1]["keypoints"] = [1, 2]
+    content["annotations"][2]["num_keypoints"] = 3
+    path, out = write_annotations(tmp_path / "a.json", content), tmp_path / "fixed.json"
+
+    def run(*words: object) -> tuple[int, str, str]:
+        status = run_tool("annotations", list(map(str, words)), prog="tool")
+        return status, *capsys.readouterr()
+
+    def shown(path: Path) -> str:
+        return "".join(f"{finding}\n" for finding in lint_annotations(path))
+
+    drop = "; posenet annotations fix --drop leaves out single entries that cannot be repaired\n"
+    error = (
+        f"tool: error: {path} has 2 kinds of errors (annotation-id, keypoint-values); fix them as the findings describe"
+    )
+    fixable = ", after posenet annotations fix has repaired what it can"
+    assert run("lint", path) == (2, shown(path), error + fixable + drop)
+    repairs = "fixed annotations numbered: 7\nfixed num_keypoints counted: 1\n"
+    error = f"tool: error: {out} has 1 kind of error (keypoint-values); fix them as the findings describe"
+    assert run("fix", path, "--output", out) == (2, f"{repairs}wrote {out}\n{shown(out)}", error + drop)
+    status, found, messages = run("fix", path, "--output", out, "--overwrite", "--json")
+    assert (status, messages) == (2, f"{repairs}wrote {out}\n{error}{drop}")
+    [finding] = json.loads(found)
+    assert (finding["code"], finding["places"]) == ("keypoint-values", ["2"])
+    again = tmp_path / "again.json"
+    error = error.replace(str(out), str(again))
+    assert run("fix", out, "--output", again) == (2, f"nothing to repair\nwrote {again}\n{shown(again)}", error + drop)
+    status, printed, refused = run("fix", path, "--output", out, "--drop")
+    assert (status, printed) == (2, "") and "--overwrite" in refused
+    left_out = f"left out 1: {finding['message']}: 2\n"
+    done = f"{repairs}{left_out}wrote {out}\n{out}: no errors, no warnings\n"
+    assert run("fix", path, "--output", out, "--drop", "--overwrite") == (0, done, "")
+    write_annotations(path, changed(setting("annotations", num_keypoints=3)))
+    assert run("lint", path) == (0, f"{shown(path)}{path}: no errors, 1 kind of warning\n", "")
 
 
 def nan_keypoint(content: Document) -> None:
@@ -318,16 +339,6 @@ def test_a_fault_of_the_whole_file_is_not_left_out_in_part(tmp_path: Path) -> No
             entry["keypoints"][0] = 500
         finding, _ = lint_annotations(write_annotations(tmp_path / "a.json", content))
         assert (finding.code, len(finding.places), finding.can_drop) == ("outside", number, can_drop)
-
-
-def test_the_tool_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_annotations(tmp_path / "a.json", changed(setting("annotations", 1, keypoints=[1, 2])))
-    words = ["fix", str(path), "--output", str(tmp_path / "fixed.json"), "--overwrite"]
-    assert run_tool("annotations", words) == 2
-    captured = capsys.readouterr()
-    assert "nothing to repair" in captured.out and "posenet annotations fix --drop leaves out" in captured.err
-    assert run_tool("annotations", [*words, "--drop"]) == 0
-    assert "left out 1: annotations without three finite numbers, x, y, vis" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)

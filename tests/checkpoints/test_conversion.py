@@ -62,6 +62,11 @@ def test_import_of_our_checkpoint_keeps_its_settings_except_those_that_options_c
     assert load_model(same)[1] == config
     assert convert("import-weights", source, "--output", flip, "--set", "inference.flip=true") == 0
     assert load_model(flip)[1] == load_config(None, ["inference.flip=true"], base=config)
+    (tmp_path / "mine.toml").write_text("[inference]\nheight = 320\n")
+    words = ["--config", tmp_path / "mine.toml", "--set", "inference.flip=true"]
+    assert convert("import-weights", source, "--output", tmp_path / "mine.pth", *words) == 0
+    changed = load_model(tmp_path / "mine.pth")[1]
+    assert changed == load_config(None, ["inference.flip=true", "inference.height=320"], base=config)
 
 
 def test_export_of_an_import_is_the_published_file(published: Path, tmp_path: Path) -> None:

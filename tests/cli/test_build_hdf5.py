@@ -10,7 +10,8 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
 from tests.helpers.chairs import write_chairs
-from tests.helpers.drawn_data import write_coco
+from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_coco, write_images
+from tests.helpers.image_bytes import with_orientation
 
 INPUTS = "--images images --annotations annotations.json"
 
@@ -30,21 +31,53 @@ def build(path: str, arguments: str = "") -> int:
     return tool(f"{INPUTS} --output {path} --workers 1 {arguments}")
 
 
-def test_a_built_store_is_summarized_and_verified(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("images/000000000002.jpg").unlink()
-    assert build("new/folder/a.h5", "--verify") == 0
-    output = capsys.readouterr().out
-    for line in (
-        "images        2",
-        "people        2",
-        "samples       2, each of a main person",
-        "crowds        0",
-        "skipped       1",
+def test_a_build_prints_what_was_stored_and_what_was_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    people = [person(number, number, labelled=17 if number < 6 else 0) for number in range(1, 7)]
+    people[0]["segmentation"] = []
+    people[2] = person(3, 3, (80, 80, 200, 240))
+    content = document(range(1, 8), [*people, crowd(10, 1, (0, 90, 40, 20))])
+    content["images"][2].update(height=2 * HEIGHT, width=2 * WIDTH)
+    images = write_images(Path("photos"), content)
+    paths = [images / image["file_name"] for image in content["images"]]
+    content["images"][2].update(height=4 * HEIGHT, width=4 * WIDTH)
+    write_annotations(Path("annotations.json"), content)
+    paths[1].unlink()
+    paths[4].write_bytes(with_orientation(paths[4].read_bytes(), 3))
+
+    def output_of(arguments: str) -> str:
+        assert tool(f"--images photos --annotations annotations.json --output new/a.h5 {arguments}") == 0
+        return re.sub(r"\d+\.\d+", "#", capsys.readouterr().out)
+
+    expected = f"""\
+images        4
+people        4
+samples       4, each of a main person
+size          # MB, # x the images
+crowds        1
+left out      2 images without a main person, 1 without any annotation (--background stores them)
+boxes         1 person without a usable outline; the box is the mask
+turned        1 image with an EXIF orientation: displayed frame by setting
+resized       1 image of another size than annotated; the annotations are scaled to it
+made smaller  1 image, to --max-side
+skipped       1 image of other proportions or unreadable
+  {paths[1]} (image 2): No such file or directory
+time          # s
+new/a.h5 is intact
+"""
+    assert output_of("--verify --max-side 160 --workers 1") == expected
+    for old, new in (
+        ("images        4", "images        5"),
+        ("\nsize", "\nbackground    1 image without people\nsize"),
+        (
+            "2 images without a main person, 1 without any annotation (--background stores them)",
+            "1 image without a main person",
+        ),
+        ("\nskipped", "\nunchanged     4 images, not decoded again\nskipped"),
     ):
-        assert line in output
-    assert "000000000002.jpg (image 2): No such file" in output and "a.h5 is intact" in output
-    assert tool("--output new/folder/a.h5 --verify") == 0
-    assert "a.h5 is intact" in capsys.readouterr().out
+        expected = expected.replace(old, new)
+    assert output_of("--verify --max-side 160 --overwrite --background") == expected
+    assert tool("--output new/a.h5 --verify") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "new/a.h5 is intact"
 
 
 def test_the_data_sets_of_a_run_are_inspected_by_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +111,12 @@ def test_statistics_are_printed_and_previews_drawn(capsys: pytest.CaptureFixture
     assert "previews/sample_001.jpg exists" in capsys.readouterr().err
     assert Path("previews/sample_002.jpg").read_text() == "mine"
     assert tool("--output a.h5 --preview previews --set train.input_size=64 --overwrite") == 0
+    Path("previews/sample_003.jpg").unlink()
+    Path("previews/sample_003.jpg").hardlink_to("images/000000000003.jpg")
+    for arguments in (INPUTS, "--images images --unlabelled"):
+        assert tool(f"{arguments} --output b.h5 --preview previews --overwrite") == 2
+        assert "previews/sample_003.jpg would replace an input, images/000000000003.jpg" in capsys.readouterr().err
+    assert not Path("b.h5").exists()
 
 
 def test_images_without_annotations_are_stored_verified_and_inspected(capsys: pytest.CaptureFixture[str]) -> None:

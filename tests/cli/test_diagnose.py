@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,24 @@ def test_one_results_file(
     assert content["counts"]["inversion"] == 3 and content["name"] == "one.json"
     assert sorted(path.name for path in output.iterdir()) == ["diagnosis.json", "report.html"]
     facts = content["provenance"]
-    assert facts["Results"] == str(results) and facts["Annotations"] == str(annotations)
-    assert facts["Written"].endswith(f"by posenet {posenet.__version__}")
+    assert facts == {
+        "Results": str(results),
+        "Annotations": str(annotations),
+        "Images": "not shown",
+        "Written": facts["Written"],
+    }
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d by posenet {posenet.__version__}", facts["Written"])
     page = (output / "report.html").read_text()
     assert all(f"<dt>{name}</dt><dd>{value}</dd>" in page for name, value in facts.items())
-    out = capsys.readouterr().out
-    assert f"one.json: AP {content['AP']:.3f}" in out and "3 inversion" in out and "report.html" in out
+    gains = np.diff([content["AP"], *content["corrected"].values()])
+    kinds = ("misplaced", "swap", "inversion", "jitter", "score", "background", "missed or inexact")
+    assert capsys.readouterr().out == (
+        f"one.json: AP {content['AP']:.3f}; 34 people, 0 missed people at OKS 0.5, 34 results\n"
+        "  481 keypoints compared: 478 good, 0 misplaced, 0 swap, 3 inversion, 0 jitter\n"
+        "  AP gained by correcting "
+        + ", then ".join(f"{kind} {gain:+.3f}" for kind, gain in zip(kinds, gains))
+        + f"\nwrote {output / 'diagnosis.json'}, {output / 'report.html'}\n"
+    )
 
 
 def test_evaluate_writes_the_report_of_its_results(
@@ -86,8 +99,14 @@ def test_evaluate_writes_the_report_of_its_results(
     content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
     assert content["name"] == "last.pth" and content["images"] == 3
     facts = content["provenance"]
-    assert facts["Checkpoint"] == str(checkpoint) and facts["Height"] == "64"
-    assert facts["Flip"] == "yes" and facts["Scales"] == "0.5, 1"
+    assert list(facts.items())[:6] == [
+        ("Checkpoint", str(checkpoint)),
+        ("Annotations", str(annotations)),
+        ("Height", "64"),
+        ("Flip", "yes"),
+        ("Scales", "0.5, 1"),
+        ("Images", str(tiny_coco / "val2017")),
+    ]
     assert "<dt>Flip</dt><dd>yes</dd>" in (tmp_path / "report" / "report.html").read_text()
     out = capsys.readouterr().out
     assert "last.pth: AP" in out and "contains no annotations, so there are no metrics and no report" in out

@@ -86,6 +86,12 @@ def test_flags_come_before_set_and_set_before_the_checkpoint(checkpoint: Path) -
     assert changed.exif_frame == "displayed" and changed.settings.flip
     both = predictor_of("predict", checkpoint, "--no-flip", "--height", "128", "--set", "inference.flip=true")
     assert not both.settings.flip and both.settings.height == 128 and both.exif_frame == "stored"
+    file = checkpoint.with_name("mine.toml")
+    file.write_text("[inference]\nheight = 192\n[model]\nstacks = 1\nwidth = 16\ngrowth = 2\n")
+    mine = predictor_of(
+        "predict", checkpoint, "--backend", "torch", "--config", str(file), "--set", "inference.flip=true"
+    )
+    assert mine.settings.flip and mine.settings.height == 192 and mine.exif_frame == "displayed"
 
 
 def test_an_exported_file_has_the_same_flags(spot_file: Path) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from posenet.cli.main import run_tool
+from posenet.cli.processes import run_on_ranks
+from posenet.devices.ranks import Ranks
+from posenet.errors import DataError
 from tests.helpers.chairs import write_chairs
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
@@ -68,6 +73,42 @@ def test_more_processes_than_cores_are_a_warning(
     words = ["--set", "data.train=a.h5", "--nproc", str(nproc)]
     assert run_tool("train-distributed", words) == STARTED
     assert (f"--nproc {nproc}: this machine has only 2 cores for them" in caplog.text) == warned
+
+
+@pytest.mark.usefixtures("no_processes")
+def test_neither_too_many_processes_nor_those_of_a_launcher_are_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for cores, nproc, limit in ((2, 65, 64), (80, 81, 80)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        words = ["--set", "data.train=a.h5", "--nproc"]
+        assert run_tool("train-distributed", [*words, str(nproc)]) == 2
+        assert f"--nproc {nproc}: too many processes for this machine; start {limit} at most" in capsys.readouterr().err
+        assert run_tool("train-distributed", [*words, str(limit)]) == STARTED
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert run_tool("train-distributed", [*words, "2"]) == 2
+    assert "a launcher has started this process; leave out --nproc" in capsys.readouterr().err
+
+
+def test_processes_that_fail_show_what_they_have_printed_and_why_they_end(tmp_path: Path) -> None:
+    def run(rank: int) -> None:
+        sys.stdout = open(tmp_path / f"{rank}.out", "w")
+
+        def fail(ranks: Ranks) -> None:
+            (tmp_path / f"{rank}.joined").touch()
+            while not (tmp_path / f"{1 - rank}.joined").exists():
+                time.sleep(0.01)
+            print("half of the work")
+            raise DataError("a.h5 is damaged") if rank else ZeroDivisionError
+
+        sys.exit(run_on_ranks(argparse.Namespace(nproc=1, prog="tool"), fail))
+
+    assert [wait_for_exit(pid) for pid in fork_ranks(2, run, tmp_path)] == [1, 2]
+    assert [(tmp_path / f"{rank}.out").read_text() for rank in range(2)] == ["half of the work\n"] * 2
+    fault, error = ((tmp_path / f"{rank}.txt").read_text() for rank in range(2))
+    assert __file__ in fault and fault.endswith("\nZeroDivisionError\n")
+    assert error == "tool: error: rank 1: a.h5 is damaged\n"
 
 
 def evaluate(spot_file: Path, folder: Path, output: str, *flags: str) -> int:

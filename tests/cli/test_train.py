@@ -62,12 +62,27 @@ def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytes
     config = config_of("run/last.pth")
     assert (config.train.amp, config.train.loss_scale) == ("off", 0)
     assert "--opt-level O0" in caplog.text
-    for refused in (("--loss-scale", "large"), ("--amp", "bf16", "--opt-level", "O0")):
+    for refused in (("--loss-scale", "large"), ("--opt-level", "O4"), ("--amp", "bf16", "--opt-level", "O0")):
         with pytest.raises(SystemExit, match="2"):
             train("-p", "other", *refused)
 
 
-def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(train: Train) -> None:
+def test_train_parallel_takes_the_numbers_of_its_devices(
+    stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-p", "run", "--max-steps", "1", "--set", *TINY, *data_settings(stores), "--devices"]
+    assert run_tool("train-parallel", [*words, "0"]) == 0
+    assert "DataParallel: cpu is the only device" in capsys.readouterr().err
+    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == 1
+    with pytest.raises(SystemExit, match="2"):
+        run_tool("train-parallel", [*words, "0,x"])
+    assert "'0,x' is not a list of device numbers such as 0,1" in capsys.readouterr().err
+
+
+def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(
+    train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
     for words in ((), ("--resume", "--no-resume")):
@@ -77,6 +92,10 @@ def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(t
     config = config_of("checkpoints/mine/last.pth")
     assert (config.train.seed, config.model.width) == (3, 16)
     assert read_checkpoint("checkpoints/mine/last.pth")["progress"]["total_steps"] == 2
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert run_tool("train", ["--config", "mine.toml", "--max-steps", "3"]) == 0
+    assert read_checkpoint("checkpoints/mine/last.pth")["progress"]["total_steps"] == 3
+    assert "The launcher has started the run again: resuming from its newest checkpoint" in capsys.readouterr().err
 
 
 def test_a_run_is_fine_tuned_resumed_and_warmed_up_again_by_flags(

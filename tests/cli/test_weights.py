@@ -29,17 +29,16 @@ def test_the_list_shows_licence_source_and_file_of_all_names(
     host: WeightsHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_tool("weights", ["list"]) == 0
-    out = capsys.readouterr().out
-    assert "simplepose: " in out
-    assert "none stated" in out
-    assert "1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA" in out
-    assert "mine: a tiny network" in out
-    assert f"{host.address}/mine.pth" in out
-    assert out.count("(not downloaded)") == 2
+    lines = capsys.readouterr().out.splitlines()
     assert host.requests == []
-    run_tool("weights", ["fetch", "mine"])
-    run_tool("weights", ["list"])
-    assert capsys.readouterr().out.count("(not downloaded)") == 1
+    assert run_tool("weights", ["fetch", "mine"]) == 0
+    path = capsys.readouterr().out.removeprefix("mine is in ").rstrip()
+    assert lines[0].startswith("simplepose: ") and lines[1] == "    licence  none stated"
+    assert "1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA" in lines[2] and lines[3].endswith(".pth (not downloaded)")
+    mine = ["mine: a tiny network", "    licence  CC0", f"    source   {host.address}/mine.pth", f"    file     {path}"]
+    assert lines[4:] == [*mine[:3], f"{mine[3]} (not downloaded)"]
+    assert run_tool("weights", ["list"]) == 0
+    assert capsys.readouterr().out.splitlines() == [*lines[:4], *mine]
 
 
 def test_fetching_says_what_it_downloads_and_where_it_is(

@@ -115,8 +115,11 @@ def test_the_tool_writes_a_results_file_and_says_what_it_has_done(
     argv = ["--checkpoint", str(spot_file), "--images", str(tmp_path / "split"), "--annotations", str(annotations)]
     path = tmp_path / "out" / "results.json"
     assert run_tool("evaluate", [*argv, "--output", str(path)]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert "8 images" in printed and f"wrote {path}" in printed
+    same = posenet.evaluate(spot_file, tmp_path / "split", annotations)
+    assert same is not None
+    advice = same.advise_on_min_score()
+    printed = f"wrote {path}\n8 images\n{same.table()}\n" + (f"\n{advice}\n" if advice else "")
+    assert capsys.readouterr().out == printed
     results = json.loads(path.read_text())
     assert all(set(result) == {"image_id", "category_id", "keypoints", "score"} for result in results)
     assert [result["image_id"] for result in results] == sorted(result["image_id"] for result in results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -65,14 +66,31 @@ def test_empty_label_files_show_nobody(data_file: Path) -> None:
     assert (len(document["images"]), document["annotations"], len(notes)) == (3, [], 1)
 
 
-def test_the_tool_says_once_that_areas_are_estimated(
-    data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_tool_says_what_it_has_written_and_what_comes_next(
+    data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run_tool("annotations", ["import", str(data_file), "--output", str(tmp_path / "a.json")]) == 0
-    assert capsys.readouterr().out.count("areas are estimated as 0.53 of the boxes") == 1
-    assert run_tool("annotations", ["import", str(data_file), "--output", "-"]) == 0
-    shown = capsys.readouterr().err
-    assert "areas are estimated" in shown and "next:" not in shown and "wrote" not in shown
+    monkeypatch.chdir(tmp_path)
+    change(data_file, val="images/train")
+    images = data_file.parent / "images" / "train"
+    counts = (
+        "3 images, 3 people\nimages without a label file, kept, with nobody in them: 1 (000000000003.jpg)\n"
+        "areas are estimated as 0.53 of the boxes, 0.84 of those around the keypoints, the medians of COCO's people: "
+        "whole boxes make the AP too high\n"
+    )
+    names = [f"k{index}" for index in range(17)]
+
+    def run(*words: object) -> tuple[str, str]:
+        assert run_tool("annotations", ["import", str(data_file), *map(str, words)]) == 0
+        return capsys.readouterr()
+
+    done = "wrote {0}; its images are in {1}\nnext: posenet annotations lint {0} --images {1}\n"
+    shown = "".join(counts + done.format(path, images) for path in ("a_train.json", "a_val.json"))
+    assert run("--split", "train", "val", "--output", "a.json") == (shown, "")
+    printed, messages = run("--output", "-")
+    assert printed == Path("a_train.json").read_text() == Path("a_val.json").read_text() and messages == counts
+    printed, _ = run("--keypoints", *names, "--output", "b.json")
+    assert printed.endswith("next: posenet annotations skeleton b.json --output b.toml\n")
+    assert json.loads(Path("b.json").read_text())["categories"][0]["keypoints"] == names
 
 
 @pytest.mark.parametrize("folder, suffix", [("images", ".jpg"), ("labels", ".txt")])
