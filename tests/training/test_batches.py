@@ -134,10 +134,11 @@ def test_workers_may_die_often_if_batches_come_in_between(caplog: pytest.LogCapt
 
 
 def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    others = set(multiprocessing.active_children())  # of loaders that other tests have not closed
     with pytest.raises(DataError, match="died 3 times without a batch in between, the last ended with status 3; "):
         list(make(20, kind=WorkersEnd))
     assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
-    assert not multiprocessing.active_children()
+    assert set(multiprocessing.active_children()) <= others
 
 
 def test_the_limit_of_unreadable_samples_is_rounded_up_and_may_be_reached() -> None:
