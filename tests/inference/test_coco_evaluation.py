@@ -146,7 +146,11 @@ def test_results_that_match_nobody_to_be_found_do_not_change_the_recommended_min
 def test_a_lower_min_score_is_recommended_where_right_people_score_low(tmp_path: Path) -> None:
     people = [person(number, number) for number in range(1, 5)]
     split = read_split(write_annotations(tmp_path / "a.json", document(range(1, 5), people)))
-    right = [{"image_id": one["image_id"], "category_id": 1, "keypoints": one["keypoints"]} for one in people]
+    right = [
+        # OKS 9 / 17, above 0.50 and below 0.55
+        {"image_id": one["image_id"], "category_id": 1, "keypoints": one["keypoints"][:27] + [9999, 9999, 2] * 8}
+        for one in people
+    ]
     wrong = [one | {"keypoints": [1, 1, 2] * 17, "score": 0.05} for one in right]
     low = [one | {"score": score} for one, score in zip(right, (0.24, 0.21, 0.19, 0.17))]
     evaluation = compute_coco_metrics([*low, *wrong], split)
