@@ -193,6 +193,10 @@ def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None
     assert [image["file_name"] for image in fixed["images"]] == [names[0], names[1], f"sub/{names[2]}"]
     assert list(fixes.values()) == [3]
 
+    (tmp_path / names[0]).write_bytes(b"outside of the folder, where no path may lead")
+    content["images"][0]["file_name"] = f"../{names[0]}"
+    assert fix(tmp_path, content, images=folder)[0]["images"][0]["file_name"] == names[0]
+
     for name in (f"other/{names[0]}", "n" * 5000):  # the file of another image, and none
         content["images"][1]["file_name"] = name
         assert fix(tmp_path, content, images=folder)[0]["images"][1] == content["images"][1]

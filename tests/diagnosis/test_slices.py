@@ -128,4 +128,6 @@ def test_sizes_are_cocos_and_occlusion_is_the_share_of_hidden_keypoints(tmp_path
     people[0]["keypoints"][2:9:3] = [1, 1, 1]
     assert groups_of(tmp_path, "size", *people) == ["small", "medium", "medium", "large"]
     assert groups_of(tmp_path, "occlusion", *people) == ["25 to 50 %", *["none hidden"] * 3]
-    assert groups_of(tmp_path, "labelled keypoints", *people) == ["6-10"] * 4
+    people = [box_person(0, 1, (20, 20, 50, 60), count) for count in (1, 5, 6, 10, 11, 17)]
+    expected = ["1-5", "1-5", "6-10", "6-10", "11-15", "16-17"]
+    assert groups_of(tmp_path, "labelled keypoints", *people) == expected

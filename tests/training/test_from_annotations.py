@@ -259,6 +259,11 @@ def test_validation_images_that_were_trained_on_are_refused_by_name() -> None:
     new = [*SETTINGS, "checkpoint.path=new"]
     refused(lambda: prepare("coco/first.json", new, val="coco/first.json", images="coco/photos"), DataError, shared)
     assert not Path("new/data/train.h5").exists(), "nothing was built that could count as trained on"
+    fifth = Path("coco/photos/5.jpg").read_bytes()
+    shutil.copy("coco/photos/1.jpg", "coco/photos/5.jpg")
+    copied = "1 image for validation, such as coco/photos/5.jpg: also in the training data"
+    refused(lambda: prepare("coco/first.json", new, val="coco/second.json", images="coco/photos"), DataError, copied)
+    Path("coco/photos/5.jpg").write_bytes(fifth)
     prepare("coco/first.json", new, val="coco/second.json", images="coco/photos")
     Path("new/last.pth").touch()  # it is trained
     trained = "this run has trained on 4 images for validation, such as coco/photos/1.jpg; begin another one with ch"

@@ -39,6 +39,7 @@ SKELETON = Skeleton(
     file_keypoints=("left", "right", "top"),
     file_names=("l", "r", "t"),
     sigmas=(0.1, 0.1, 0.1),
+    drawn=(("top", "left"), ("left", "right"), ("middle", "top")),
 )
 
 
@@ -95,7 +96,7 @@ def test_a_coco_data_set_has_all_images_and_the_people_with_keypoints_that_coco_
     assert json.loads(written["c.json"]) == {
         "info": {"description": "People found by posenet"},
         "licenses": [],
-        "categories": [category | {"skeleton": [[3, 1], [3, 2]]}],
+        "categories": [category | {"skeleton": [[3, 1], [1, 2]]}],
         "annotations": [
             {"id": 1, "image_id": 139} | person,
             {"id": 2, "image_id": 1, "track_id": 7} | person,
