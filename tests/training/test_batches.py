@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import multiprocessing
@@ -9,7 +10,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,7 +54,7 @@ class Keys(Dataset[Key]):
         return key
 
 
-def make(length: int, accumulate: int = 1, kind: type[DataLoader[Batch]] = DataLoader) -> RestartingLoader:
+def make(length: int, accumulate: int = 1, kind: Callable[..., DataLoader[Batch]] = DataLoader) -> RestartingLoader:
     """A loader of batches of two samples."""
     sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
     return RestartingLoader(lambda: kind(Keys(length), batch_sampler=sampler, collate_fn=collate), sampler, length)
@@ -95,6 +96,17 @@ def test_speed_is_measured_since_the_last_reading(monkeypatch: pytest.MonkeyPatc
         meter.seconds_waited = 0.5
         assert meter.read() == {"samples_per_s": samples / 2, "data_wait": 0.25}
     assert (meter.samples, meter.seconds_waited) == (0, 0)
+
+
+def test_closing_ends_the_workers_and_another_step_starts_new_ones() -> None:
+    others = set(multiprocessing.active_children())
+    loader = make(20, kind=functools.partial(DataLoader, num_workers=1, multiprocessing_context="fork"))
+    stream = StepBatches(loader, loader.sampler, 1, epochs=1)
+    for step in range(2):
+        assert ids(stream.take_step(0, step)) == expected_steps(20, 1, epoch=0)[step]
+        assert set(multiprocessing.active_children()) - others
+        stream.close()
+        assert set(multiprocessing.active_children()) <= others
 
 
 class WorkersDie(DataLoader[Batch]):
