@@ -26,7 +26,7 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import StoreSummary, compute_statistics, verify_store
+from posenet.data.inspection import StoreSummary, compute_statistics, summarize, verify_store
 from posenet.data.store_list import open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
@@ -155,13 +155,14 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
     with open_data_sets(setting, config.model.skeleton if args.output is None else None) as stores:
         for data_set, (num_samples, per_epoch) in zip(stores.sets, stores.sample_counts(config.data.framing)):
             name = data_set.name if args.output is None else args.output
-            if args.verify:
-                summary = verify_store(data_set.store, workers=args.workers)
-                if not is_built:
-                    _print_summary(summary)
-                print_message(f"{name} is intact")
             if args.stats:
                 print_message(f"\n== {name}: {pluralize(num_samples, 'sample')}, {per_epoch} of them per epoch")
+            if not is_built and (args.verify or args.stats):
+                _print_summary(summarize(data_set.store))
+            if args.verify:
+                verify_store(data_set.store, workers=args.workers)
+                print_message(f"{name} is intact")
+            if args.stats:
                 for line in compute_statistics(data_set.store):
                     print_message(line)
         if args.preview:

@@ -81,7 +81,8 @@ def _load_predictor(args: argparse.Namespace, ranks: Ranks) -> Predictor:
     """The predictor that the options define, on the device of this process."""
     if ranks.world_size > 1:
         local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        args.device = device_of_process(args.checkpoint, args.device, args.backend, local_rank)
+        device = device_of_process(args.checkpoint, args.device, args.backend, local_rank)
+        args = argparse.Namespace(**vars(args) | {"device": device})
     return make_predictor(args)
 
 

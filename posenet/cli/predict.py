@@ -130,7 +130,8 @@ def run(args: argparse.Namespace) -> None:
         DataError: at the end, if frames could not be read.
         KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
     """
-    refuse_launcher("give each process a part of the list, see posenet docs scale")
+    if "-" not in args.inputs:  # which may be a list of its own for each process
+        refuse_launcher("give each process a part of the list from standard input, see posenet docs scale")
     messages = message_stream(args.json, args.coco, args.csv)
     options = {field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)}
     with catch_stop_signals() as stop_requested:

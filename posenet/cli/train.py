@@ -21,11 +21,11 @@ from posenet.cli.options import (
     setting_help,
 )
 from posenet.cli.processes import refuse_launcher
-from posenet.devices.launch import is_restarted
+from posenet.devices.launch import is_restarted, was_started_by_us
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.settings import Config
-from posenet.training.run_settings import check_before_start
+from posenet.training.run_settings import RESUMED_ANNOTATIONS, check_before_start
 
 if TYPE_CHECKING:
     from posenet.devices.parallel import Runtime
@@ -173,6 +173,8 @@ def check_flags(args: argparse.Namespace) -> None:
         from posenet.training.find_annotations import find_annotations
 
         find_annotations(Path(args.data), None if args.val is None else Path(args.val))
+        if not isinstance(_resume(args), bool):
+            raise ConfigError(RESUMED_ANNOTATIONS)
         return
     for flag in ("images", "val", "val_images"):
         if getattr(args, flag) is not None:
@@ -182,7 +184,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:
-    """Check the annotations and build their stores, as the training does that finds them up to date."""
+    """Prepare the data of the annotations; the training then finds the stores up to date."""
     from posenet.training.from_annotations import prepare
 
     sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
@@ -191,12 +193,15 @@ def prepare_annotations(args: argparse.Namespace) -> None:
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
+    from posenet.training import annotations_to_stores
     from posenet.training.train import train
 
     if args.opt_level:
         _log.info(
             "--opt-level %s is an option of Apex; using --amp %s", args.opt_level, APEX_OPT_LEVELS[args.opt_level]
         )
+    if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
+        logging.getLogger(annotations_to_stores.__name__).setLevel(logging.ERROR)
     restarted = is_restarted(os.environ)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")

@@ -20,7 +20,8 @@ from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
 
-QUARTILES = ("minimum", "quartile", "median", "quartile", "maximum")
+QUARTILES = {"minimum": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "maximum": 1.0}
+"""The columns of sizes in the statistics of a store; lower and upper are quartiles."""
 
 
 @dataclass(frozen=True)
@@ -129,14 +130,21 @@ def compute_statistics(store: Store) -> Iterator[str]:
         "height, pixels": store.records["height"],
         "file, kB": store.records["image_bytes"] / 1000,
         f"{store.skeleton.people} in an image": store.records["num_people"],
-        f"main {store.skeleton.category}'s height": [people[row]["box"][person, 3] for row, person in main_rows],
+        f"main {store.skeleton.category}'s height, pixels": [
+            people[row]["box"][person, 3] for row, person in main_rows
+        ],
     }
-    yield " " * 24 + "".join(f"{name:>10}" for name in QUARTILES)
+    width = max(map(len, [*quantities, *store.skeleton.keypoints])) + 2
+    yield " " * width + "".join(f"{name:>10}" for name in QUARTILES)
     for name, values in quantities.items():
         if len(values):
-            yield f"{name:<24}" + "".join(f"{value:>10.4g}" for value in np.quantile(values, [0, 0.25, 0.5, 0.75, 1]))
+            cells = (
+                f"{value:>10.0f}" if value >= 100 else f"{value:>10.3g}"
+                for value in np.quantile(values, list(QUARTILES.values()))
+            )
+            yield f"{name:<{width}}" + "".join(cells)
     if not store.num_people:
         return
     for name, values in zip(store.skeleton.keypoints, np.concatenate(visibilities).T):  # values: (people,)
         visible = (values == 2).sum() / max((values > 0).sum(), 1)
-        yield f"{name:<24}{(values > 0).mean():>10.1%} labelled, {visible:.1%} of these visible"
+        yield f"{name:<{width}}{(values > 0).mean():>10.1%} labelled, {visible:.1%} of these visible"

@@ -71,7 +71,9 @@ def torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _unusable(error: Exception) -> ConfigError:
-    return ConfigError(f"the launcher's variables are not usable ({error}); start with torchrun, srun or --nproc")
+    return ConfigError(
+        f"the launcher's variables are not usable ({error}); unset them, or start with torchrun, srun or --nproc"
+    )
 
 
 def rank_of_process(environment: Mapping[str, str]) -> int:

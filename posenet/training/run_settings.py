@@ -26,6 +26,9 @@ PLAIN_NAME = re.compile(
 )
 """What annotation files are called that are not told from others by their names: a run takes that of the folder."""
 
+RESUMED_ANNOTATIONS = "with annotations, a run continues in its folder; leave out resume=PATH"
+"""Error for annotations beside a checkpoint to resume."""
+
 
 def check_before_start(
     experiment: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False

@@ -35,7 +35,7 @@ from posenet.training.profiling import profiled_steps
 from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
 from posenet.training.run import build_run
-from posenet.training.run_settings import folder_of_run
+from posenet.training.run_settings import RESUMED_ANNOTATIONS, folder_of_run
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
@@ -112,10 +112,11 @@ def train(
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     data = None
     sources = {"images": images, "val": val, "val_images": val_images}
-    if are_annotations(config):
-        prepare_data = functools.partial(_prepare_data, config, pairs, experiment, resume, **sources)
-        with runtime.explain_errors():
-            data, config, pairs, resume = runtime.broadcast_object(runtime.run_on_main(prepare_data))
+    prepare_data = functools.partial(_prepare_data, config, pairs, experiment, resume, **sources)
+    with runtime.explain_errors():
+        prepared = runtime.broadcast_object(runtime.run_on_main(prepare_data))
+    if prepared:
+        data, config, pairs, resume = prepared
     elif any(value is not None for value in (*sources.values(), experiment)):
         raise ConfigError(
             "images, val, val_images and experiment belong to annotations; give these as the first argument"
@@ -185,16 +186,21 @@ def train(
 
 
 def _prepare_data(
-    annotations: str | Path,
+    config: Config | str | Path | None,
     pairs: list[str],
     experiment: Config | str | Path | None,
     resume: bool | str | Path,
     **sources: str | Path | None,
-) -> tuple[PreparedData, Config | str | Path | None, list[str], bool]:
-    """Prepare the data; return them, the experiment and the overrides of the run, and whether it continues."""
+) -> tuple[PreparedData, Config | str | Path | None, list[str], bool] | None:
+    """Prepare the data; return them, the experiment and the overrides of the run, and whether it continues.
+
+    None without annotations.
+    """
+    if not are_annotations(config):
+        return None
     if not isinstance(resume, bool):
-        raise ConfigError("with annotations, a run continues in its folder; leave out resume=PATH")
-    data = prepare(annotations, pairs, experiment=experiment, **sources)
+        raise ConfigError(RESUMED_ANNOTATIONS)
+    data = prepare(config, pairs, experiment=experiment, **sources)
     has_accelerator = select_device(data.settings.train.device).type != "cpu"
     return data, *choose_experiment(data, pairs, experiment, has_accelerator), data.is_started
 

@@ -46,6 +46,7 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("train-distributed --set data.train=a.h5 checkpoint.path=.", ". already contains a run"),
         ("train-distributed --resume missing.pth", "missing.pth is not a file"),
         ("train-distributed missing.yaml", "missing.yaml does not exist"),
+        ("train-distributed a.json --resume a.pth", "a run continues in its folder; leave out --resume"),
     ],
 )
 def test_the_parent_refuses_wrong_input_before_it_starts_processes(
@@ -97,7 +98,8 @@ def test_processes_that_fail_show_what_they_have_printed_and_why_they_end(tmp_pa
 
         def fail(ranks: Ranks) -> None:
             (tmp_path / f"{rank}.joined").touch()
-            while not (tmp_path / f"{1 - rank}.joined").exists():
+            end = time.monotonic() + 60
+            while not (tmp_path / f"{1 - rank}.joined").exists() and time.monotonic() < end:
                 time.sleep(0.01)
             print("half of the work")
             raise DataError("a.h5 is damaged") if rank else ZeroDivisionError
@@ -111,16 +113,21 @@ def test_processes_that_fail_show_what_they_have_printed_and_why_they_end(tmp_pa
     assert error == "tool: error: rank 1: a.h5 is damaged\n"
 
 
-def evaluate(spot_file: Path, folder: Path, output: str, *flags: str) -> int:
-    words = ["--checkpoint", spot_file, "--backend", "onnxruntime", "--images", folder / "split", "--annotations"]
-    words += [write_spot_split(folder / "split"), "--output", folder / output, *flags]
-    return run_tool("evaluate", list(map(str, words)))
+@pytest.fixture
+def annotations(tmp_path: Path) -> Path:
+    return write_spot_split(tmp_path / "split")
 
 
-def test_several_processes_write_the_results_file_of_one(spot_file: Path, tmp_path: Path) -> None:
-    assert evaluate(spot_file, tmp_path, "one.json") == 0
+def evaluate(weights: Path, annotations: Path, output: str, *flags: str) -> int:
+    folder = annotations.parent
+    words = ["--checkpoint", weights, "--backend", "onnxruntime", "--images", folder, "--annotations", annotations]
+    return run_tool("evaluate", list(map(str, [*words, "--output", folder.parent / output, *flags])))
+
+
+def test_several_processes_write_the_results_file_of_one(spot_file: Path, annotations: Path, tmp_path: Path) -> None:
+    assert evaluate(spot_file, annotations, "one.json") == 0
     log = tmp_path / "log"
-    pids = fork_ranks(2, lambda rank: sys.exit(evaluate(spot_file, tmp_path, "two.json")), log)
+    pids = fork_ranks(2, lambda rank: sys.exit(evaluate(spot_file, annotations, "two.json")), log)
     statuses = [wait_for_exit(pid) for pid in pids]
     messages = "".join((log / f"{rank}.txt").read_text() for rank in range(2))
     assert statuses == [0, 0] and messages.count("8 images") == 1, messages
@@ -128,11 +135,13 @@ def test_several_processes_write_the_results_file_of_one(spot_file: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_nproc_starts_processes(spot_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert evaluate(spot_file, tmp_path, "one.json") == 0
-    assert evaluate(spot_file, tmp_path, "two.json", "--nproc", "2") == 0
+def test_nproc_starts_processes(
+    spot_file: Path, annotations: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(spot_file, annotations, "one.json") == 0
+    assert evaluate(spot_file, annotations, "two.json", "--nproc", "2") == 0
     assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes()
     capfd.readouterr()
-    assert evaluate(tmp_path / "missing.onnx", tmp_path, "three.json", "--nproc", "2") == 2
+    assert evaluate(tmp_path / "missing.onnx", annotations, "three.json", "--nproc", "2") == 2
     error = capfd.readouterr().err
     assert error.count("error:") == 1 and "missing.onnx" in error

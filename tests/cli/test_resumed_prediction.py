@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import json
 import os
 import random
 import signal
@@ -174,10 +173,7 @@ def test_parts_of_a_list_give_the_people_of_the_whole(
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("".join(part).encode())))
         assert predict("-", "--json", tmp_path / f"{number}.jsonl") == 0
     whole, *parts = ((tmp_path / f"{name}.jsonl").read_text().splitlines() for name in ("whole", 0, 1))
-    assert [json.loads(line)["file_name"] for line in whole] == [
-        json.loads(line)["file_name"] for part in parts for line in part
-    ]
-    assert len(whole) > 10
+    assert whole == parts[0] + parts[1] and len(whole) > 10
 
 
 def test_several_processes_of_a_launcher_are_refused(
@@ -186,4 +182,4 @@ def test_several_processes_of_a_launcher_are_refused(
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     assert predict(inputs) == 2
-    assert "give each process a part of the list, see posenet docs scale" in capsys.readouterr().err
+    assert "give each process a part of the list from standard input, see posenet docs scale" in capsys.readouterr().err

@@ -24,14 +24,14 @@ class TestStatistics:
             record.people["box"][:, 3] = 24
         with Store(write_store(tmp_path / "a.h5", records)) as store:
             header, *sizes = (line.split() for line in compute_statistics(store))
-        assert header == ["minimum", "quartile", "median", "quartile", "maximum"]
+        assert header == ["minimum", "lower", "median", "upper", "maximum"]
         files = np.quantile([len(record.image_bytes) / 1000 for record in records], [0, 0.25, 0.5, 0.75, 1])
         assert sizes[:5] == [
             ["width,", "pixels", *["60"] * 5],
             ["height,", "pixels", *["40"] * 5],
-            ["file,", "kB", *(f"{size:.4g}" for size in files)],
+            ["file,", "kB", *(f"{size:.3g}" for size in files)],
             ["people", "in", "an", "image", "1", "1", "1", "3", "5"],
-            ["main", "person's", "height", *["24"] * 5],
+            ["main", "person's", "height,", "pixels", *["24"] * 5],
         ]
         assert all(line[1:] == "28.6% labelled, 50.0% of these visible".split() for line in sizes[5:])
         assert [line[0] for line in sizes[5:]] == list(COCO.keypoints)

@@ -706,10 +706,12 @@ def test_the_tool_goes_on_after_a_signal(monkeypatch: pytest.MonkeyPatch, capsys
         patch.setattr(TrainStep, "__call__", train_step_and_signal)
         assert run_tool("train", words) == STOPPED_STATUS
     assert "last.pth; the same command continues" in capsys.readouterr().err
-    assert run_tool("train", words) == 0
+    assert run_tool("train-parallel", words) == 0
     assert (RUN / "run.status").read_text().strip() == "finished"
     assert "\nAP " in capsys.readouterr().err
     assert run_tool("train", ["--images", "coco/photos"]) == 2
     assert "--images belongs to annotations; give these: posenet train data.yaml" in capsys.readouterr().err
     assert run_tool("train", [*words, "--resume", "a.pth"]) == 2
     assert "leave out --resume" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="leave out resume=PATH"):
+        train("coco/chairs.json", images="coco/photos", resume="a.pth")

@@ -493,7 +493,13 @@ def test_an_operator_without_a_deterministic_kernel_is_named(stores: Stores, tmp
         train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(refuse))
 
 
-def test_several_accelerators_of_which_one_trains_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_accelerators_of_which_one_trains_are_named(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as patch, caplog.at_level("INFO"):
+        patch.setattr("posenet.training.train.advise_on_devices", lambda runtime, device: f"advice for {device}")
+        train_tiny(stores, tmp_path, max_steps=1)
+    assert any(message.startswith("advice for ") for message in caplog.messages)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
     runtime = Runtime()
     assert advise_on_devices(runtime, "auto") == ""  # the CPU

@@ -98,7 +98,7 @@ def write_json_lines(path: Path, ids: ImageIds) -> Iterator[Write]:
             open_file().flush()
 
         yield write
-        open_file()  # a share without images has an empty file
+        open_file()  # if no image could be read, the file is empty
 
 
 @contextlib.contextmanager
