@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
-from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error
 from posenet.progress_bar import progress_bar
+from tests.helpers.process_runs import fork_process, wait_for_exit
 
 
 def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: int = 0) -> list[str]:
@@ -59,3 +62,14 @@ def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys
         "rank 2: ERROR: out of memory",
         "posenet train: error: no data",
     ]
+
+
+def test_no_file_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    def open_file() -> None:
+        for descriptor in range(3):
+            os.close(descriptor)
+        replace_closed_streams()
+        inherited = all(os.get_inheritable(descriptor) for descriptor in range(3))
+        os._exit(0 if os.open(tmp_path / "a.txt", os.O_CREAT) > 2 and inherited else 1)
+
+    assert wait_for_exit(fork_process(open_file, tmp_path / "log.txt")) == 0
