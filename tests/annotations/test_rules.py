@@ -499,12 +499,13 @@ class TestExchangedSides:
 
     def test_in_drawn_faces_however_the_heads_are_tilted(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
-        for side, expected in ((1, set()), (-1, {"swapped-sides"})):
+        in_profile = (4, -2.9)  # the nose between the eyes does not tell the sides
+        for side, nose, expected in ((1, (0, 5), set()), (-1, (0, 5), {"swapped-sides"}), (-1, in_profile, set())):
             content = document([1], [person(number, 1) for number in range(1, 41)])
             for entry in content["annotations"]:
                 turn = rng.uniform(-np.pi, np.pi)
                 rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
-                face = np.array([[0, 5], [8 * side, -3], [-8 * side, -3]]) @ rotation + (45, 50)
+                face = np.array([nose, [8 * side, -3], [-8 * side, -3]]) @ rotation + (45, 50)
                 entry["keypoints"] = [value for x, y in face.tolist() for value in (x, y, 2)] + [0] * 42
                 entry["num_keypoints"] = 3
             assert self.codes(tmp_path, content) == expected
