@@ -128,8 +128,6 @@ class _Run:
     tracking: TrackingConfig | None
     journal: Journal | None
     """Of the first file of people; None without."""
-    description: dict[str, Any]
-    """The outputs, and what they depend on, for the journal. Messages name the keys whose values differ."""
 
     def tracked(self, results: Iterable[Result]) -> Iterable[Result]:
         """The results, with people who have numbers if they are tracked."""
@@ -164,11 +162,11 @@ def _prepare(
     if file is None or not needs_journal(file, sources, options, len(blocks)):
         if file is not None:
             remove_earlier_journal(file)
-        return _Run(options, sources, outputs, loaded, tracking, None, {})
+        return _Run(options, sources, outputs, loaded, tracking, journal=None)
     path = journal_path(file)
-    journal = Journal(path, sources, loaded.skeleton, loaded.settings.batch_size)
     description = _describe(options, sources, path.parent, outputs, loaded, tracking)
-    return _Run(options, sources, outputs, loaded, tracking, journal, description)
+    journal = Journal(path, description, sources, loaded.skeleton, loaded.settings.batch_size)
+    return _Run(options, sources, outputs, loaded, tracking, journal)
 
 
 def _remove_empty(folders: Sequence[str]) -> None:
@@ -222,7 +220,7 @@ def _describe(
     predictor: Predictor,
     tracking: TrackingConfig | None,
 ) -> dict[str, Any]:
-    """See ``_Run.description``; the ``folder`` is that of the journal."""
+    """The outputs, and what they depend on, for a journal in ``folder``."""
     inputs = hashlib.sha256()
     for source in sources:
         # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
@@ -265,7 +263,7 @@ def _predict(
         stack.enter_context(name_file_in_errors(", ".join([*run.outputs.files, *run.outputs.folders])))
         if journal:
             files = [resolve_link(Path(file)) for file in run.outputs.files]
-            stack.enter_context(journal.open(run.description, files, resume=run.options.resume))
+            stack.enter_context(journal.open(files, resume=run.options.resume))
         write_people = open_people_files(run.outputs, run.sources, run.predictor, stack)
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)

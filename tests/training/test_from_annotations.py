@@ -500,9 +500,18 @@ def test_one_unusable_image_is_left_out_and_neither_more_nor_all_of_a_split(capl
         image["file_name"] for split in ("train", "val") for image in content_of(folder, split)["images"]
     }
     Path("coco/photos/4.jpg").unlink()
-    message = r"1 kind of error .missing-file.*posenet annotations fix --drop leaves out single entries"
-    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
+    remedies = (
+        "describes them; posenet annotations fix repairs what the files determine; "
+        "posenet annotations fix --drop leaves out single entries that cannot be repaired"
+    )
+    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, f"1 kind of error .missing-file.*{remedies}")
     assert any("images without a file in the image folder: 3.jpg, 4.jpg" in text for text in caplog.messages)
+    file = Path("coco/chairs.json")
+    content = json.loads(file.read_text())
+    content["annotations"][0]["keypoints"] = [5, 5]
+    file.write_text(json.dumps(content))
+    message = f"2 kinds of errors .missing-file, keypoint-values.*{remedies}"
+    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
 
 
 def test_a_damaged_validation_image_is_left_out_of_the_ap_too(caplog: pytest.LogCaptureFixture) -> None:

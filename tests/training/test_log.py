@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
 import re
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -72,6 +75,20 @@ def test_the_bar_and_the_log_have_the_speed_of_all_processes(
     line = capsys.readouterr().err.splitlines()[-1]
     assert "  epoch 1/2:  67% 2/3 [" in line
     assert line.endswith(f", loss {entry['loss']:.2f}, lr {entry['lr']:.1e}, 10.0 samples/s, data wait 25%]")
+
+
+def test_the_speed_leaves_out_what_happens_between_two_epochs(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = itertools.count()
+    pause = 1000
+    monkeypatch.setattr("posenet.training.batches.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    callback = Mock(spec=TrainingCallback)
+    callback.on_epoch.side_effect = lambda step, values: [next(seconds) for _ in range(pause)]
+    train_tiny(stores, tmp_path, "train.epochs=2", callbacks=[callback])
+    entries = read_log(tmp_path, "train")
+    assert {entry["epoch"] for entry in entries} == {0, 1}
+    assert min(entry["samples_per_s"] for entry in entries) > 10 / pause
 
 
 def test_a_callback_that_fails_is_named_once_and_ends_no_run(stores: Stores, tmp_path: Path) -> None:
@@ -146,7 +163,9 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     settings = (*coco_settings(tiny_coco), "log.pictures=1", "log.tensorboard=true", "train.epochs=1")
+    threads = set(threading.enumerate())
     train_tiny(stores, tmp_path, *settings)
+    assert set(threading.enumerate()) <= threads  # that of TensorBoard has ended
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     written = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert written == [(entry["step"], pytest.approx(entry["loss"])) for entry in read_log(tmp_path, "train")]

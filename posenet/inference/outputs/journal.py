@@ -71,26 +71,30 @@ class Journal:
     After a kill, the last line may be torn, and the last block (see ``split_among_processes``) incomplete. A torn line
     and an incomplete block of images are cut off when the run continues. A video continues after its last whole batch.
 
+    ``run`` is everything that the people and the files of them depend on. Messages name the keys whose values differ.
+
     Attributes:
         next_block: the number of the block with which the run continues; valid after ``replay``.
         begun: the results of that block that are recorded, if it is a video; valid after ``replay``.
     """
 
-    def __init__(self, path: Path, sources: Sequence[Source], skeleton: Skeleton, batch_size: int) -> None:
+    def __init__(
+        self, path: Path, run: Mapping[str, Any], sources: Sequence[Source], skeleton: Skeleton, batch_size: int
+    ) -> None:
         self.path = path
         self.next_block = 0
         self.begun: list[Result] = []
+        self._run = run
         self._sources = sources
         self._index_of = {source: index for index, source in enumerate(sources)}
         self._skeleton = skeleton
         self._batch_size = batch_size
 
     @contextlib.contextmanager
-    def open(self, run: Mapping[str, Any], outputs: Iterable[Path], *, resume: bool) -> Iterator[None]:
+    def open(self, outputs: Iterable[Path], *, resume: bool) -> Iterator[None]:
         """Start the journal, or ``resume`` an earlier one, if there is one. Others cannot write it in this context.
 
         Args:
-            run: everything that the people and the files of them depend on.
             outputs: files that nobody else is writing; what killed runs have left beside them is removed.
 
         Raises:
@@ -101,9 +105,9 @@ class Journal:
                 for path in (self.path, *outputs):
                     remove_leftovers(path)
             if resume and self.path.exists():
-                _require_same_run(self.path, run)
+                _require_same_run(self.path, self._run)
             else:
-                write_atomically(self.path, json.dumps({"run": run}).encode() + b"\n")
+                write_atomically(self.path, json.dumps({"run": self._run}).encode() + b"\n")
             with open(self.path, "ab", buffering=0) as self._file:
                 yield
 

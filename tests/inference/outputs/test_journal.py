@@ -21,7 +21,7 @@ PERSON = Person(np.ones((COCO.num_keypoints, 3), np.float32), 0.5, COCO)
 
 def new_journal(path: Path) -> Journal:
     sources = [Source("image", Path(f"{number}.png")) for number in range(3)]
-    return Journal(path, [source for [source] in split_into_blocks(sources, 1)], COCO, 1)
+    return Journal(path, RUN, [source for [source] in split_into_blocks(sources, 1)], COCO, 1)
 
 
 def damage(text: bytes, kind: str) -> bytes:
@@ -37,7 +37,7 @@ def damage(text: bytes, kind: str) -> bytes:
 def test_a_line_that_was_damaged_ends_the_journal(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "p.progress"
     journal = new_journal(path)
-    with journal.open(RUN, [], resume=False):
+    with journal.open([], resume=False):
         for number in range(3):
             source = Source("image", Path(f"{number}.png"), block=number)
             journal.write(Result(Frame(source, np.zeros((4, 6, 3), np.uint8)), [PERSON]))
@@ -45,7 +45,7 @@ def test_a_line_that_was_damaged_ends_the_journal(tmp_path: Path, kind: str) -> 
     assert damage(second, kind) != second
     path.write_bytes(header + first + damage(second, kind) + third)
     journal = new_journal(path)
-    with journal.open(RUN, [], resume=True):
+    with journal.open([], resume=True):
         # A block counts as complete when another one follows.
         assert list(journal.replay()) == [] and journal.next_block == 0
     assert path.read_bytes() == header
@@ -56,7 +56,7 @@ def test_what_killed_runs_have_left_beside_the_outputs_is_removed(tmp_path: Path
     for name in [*names, ".other.json.7.tmp"]:
         (tmp_path / name).touch()
     journal = new_journal(tmp_path / "p.json.progress")
-    with journal.open(RUN, [tmp_path / "p.json", tmp_path / "q.csv"], resume=True):
+    with journal.open([tmp_path / "p.json", tmp_path / "q.csv"], resume=True):
         assert not any((tmp_path / name).exists() for name in names) and (tmp_path / ".other.json.7.tmp").exists()
 
 
@@ -64,13 +64,13 @@ def test_what_was_found_is_read_from_the_journal(tmp_path: Path) -> None:
     path = tmp_path / "p.progress"
     journal = new_journal(path)
     sources = [Source("image", Path(f"{number}.png"), block=number) for number in range(3)]
-    with journal.open(RUN, [], resume=False):
+    with journal.open([], resume=False):
         journal.write(Result(Frame(sources[0], np.zeros((4, 6, 3), np.uint8)), [PERSON], best_score=0.6))
         journal.write(Result(Frame(sources[1], error=DataError("1.png is cut off"))))
         journal.write(Result(Frame(sources[2], np.zeros((4, 6, 3), np.uint8))))
         journal.finish()
     journal = new_journal(path)
-    with journal.open(RUN, [], resume=True):
+    with journal.open([], resume=True):
         first, second, third = journal.replay()
     recorded = [(result.frame.source, result.frame.is_recorded) for result in (first, second, third)]
     assert recorded == [(source, True) for source in sources] and journal.next_block == 3
@@ -82,12 +82,12 @@ def test_a_video_continues_after_its_last_whole_batch_of_frames_that_could_be_re
     """Then the network gets the same batches as in a run that nobody has stopped."""
     path = tmp_path / "p.progress"
     video = Source("video", Path("clip.mp4"))
-    journal = Journal(path, [video], COCO, batch_size=2)
-    with journal.open(RUN, [], resume=False):
+    journal = Journal(path, RUN, [video], COCO, batch_size=2)
+    with journal.open([], resume=False):
         for number in range(4):
             frame = Frame(video, np.zeros((4, 6, 3), np.uint8), number, number / 25)
             journal.write(Result(Frame(video, error=DataError("frame 1 is damaged")) if number == 1 else frame))
-    journal = Journal(path, [video], COCO, batch_size=2)
-    with journal.open(RUN, [], resume=True):
+    journal = Journal(path, RUN, [video], COCO, batch_size=2)
+    with journal.open([], resume=True):
         assert list(journal.replay()) == []
     assert [result.frame.number for result in journal.begun] == [0, None, 2]
