@@ -133,6 +133,10 @@ def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_pe
         summary.add(Result(Frame(video, error=DataError(f"frame {number} is damaged"))))
     assert caplog.messages == ["frame 0 is damaged"], "only the first fault of a source is a line"
     assert str(summary) == "2 tracked people in 6 video frames"
+    untracked = Person(np.ones((18, 3), np.float32), 1.0)
+    for people in ([untracked] * 3, []):
+        summary.add(Result(Frame(images[0], GREY), people))
+    assert str(summary) == "2 tracked people and 3 detections in 2 images and 6 video frames"
     assert str(summary.unreadable_error()) == "1 of 1 input could not be read completely: v.mp4"
 
 

@@ -31,7 +31,7 @@ from posenet.inference.networks import BackendName, TorchNetwork, device_of_proc
 from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config, InferenceConfig, ModelConfig, TrackingConfig
+from posenet.settings import Config, DataConfig, InferenceConfig, ModelConfig, TrackingConfig
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 from tests.helpers.documentation import read_blocks
@@ -95,6 +95,11 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
 
 def test_a_file_says_what_its_arrays_mean(tmp_path: Path, model: Any, runtime: str) -> None:
     """A lit block of pixels is highest in the map that the file names, in the cell whose position the file gives."""
+    arrays = {
+        value.name: [size.dim_value or size.dim_param for size in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.input, *model.graph.output)
+    }
+    assert arrays == {"images": ["batch", "height", "width", 3], "maps": ["batch", 50, "map_height", "map_width"]}
     [about] = [json.loads(entry.value) for entry in model.metadata_props if entry.key == PROPERTY]
     assert about["inference"]["height"] == 512 and about["precision"] == "float32"
     assert {
@@ -266,11 +271,12 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
         inference=InferenceConfig(height=64, flip=True),
         model=ModelConfig(skeleton=skeleton),
         tracking=TrackingConfig(confirm_frames=1, smooth=True),
+        data=DataConfig(exif_frame="stored"),
     )
     (tmp_path / "a.onnx").write_bytes(build_onnx(random_network(1, skeleton), config).SerializeToString())
     predictor = Predictor.from_checkpoint(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
     assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
-    assert predictor.tracking == config.tracking
+    assert predictor.tracking == config.tracking and predictor.exif_frame == "stored"
     assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
 
 
