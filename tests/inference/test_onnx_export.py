@@ -554,8 +554,10 @@ def test_each_process_uses_the_openvino_device_of_its_local_rank(
     assert [device_of_process(spot_file, "gpu", "openvino", rank) for rank in (0, 1)] == ["gpu.0", "gpu.1"]
     with pytest.raises(ConfigError, match="local rank 2 has no device: this machine has only 2"):
         device_of_process(spot_file, "GPU", "openvino", 2)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert device_of_process(spot_file, "gpu", "openvino", 1) == "gpu", "loading the network says what is missing"
+    failing = unittest.mock.Mock(side_effect=RuntimeError)
+    for target, failure in (("posenet.inference.networks._openvino_core", failing), ("importlib.util.find_spec", None)):
+        monkeypatch.setattr(target, failure or (lambda name: None))
+        assert device_of_process(spot_file, "gpu", "openvino", 1) == "gpu", "loading the network says what is missing"
     with pytest.raises(ConfigError, match=r"needs the package openvino; pip install 'simplepose\[openvino\]'"):
         Predictor.from_checkpoint(spot_file, backend="openvino")
 

@@ -241,6 +241,12 @@ def test_a_module_with_a_parameter_that_is_not_finite_is_refused(value):
             Predictor(module)
 
 
+@pytest.mark.parametrize("amp, expected", [(None, "off"), ("auto", "bf16"), ("fp16", "fp16")])
+def test_a_module_computes_in_float32_unless_told_otherwise(monkeypatch, amp, expected):
+    monkeypatch.setattr("posenet.devices.precision.computes_in_bf16", lambda device: device.type == "cpu")
+    assert Predictor(SpotNetwork(), amp=amp).network.amp == expected
+
+
 def test_a_file_and_a_pil_image_are_read_upright(tmp_path):
     pil = pytest.importorskip("PIL.Image")
     path = tmp_path / "a.jpg"
