@@ -419,6 +419,7 @@ def test_a_stream_is_smoothed_if_the_settings_say_so(tmp_path):
         return [result[0].keypoints[NOSE, 0] for result in predictor.stream(clip, track=True, **options)]
 
     assert noses(True) == noses(False, smooth=True) != noses(False)
+    assert [result.ids for result in spot_predictor(height=96).stream(clip)] == [[None]] * 6, "nobody is tracked"
 
 
 def test_a_limit_below_the_height_makes_images_smaller() -> None:
