@@ -68,6 +68,9 @@ def test_results_are_written_as_drawings_and_text(result: Result, path: Path, tm
     result.save(tmp_path / "drawn.png")
     assert np.array_equal(cv2.imread(str(tmp_path / "drawn.png")), drawing)
     assert not np.array_equal(result.plot(line_width=9), drawing)
+    faint = Result(result.frame, [Person(np.float32([[9, 9, 0.1]] * 18), 0.5)])
+    assert np.array_equal(faint.plot(), faint.image)
+    assert not np.array_equal(faint.plot(keypoint_min_score=0), faint.image)
     before = path.read_bytes()
     (tmp_path / "link.png").symlink_to(path)
     for name in (path, tmp_path / "link.png"):
