@@ -131,7 +131,10 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     path = tmp_path / "a.png"
     cv2.imwrite(str(path), image)
     expected = predictor(image)
-    assert predictor(image[..., ::-1], channels="rgb") == expected != predictor(image[..., ::-1])
+    rgb = image[..., ::-1]
+    assert predictor(rgb, channels="rgb") == expected != predictor(rgb)
+    assert predictor([rgb], "rgb") == predictor.batch([rgb], "rgb") == [expected]
+    np.testing.assert_array_equal(predictor.compute_maps(rgb, "rgb"), predictor.compute_maps(image))
     for one in (image, path, str(path), [image], (path,), pil.open(path)):
         assert list(predictor.stream(one)) == [expected]
     for several in (np.stack([image] * 3), np.array([str(path)] * 3), (path for _ in range(3))):
