@@ -133,6 +133,10 @@ def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_pe
         summary.add(Result(Frame(video, error=DataError(f"frame {number} is damaged"))))
     assert caplog.messages == ["frame 0 is damaged"], "only the first fault of a source is a line"
     assert str(summary) == "2 tracked people in 6 video frames"
+    untracked = Person(np.ones((18, 3), np.float32), 1.0)
+    for people in ([untracked] * 3, []):
+        summary.add(Result(Frame(images[0], GREY), people))
+    assert str(summary) == "2 tracked people and 3 detections in 2 images and 6 video frames"
     assert str(summary.unreadable_error()) == "1 of 1 input could not be read completely: v.mp4"
 
 
@@ -256,6 +260,7 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(predict: Predi
         (["photos/a.png", "--output", "out", "--set", "model.stacks=2"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--backend", "torch"], "which PyTorch cannot run"),
         (["photos/a.png", "--output", "out", "--resume"], "--resume needs a file of people"),
+        (["photos/a.png", "--resume"], "--resume needs a file of people"),
         (["0", "--json", "p.jsonl", "--resume"], "unlike camera 0"),
         (["photos/a.png", "--output", "out", "--show"], "--show needs a display"),
     ],
@@ -276,7 +281,7 @@ def test_bad_input_is_one_line_and_status_2(
     assert predict(*words) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert message in error and "Traceback" not in error
-    assert not Path("out").exists()
+    assert not Path("out").exists() and not Path("predictions").exists()
 
 
 def test_a_malformed_address_and_a_slow_server_are_one_line_and_the_other_inputs_are_predicted(

@@ -54,18 +54,31 @@ def test_the_tools_use_a_fused_copy_in_the_requested_precision(
 
 
 @pytest.mark.parametrize(
-    "missing, fastest",
-    [("", "OpenVINO"), ("openvino", "ONNX Runtime"), ("openvino onnxruntime", "PyTorch"), ("onnx", "PyTorch")],
+    "missing, amp, fastest",
+    [
+        ("", "off", "OpenVINO"),
+        ("openvino", "off", "ONNX Runtime"),
+        ("openvino", "bf16", "PyTorch"),
+        ("openvino onnxruntime", "off", "PyTorch"),
+        ("onnx", "off", "PyTorch"),
+    ],
 )
 def test_predict_uses_the_fastest_runtime_that_is_installed_and_says_which(
-    checkpoint: Path, missing: str, fastest: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    checkpoint: Path,
+    missing: str,
+    amp: str,
+    fastest: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """On a CPU that computes in bf16."""
+    monkeypatch.setattr("posenet.devices.precision.computes_in_bf16", lambda device: True)
     for package in {"onnx", "openvino", "onnxruntime"} - {*missing.split()}:
         pytest.importorskip(package)
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing.split() else find_spec(name))
     caplog.set_level(logging.INFO, "posenet")
-    network = predictor_of("predict", checkpoint, "--amp", "off").network
+    network = predictor_of("predict", checkpoint, "--amp", amp).network
     assert isinstance(network, TorchNetwork) == (fastest == "PyTorch")
     assert f"{checkpoint} runs with {fastest} on cpu" in caplog.text
 

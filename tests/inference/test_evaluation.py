@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -18,11 +19,12 @@ import posenet
 from posenet.cli.main import run_tool
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import Config
+from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import write_checkpoint
 from tests.helpers.spot_data import write_spot_split
-from tests.helpers.spot_networks import spot_image
+from tests.helpers.spot_networks import LinearSpotNetwork, spot_image
 
 
 @pytest.fixture
@@ -221,3 +223,17 @@ def test_people_with_low_scores_count_although_the_predictor_leaves_them_out(spo
     predictor = posenet.Predictor(spot_file, min_score=0.9)
     evaluation = posenet.evaluate(predictor, tmp_path, annotations, progress=False)
     assert evaluation is not None and evaluation.results[0]["score"] < 0.9 == predictor.min_score
+    points = np.reshape(evaluation.results[0]["keypoints"], (-1, 3))
+    assert points[:, :2].all() and not points[:, 2].all(), "keypoints that were not found are estimated"
+
+
+def test_the_sigmas_are_those_of_the_skeleton(tmp_path: Path) -> None:
+    annotations = write_spot_split(tmp_path)
+    values = []
+    for factor in (1, 0.1):
+        skeleton = dataclasses.replace(COCO, sigmas=tuple(factor * sigma for sigma in COCO.sigmas))
+        predictor = posenet.Predictor(LinearSpotNetwork(), height=128, skeleton=skeleton)
+        evaluation = posenet.evaluate(predictor, tmp_path, annotations, progress=False)
+        assert evaluation is not None
+        values.append(evaluation.metrics["AP"])
+    assert values[0] > values[1]

@@ -31,7 +31,7 @@ from posenet.inference.networks import BackendName, TorchNetwork, device_of_proc
 from posenet.inference.onnx_export import CALIBRATION_IMAGES, build_onnx, quantize_onnx, read_calibration_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config, InferenceConfig, ModelConfig, TrackingConfig
+from posenet.settings import Config, DataConfig, InferenceConfig, ModelConfig, TrackingConfig
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 from tests.helpers.documentation import read_blocks
@@ -95,6 +95,11 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
 
 def test_a_file_says_what_its_arrays_mean(tmp_path: Path, model: Any, runtime: str) -> None:
     """A lit block of pixels is highest in the map that the file names, in the cell whose position the file gives."""
+    arrays = {
+        value.name: [size.dim_value or size.dim_param for size in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.input, *model.graph.output)
+    }
+    assert arrays == {"images": ["batch", "height", "width", 3], "maps": ["batch", 50, "map_height", "map_width"]}
     [about] = [json.loads(entry.value) for entry in model.metadata_props if entry.key == PROPERTY]
     assert about["inference"]["height"] == 512 and about["precision"] == "float32"
     assert {
@@ -266,11 +271,12 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
         inference=InferenceConfig(height=64, flip=True),
         model=ModelConfig(skeleton=skeleton),
         tracking=TrackingConfig(confirm_frames=1, smooth=True),
+        data=DataConfig(exif_frame="stored"),
     )
     (tmp_path / "a.onnx").write_bytes(build_onnx(random_network(1, skeleton), config).SerializeToString())
     predictor = Predictor.from_checkpoint(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
     assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
-    assert predictor.tracking == config.tracking
+    assert predictor.tracking == config.tracking and predictor.exif_frame == "stored"
     assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
 
 
@@ -548,8 +554,10 @@ def test_each_process_uses_the_openvino_device_of_its_local_rank(
     assert [device_of_process(spot_file, "gpu", "openvino", rank) for rank in (0, 1)] == ["gpu.0", "gpu.1"]
     with pytest.raises(ConfigError, match="local rank 2 has no device: this machine has only 2"):
         device_of_process(spot_file, "GPU", "openvino", 2)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert device_of_process(spot_file, "gpu", "openvino", 1) == "gpu", "loading the network says what is missing"
+    failing = unittest.mock.Mock(side_effect=RuntimeError)
+    for target, failure in (("posenet.inference.networks._openvino_core", failing), ("importlib.util.find_spec", None)):
+        monkeypatch.setattr(target, failure or (lambda name: None))
+        assert device_of_process(spot_file, "gpu", "openvino", 1) == "gpu", "loading the network says what is missing"
     with pytest.raises(ConfigError, match=r"needs the package openvino; pip install 'simplepose\[openvino\]'"):
         Predictor.from_checkpoint(spot_file, backend="openvino")
 

@@ -158,7 +158,7 @@ def test_drawings_go_into_a_new_folder_if_no_output_is_named(photos: Path) -> No
         assert not np.array_equal(cv2.imread(f"{folder}/a.png"), cv2.imread("photos/a.png"))
 
 
-@pytest.mark.parametrize("name", ["people", "people/", "there.2026"])
+@pytest.mark.parametrize("name", ["people", "new.2026/", "there.2026"])
 def test_a_folder_gets_a_file_of_people_for_each_input(photos: Path, clip: Path, name: str) -> None:
     Path("there.2026").mkdir()
     write_image(photos / "empty.png", np.zeros((64, 64, 3), np.uint8))
@@ -175,6 +175,9 @@ def test_a_folder_gets_a_file_of_people_for_each_input(photos: Path, clip: Path,
     assert files["a.json"][0]["file_name"].endswith("a.png")
     with pytest.raises(DataError, match="exists"):
         predict(photos, spot_predictor(), json=name)
+    Path("file").touch()  # a name without a suffix is that of a folder only if there is no such file
+    predict(photos, spot_predictor(), json="file", overwrite=True)
+    assert len(json.loads(Path("file").read_text())) == 2
 
 
 def test_results_of_several_inputs_come_in_order_and_name_them(photos: Path, clip: Path) -> None:

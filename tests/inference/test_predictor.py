@@ -131,7 +131,10 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     path = tmp_path / "a.png"
     cv2.imwrite(str(path), image)
     expected = predictor(image)
-    assert predictor(image[..., ::-1], channels="rgb") == expected != predictor(image[..., ::-1])
+    rgb = image[..., ::-1]
+    assert predictor(rgb, channels="rgb") == expected != predictor(rgb)
+    assert predictor([rgb], "rgb") == predictor.batch([rgb], "rgb") == [expected]
+    np.testing.assert_array_equal(predictor.compute_maps(rgb, "rgb"), predictor.compute_maps(image))
     for one in (image, path, str(path), [image], (path,), pil.open(path)):
         assert list(predictor.stream(one)) == [expected]
     for several in (np.stack([image] * 3), np.array([str(path)] * 3), (path for _ in range(3))):
@@ -239,6 +242,12 @@ def test_a_module_with_a_parameter_that_is_not_finite_is_refused(value):
     for module in (network, FusedNetwork(network)):
         with pytest.raises(CheckpointError, match=r"stem\.entry\.conv\.weight contains NaN, infinity"):
             Predictor(module)
+
+
+@pytest.mark.parametrize("amp, expected", [(None, "off"), ("auto", "bf16"), ("fp16", "fp16")])
+def test_a_module_computes_in_float32_unless_told_otherwise(monkeypatch, amp, expected):
+    monkeypatch.setattr("posenet.devices.precision.computes_in_bf16", lambda device: device.type == "cpu")
+    assert Predictor(SpotNetwork(), amp=amp).network.amp == expected
 
 
 def test_a_file_and_a_pil_image_are_read_upright(tmp_path):
@@ -413,6 +422,7 @@ def test_a_stream_is_smoothed_if_the_settings_say_so(tmp_path):
         return [result[0].keypoints[NOSE, 0] for result in predictor.stream(clip, track=True, **options)]
 
     assert noses(True) == noses(False, smooth=True) != noses(False)
+    assert [result.ids for result in spot_predictor(height=96).stream(clip)] == [[None]] * 6, "nobody is tracked"
 
 
 def test_a_limit_below_the_height_makes_images_smaller() -> None:

@@ -64,10 +64,13 @@ def test_a_frame_of_a_video_has_a_time_and_numbers() -> None:
 def test_results_are_written_as_drawings_and_text(result: Result, path: Path, tmp_path: Path) -> None:
     drawing = result.plot()
     assert drawing.shape == result.image.shape and not np.array_equal(drawing, result.image)
-    result.save(tmp_path / "drawn.png")
-    result.save(tmp_path / "drawn.png")
-    assert np.array_equal(cv2.imread(str(tmp_path / "drawn.png")), drawing)
     assert not np.array_equal(result.plot(line_width=9), drawing)
+    for options in ({"line_width": 9}, {}):
+        result.save(tmp_path / "drawn.png", **options)
+        assert np.array_equal(cv2.imread(str(tmp_path / "drawn.png")), result.plot(**options))
+    faint = Result(result.frame, [Person(np.float32([[9, 9, 0.1]] * 18), 0.5)])
+    assert np.array_equal(faint.plot(), faint.image)
+    assert not np.array_equal(faint.plot(keypoint_min_score=0), faint.image)
     before = path.read_bytes()
     (tmp_path / "link.png").symlink_to(path)
     for name in (path, tmp_path / "link.png"):
@@ -79,7 +82,7 @@ def test_results_are_written_as_drawings_and_text(result: Result, path: Path, tm
         result.save(tmp_path / "a file" / "drawn.png")
     entries = json.loads(result.to_json())
     assert entries == result.to_dicts() and entries[0]["keypoints"].keys() == result[0].named().keys()
-    assert [entry["image_id"] for entry in result.to_coco(5)] == [5, 5]
+    assert [(entry["image_id"], entry["category_id"]) for entry in result.to_coco(5, 7)] == [(5, 7)] * 2
 
 
 def test_an_image_that_could_not_be_read_is_not_drawn() -> None:
@@ -102,5 +105,5 @@ def test_a_drawing_is_shown_where_something_can_show_it(result: Result, monkeypa
     monkeypatch.setenv("DISPLAY", ":0")
     with pytest.raises(ConfigError, match="nothing can show"):
         result.show()  # there is no viewer
-    result.show()
-    np.testing.assert_array_equal(shown, [result.plot()[..., ::-1]] * 2)
+    result.show(line_width=9)
+    np.testing.assert_array_equal(shown, [result.plot()[..., ::-1], result.plot(line_width=9)[..., ::-1]])

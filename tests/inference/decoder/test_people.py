@@ -83,7 +83,7 @@ def test_limbs_need_a_thousandth_and_35_percent_of_the_best_one_of_their_part_at
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
+def test_mirrored_candidates_are_assembled_to_the_mirrored_people_also_in_small_steps(seed, monkeypatch):
     """Three people stand close together. Two thirds of their limbs are missing, so that there are many fragments."""
     rng = np.random.default_rng(seed)
     joints = np.stack([standing_person(50 + 9 * i, 60 + 7 * rng.random(), 0.4, 30 * rng.random()) for i in range(3)])
@@ -103,12 +103,16 @@ def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
     ]
     mirrored = [(COCO.keypoints[flip[COCO.index(name)]], 200 - x, y, score) for name, x, y, score in candidates]
     people = assemble(candidates, limbs)
+    for name in ("DISTANCES_PER_STEP", "PAIRS_PER_STEP"):
+        monkeypatch.setattr(f"posenet.inference.decoder.decode.{name}", 100)
     mirrored_people = assemble(mirrored, limbs)
     assert len(people) == len(mirrored_people) < 3 * 18 - len(limbs)
     for one, other in zip(people, mirrored_people):
         back = other.keypoints[flip]
         back[:, 0] = np.where(other.found[flip], 200 - back[:, 0], 0)
         np.testing.assert_allclose(back, one.keypoints, atol=1e-4)
+        back_estimates = np.where(one.found[:, None], 0, (200, 0) + other.estimates[flip] * (-1, 1))
+        np.testing.assert_allclose(back_estimates, one.estimates, atol=1e-3)
 
 
 def test_fragments_are_assigned_to_the_people_whose_pose_they_fit_if_other_limbs_are_missing_too():

@@ -174,19 +174,28 @@ def test_a_camera_of_which_every_second_image_is_damaged_is_read_to_its_end(monk
     assert newest.image[0, 0, 0] == 3 * MAX_UNREADABLE_IN_A_ROW % 256
 
 
-def test_a_stream_that_sends_only_damage_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_sends_only_damage_after_an_image_is_lost_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Damaged:
         source = Source("video", "rtsp://camera")
+        rate = 12.5
+        aspect = 1.5
+        is_closed = False
 
-        def decode(self) -> Iterator[None]:
-            return itertools.repeat(None)
+        def decode(self) -> Iterator[float | None]:
+            return itertools.chain([0.0], itertools.repeat(None))
 
-        def close(self) -> None: ...
+        def image(self) -> np.ndarray:
+            return GREY
+
+        def close(self) -> None:
+            self.is_closed = True
 
     pytest.importorskip("av", reason="needs PyAV (the extra video)")
     monkeypatch.setattr(live, "RECONNECT_SECONDS", 0)
-    [frame] = live.read_live(Damaged(), FrameSelection(), lambda: False)  # type: ignore[arg-type]
-    assert str(frame.error) == "rtsp://camera delivers no more images"
+    stream = Damaged()
+    frame, lost = live.read_live(stream, FrameSelection(), lambda: False)  # type: ignore[arg-type]
+    assert (frame.number, frame.rate, frame.aspect, frame.is_live) == (0, 12.5, 1.5, True)
+    assert str(lost.error) == "rtsp://camera delivers no more images" and stream.is_closed
 
 
 @pytest.mark.parametrize("start, duration, expected", [(0, math.inf, [0, 1, 2, 3]), (1, 1.5, [1, 2])])

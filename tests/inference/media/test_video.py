@@ -40,11 +40,12 @@ def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Pat
     frames = read_video(path)
     assert [(frame.number, frame.error) for frame in frames] == [(number, None) for number in range(12)]
     assert frames[0].rate == 10 and frames[0].aspect == 1
+    assert [frame.expected for frame in frames] == list(range(12, 0, -1))
     np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(12) / 10, atol=2e-3)
     assert all(frame.image.shape == (48, 64, 3) for frame in frames)
     assert frames[8].image.mean() == pytest.approx(8 * 15 + 15, abs=6)
     part = read_video(path, start=0.35, duration=0.7, stride=3)
-    assert [frame.number for frame in part] == [4, 7, 10]
+    assert [frame.number for frame in part] == [4, 7, 10] and part[1].expected == 1
     for frame in part:
         np.testing.assert_array_equal(frame.image, frames[frame.number or 0].image)
         assert frame.seconds == pytest.approx(frames[frame.number or 0].seconds)

@@ -22,10 +22,10 @@ def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -
     paths = output_paths([video, CAMERA], tmp_path, drawing_suffix)
     with write_drawings(paths) as write:
         for number in range(3):
-            write(Frame(video, GREY, number, number / 10, 10.0), GREY)
+            write(Frame(video, GREY, number, number / 10, 10.0, aspect=1.5), GREY)
         assert not (tmp_path / "clip.mp4").exists()
         write(Frame(CAMERA, GREY, 0, 0.0, 10.0), GREY)
-        assert len(read_video(tmp_path / "clip.mp4")) == 3
+        assert [(frame.rate, frame.aspect) for frame in read_video(tmp_path / "clip.mp4")] == [(10, 1.5)] * 3
         write(Frame(CAMERA, GREY, 1, 0.8, 10.0), GREY)
     pace = read_video(tmp_path / "camera-2.mp4")[-1].seconds
     assert pace == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
@@ -59,15 +59,16 @@ def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPat
         (0, [-1], False, True),
         (None, [-1, -1, -1, ord("n")], True, False),
         (None, [-1], False, True),
+        (None, [-1, -1, -1], True, False),
     ],
-    ids=["q", "escape", "other key", "closed by hand", "an image stays until a key is pressed", "an image is closed"],
+    ids=["q", "escape", "other key", "closed by hand", "an image until a key", "until it is closed", "until a request"],
 )
 def test_when_a_window_is_closed(
     monkeypatch: pytest.MonkeyPatch, number: int | None, keys: list[int], is_visible: bool, closed: bool
 ) -> None:
-    pressed = iter(keys)
-    shown = install_window(monkeypatch, lambda: next(pressed), is_visible)
+    pressed = list(keys)
+    shown = install_window(monkeypatch, lambda: pressed.pop(0), is_visible)
     closings: list[bool] = []
-    with show_in_window(lambda: False, lambda: closings.append(True)) as show:
+    with show_in_window(lambda: keys == [-1] * 3 and not pressed, lambda: closings.append(True)) as show:
         show(Frame(CAMERA, GREY, number), GREY)
-        assert bool(closings) == closed and len(shown) == 1 and not list(pressed)
+        assert bool(closings) == closed and len(shown) == 1 and not pressed

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +16,11 @@ from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.images import read_image, undo_orientation, write_image
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.outputs.output_files import Outputs
 from posenet.inference.outputs.people_files import (
     ImageIds,
     image_folder,
+    open_people_files,
     write_coco,
     write_csv,
     write_json,
@@ -222,6 +225,20 @@ def test_the_images_of_a_coco_data_set_have_their_numbers_and_coco_s_category(ph
     assert [(entry["id"], entry["image_id"]) for entry in content["annotations"]] == [(1, 139), (2, 2), (3, 2), (4, 3)]
     [single] = write_coco_file(tmp_path / "coco.json", frames[:1], [[person_at((20, 10))]])["annotations"]
     assert single["bbox"] == [20, 10, 1, 1] and single["area"] == 1, "many tools refuse empty boxes"
+
+
+def test_files_have_the_skeleton_and_the_frame_of_the_predictor(photos, tmp_path):
+    *_, turned = photos[1]
+    names = {"json": None, "coco": str(tmp_path / "c.json"), "csv": str(tmp_path / "p.csv")}
+    outputs = Outputs(drawings={}, sheets={}, people={}, folders=[], new_folders=[], **names)
+    predictor = SimpleNamespace(skeleton=SKELETON, exif_frame="stored")
+    with contextlib.ExitStack() as stack:
+        for write in open_people_files(outputs, [turned.source], predictor, stack):
+            write(Result(turned))
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert content["categories"][0]["keypoints"] == ["l", "r", "t"]
+    assert [(image["width"], image["height"]) for image in content["images"]] == [(90, 70)]
+    assert (tmp_path / "p.csv").read_text().endswith(",top_x,top_y,top_score\n")
 
 
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,18 +70,31 @@ def test_scores_and_the_first_frame_stay_as_they_are() -> None:
     np.testing.assert_array_equal(keypoints[..., 2], np.stack([person.keypoints for person in people])[..., 2])
 
 
-def test_the_second_frame_is_that_of_the_formula() -> None:
-    """At the start nobody moves; the speed is in sizes of the person a second."""
-    first, second = person_at(100), person_at(100)
-    second.keypoints[:, 0] += 3
-    settings, elapsed = TrackingConfig(), 1 / 25
-    speed = weight(SPEED_CUTOFF, elapsed) * 3 / elapsed / size_of(second)
-    moved = 3 * weight(settings.smooth_cutoff + settings.smooth_speed * speed**2, elapsed)
-    keypoints = smoothed([first, second])
-    np.testing.assert_allclose(keypoints[1, :, 0] - keypoints[0, :, 0], moved, atol=1e-4)
+def test_every_frame_is_that_of_the_formula() -> None:
+    """The times vary, and a keypoint is lost for a frame. At the start nobody moves."""
+    rng = np.random.default_rng(0)
+    settings = TrackingConfig()
+    smoother = Smoother(settings)
+    for time in (0, 0.04, 0.1, 0.4, 0.5):
+        person = person_at(100 + 50 * time, noise=rng.normal(0, 3, (18, 2)))
+        person.keypoints[5] *= time != 0.1
+        found = person.found
+        points = person.keypoints[:, :2].astype(float)
+        if not time:
+            expected, velocities, last_found = points.copy(), np.zeros((18, 2)), np.zeros((18, 1))
+        else:
+            elapsed = time - last_found[found]
+            offsets = points[found] - expected[found]
+            speeds = offsets / elapsed / size_of(person)
+            velocities[found] += weight(SPEED_CUTOFF, elapsed) * (speeds - velocities[found])
+            squared = np.square(velocities[found]).sum(axis=1, keepdims=True)
+            expected[found] += weight(settings.smooth_cutoff + settings.smooth_speed * squared, elapsed) * offsets
+            last_found[found] = time
+        [smooth] = smoother.update([dataclasses.replace(person, id=1)], time)
+        np.testing.assert_allclose(smooth.keypoints[found, :2], expected[found], atol=1e-4)
 
 
-def weight(cutoff: float, elapsed: float) -> float:
+def weight(cutoff: Any, elapsed: Any) -> Any:
     return 1 / (1 + 1 / (2 * np.pi * cutoff * elapsed))
 
 

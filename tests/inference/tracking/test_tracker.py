@@ -37,6 +37,22 @@ def test_somebody_who_is_seen_for_a_moment_gets_no_id() -> None:
     assert {id for frame in ids_of(frames) for id in frame} == {None, 1}
 
 
+@pytest.mark.parametrize("num_seen, num_missed, last", [(2, 1, 1), (2, 2, None), (11, 19, 1), (11, 20, None)])
+def test_a_person_is_waited_for_twice_as_long_as_it_was_seen_or_for_a_frame_before_it_has_an_id(
+    num_seen: int, num_missed: int, last: int | None
+) -> None:
+    """From the first of 11 frames to the last it is seen for 10 intervals."""
+    frames = [[person_at(100)]] * num_seen + [[]] * num_missed + [[person_at(100)]]
+    assert ids_of(frames)[-1] == [last]
+
+
+@pytest.mark.parametrize("min_agreement, same", [(0.05, True), (0.9, False)])
+def test_a_person_who_does_not_agree_well_enough_with_a_track_is_another_one(min_agreement: float, same: bool) -> None:
+    frames = [[person_at(100)]] * 25 + [[person_at(115)]]
+    ids = ids_of(frames, min_agreement=min_agreement, confirm_frames=1)
+    assert ids == [[1]] * 25 + [[1 if same else 2]]
+
+
 def test_the_order_of_the_people_does_not_matter() -> None:
     rng = np.random.default_rng(0)
     orders = [rng.permutation(4) for _ in range(20)]
@@ -61,6 +77,17 @@ def test_people_who_cross_keep_their_ids(rate: float, hidden: float) -> None:
     assert {frame[0] for frame in ids[3:]} == {ids[-1][0]}
     assert {frame[1] for frame in ids[3:] if len(frame) > 1} == {ids[-1][1]}
     assert ids[-1][0] != ids[-1][1]
+
+
+def test_a_person_is_not_taken_for_one_who_is_hidden_behind_it() -> None:
+    """The hidden one walks, and may be anywhere near; whoever is seen all the time trembles."""
+    rng = np.random.default_rng(0)
+    frames = []
+    for x in range(100, 500, 4):
+        frames.append([person_at(300, noise=rng.normal(0, 4, (1, 2)))])
+        if abs(x - 300) > 80:
+            frames[-1].append(person_at(x))
+    assert ids_of(frames)[2:] == [[1, 2][: len(people)] for people in frames[2:]]
 
 
 def test_frames_at_irregular_times() -> None:
