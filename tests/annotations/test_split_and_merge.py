@@ -152,6 +152,9 @@ def test_the_tools_say_what_they_have_written(tmp_path: Path, capsys: pytest.Cap
     train, val, all_, few = (tmp_path / f"{name}.json" for name in ("train", "val", "all", "few"))
     status, shown = run("split", path, "--output", train, val)
     assert status == 0 and f"wrote {train}: 18 images, " in shown and f"wrote {val}: 2 images" in shown
+    assert json.loads(train.read_text()) == split_annotations(path, [0.9, 0.1])[0]
+    run("split", path, "--shares", 0.5, 0.5, "--seed", 3, "--output", train, val, "--overwrite")
+    assert json.loads(val.read_text()) == split_annotations(path, [0.5, 0.5], 3)[1]
     assert run("merge", train, val, "--output", all_) == (0, f"wrote {all_}: 20 images, 21 people\n")
     assert people_of_images(json.loads(all_.read_text())) == people_of_images(many_images())
     (tmp_path / "ids.txt").write_text("1, 2")

@@ -150,7 +150,12 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
     "arguments, expected",
     [
         ("", "name the store with --output"),
+        (f"{INPUTS} --limit 1", "name the store with --output"),
+        ("--verify", "name the store with --output"),
         ("--output a.h5", "give both --images and --annotations"),
+        ("--output a.h5 --images images --verify", "give both --images and --annotations"),
+        ("--output a.h5 --annotations annotations.json --verify", "give both --images and --annotations"),
+        ("--output a.h5 --images images --unlabelled --background", "leave out one of them"),
         ("--output none.h5 --verify", "none.h5 does not exist"),
         ("--output a.h5 --images nowhere --annotations annotations.json", "image folder nowhere"),
         ("--output a.h5 --images images --annotations nothing.json", "cannot read annotations"),

@@ -135,6 +135,10 @@ def test_deterministic_algorithms_are_used_within_the_context_alone_and_not_chos
                 assert not torch.backends.cudnn.benchmark
             raise KeyError
         assert flags() == before
+        torch.use_deterministic_algorithms(False)
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+        with cudnn_flags(benchmark=True):
+            assert not torch.backends.cudnn.benchmark
     finally:
         torch.use_deterministic_algorithms(False)
 
