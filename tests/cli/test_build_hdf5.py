@@ -150,7 +150,7 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
     "arguments, expected",
     [
         ("", "name the store with --output"),
-        (f"{INPUTS} --limit 1", "name the store with --output"),
+        (f"{INPUTS} --verify --set data.train=a.h5", "name the store with --output"),
         ("--verify", "name the store with --output"),
         ("--output a.h5", "give both --images and --annotations"),
         ("--output a.h5 --images images --verify", "give both --images and --annotations"),

@@ -384,12 +384,12 @@ def test_a_flag_of_another_program_is_answered_with_what_it_is_here(
     assert message in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("word", ["source=a.jpg", "source=*.jpg"])
+@pytest.mark.parametrize("word", ["source=[1].jpg", "source=*.jpg"])
 def test_a_file_with_an_equals_sign_is_an_input(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("source=a.jpg").touch()
+    Path("source=[1].jpg").touch()
     assert cli.main(["predict", word, "--checkpoint", "missing.pth", "--json", "a.json"]) == 2
     assert "missing.pth" in capsys.readouterr().err
 

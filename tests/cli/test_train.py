@@ -64,9 +64,9 @@ def test_flags_are_settings_and_arguments_of_train(
     assert train("--config", "tiny")[0] == 0
     overrides = given.pop("overrides")
     assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, "profile": 0, **others}
-    flags = """--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --no-scale-lr
-        --sync-bn --patience 4 --freeze stem.* --compile --loss-scale 64 --no-channels-last --weights w.pth --warmup
-        --teacher t.pth --max-steps 9 --profile 2 --resume -p a/é"""
+    flags = """--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --sync-bn
+        --no-scale-lr --patience 4 --freeze stem.* --compile --loss-scale 64 --no-channels-last --weights w.pth
+        --warmup --teacher t.pth --max-steps 9 --profile 2 --resume -p é/𠮷"""
     assert train(*flags.split())[0] == STOPPED_STATUS
     settings = given.pop("overrides")
     assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, "profile": 2, **others}
@@ -74,7 +74,7 @@ def test_flags_are_settings_and_arguments_of_train(
     expected = """train.epochs=1 train.batch_size=3 optim.lr=0.01 optim.max_grad_norm=5 log.every_steps=7
         train.device='cpu' train.amp='bf16' optim.scale_lr=false parallel.sync_bn=true train.patience=4
         train.freeze=['stem.*'] parallel.compile=true train.loss_scale=64 train.channels_last=false
-        train.weights='w.pth' train.teacher='t.pth' checkpoint.path='a/é'"""
+        train.weights='w.pth' train.teacher='t.pth' checkpoint.path='é/𠮷'"""
     assert load_config(None, settings) == load_config(None, [*overrides, *expected.split()])
     caplog.clear()
     with caplog.at_level("INFO"):
