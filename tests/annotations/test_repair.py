@@ -177,7 +177,9 @@ def test_a_missing_size_is_that_of_the_annotated_frame(
     assert run_tool("annotations", ["fix", str(path), "--output", str(out), *words]) == 0
     [image] = json.loads(out.read_text())["images"]
     assert (image["height"], image["width"]) == drawn.sizes[exif_frame]
-    codes = {finding["code"] for finding in json.loads(capsys.readouterr().out)}
+    printed = capsys.readouterr().out
+    assert (f"{exif_frame} frame by setting" in printed) == (orientation == 3)
+    codes = {finding["code"] for finding in json.loads(printed)}
     assert not codes & {"wrong-size", "outside", "image-size"}
 
 

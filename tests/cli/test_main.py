@@ -464,8 +464,15 @@ def test_the_help_of_a_flag_names_its_setting_and_the_default_of_that(capsys: py
         ("--compile", "parallel.compile; default: off"),
     ):
         assert f"({setting})" in flags[flag]
-    scales = flags_in_help(["predict"], capsys)["--scales"]
-    assert "(inference.scales; default: that of the checkpoint, or 1)" in scales
+    flags = flags_in_help(["predict"], capsys)
+    settings = Config().inference
+    for flag, name, default in (
+        ("--height", "height", settings.height),
+        ("--scales", "scales", 1),
+        ("--flip", "flip", "off"),
+        ("--batch-size", "batch_size", settings.batch_size),
+    ):
+        assert f"(inference.{name}; default: that of the checkpoint, or {default})" in flags[flag]
 
 
 def test_the_negative_form_of_a_switch_works_and_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:
