@@ -110,7 +110,11 @@ def test_statistics_are_printed_and_previews_drawn(capsys: pytest.CaptureFixture
     assert tool("--output a.h5 --preview previews") == 2
     assert "previews/sample_001.jpg exists" in capsys.readouterr().err
     assert Path("previews/sample_002.jpg").read_text() == "mine"
-    assert tool("--output a.h5 --preview previews --set train.input_size=64 --overwrite") == 0
+    drawn = set()
+    for setting in ("train.seed=7", "train.seed=7 augment.person_height=0.3", "augment.person_height=0.3"):
+        assert tool(f"--output a.h5 --preview previews --set train.input_size=64 {setting} --overwrite") == 0
+        drawn.add(Path("previews/sample_001.jpg").read_bytes())
+    assert len(drawn) == 3
     Path("previews/sample_003.jpg").unlink()
     Path("previews/sample_003.jpg").hardlink_to("images/000000000003.jpg")
     for arguments in (INPUTS, "--images images --unlabelled"):

@@ -256,6 +256,7 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(predict: Predi
         (["photos/a.png", "--output", "out", "--set", "model.stacks=2"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--config", "tiny"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--backend", "torch"], "which PyTorch cannot run"),
+        (["photos/a.png", "--output", "out", "--device", "toaster"], "toaster"),
         (["photos/a.png", "--output", "out", "--resume"], "--resume needs a file of people"),
         (["0", "--json", "p.jsonl", "--resume"], "unlike camera 0"),
         (["photos/a.png", "--output", "out", "--show"], "--show needs a display"),
