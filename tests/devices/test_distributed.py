@@ -50,7 +50,7 @@ def test_collective_calls_and_gradients_of_two_ranks(tmp_path: Path) -> None:
             "broadcast_tensors": [0.0, 0.0],
             "identity": (rank, 2, rank == 0),
             "gradients": (float(rank), 0.5),
-            "running_mean": float(rank),
+            "running_mean": 0.75 * rank,
             "error": "ConfigError: bad" if rank == 1 else "OtherRankError: rank 1 has failed and reports why",
             "devices": "OtherRankError: rank 0 has failed and reports why"
             if rank
@@ -111,7 +111,7 @@ def gradients(runtime: DistributedRuntime) -> tuple[float, float]:
 
 def running_mean(runtime: DistributedRuntime) -> float:
     """The buffer of a rank after two forward passes, which do not exchange it."""
-    norm = nn.BatchNorm1d(1, momentum=1.0)
+    norm = nn.BatchNorm1d(1, momentum=0.5)
     wrapped = runtime.wrap(norm)
     for _ in range(2):
         wrapped(torch.full((2, 1), float(runtime.rank)))
