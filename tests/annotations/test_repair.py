@@ -164,15 +164,22 @@ def test_sizes_are_read_from_the_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
 @pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_a_missing_size_is_that_of_the_annotated_frame(tmp_path: Path, orientation: int, exif_frame: str) -> None:
+def test_a_missing_size_is_that_of_the_annotated_frame(
+    tmp_path: Path, orientation: int, exif_frame: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     drawn = oriented_image(orientation)
     (tmp_path / "a.jpg").write_bytes(drawn.data)
     x, y = drawn.centres[exif_frame]
     content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
     content["images"][0] = {"id": 1, "file_name": "a.jpg"}
-    fixed, _ = fix(tmp_path, content, images=tmp_path, exif_frame=exif_frame)
-    assert (fixed["images"][0]["height"], fixed["images"][0]["width"]) == drawn.sizes[exif_frame]
-    codes = {finding.code for finding in lint_annotations(tmp_path / "out.json", tmp_path, exif_frame=exif_frame)}
+    path, out = write_annotations(tmp_path / "in.json", content), tmp_path / "out.json"
+    words = ["--images", str(tmp_path), "--set", f"data.exif_frame={exif_frame}", "--json"]
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out), *words]) == 0
+    [image] = json.loads(out.read_text())["images"]
+    assert (image["height"], image["width"]) == drawn.sizes[exif_frame]
+    printed = capsys.readouterr().out
+    assert (f"{exif_frame} frame by setting" in printed) == (orientation == 3)
+    codes = {finding["code"] for finding in json.loads(printed)}
     assert not codes & {"wrong-size", "outside", "image-size"}
 
 
@@ -258,6 +265,8 @@ def test_the_tool_names_repairs_what_is_left_out_and_what_to_do_about_the_rest(
     assert run("fix", path, "--output", out, "--drop", "--overwrite") == (0, done, "")
     write_annotations(path, changed(setting("annotations", num_keypoints=3)))
     assert run("lint", path) == (0, f"{shown(path)}{path}: no errors, 1 kind of warning\n", "")
+    write_annotations(path, valid_document())
+    assert run("lint", path, "--json") == (0, "[]\n", "")
 
 
 def nan_keypoint(content: Document) -> None:

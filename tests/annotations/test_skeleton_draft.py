@@ -112,7 +112,7 @@ def test_few_examples_give_no_layout() -> None:
     assert measure_layout(("a", "b", "c"), np.full((5, 3, 3), 2.0)) == {}
 
 
-def test_categories_with_different_keypoints_need_a_name(tmp_path: Path) -> None:
+def test_categories_with_different_keypoints_need_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     dog = category(2, "dog")
     several = draft_skeleton(write(tmp_path / "a.json", category(), dog))
     assert (several.category, several.skeleton.category) == ("cat", "object")
@@ -121,7 +121,8 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path) -> None
     other = write(tmp_path / "b.json", category(), category(2, "bird", ("beak", "tail")), {"id": 3, "name": "tree"})
     with pytest.raises(DataError, match=r"cat, bird.*category=NAME"):
         draft_skeleton(other)
-    assert draft_skeleton(other, "bird").skeleton.keypoints == ("beak", "tail")
+    assert run_tool("annotations", ["skeleton", str(other), "--category", "bird"]) == 0
+    assert capsys.readouterr().out.startswith("category    bird\nkeypoints   2: beak, tail\n")
     with pytest.raises(DataError, match=r"no category tree.*cat, bird"):
         draft_skeleton(other, "tree")
 

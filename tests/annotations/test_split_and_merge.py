@@ -122,7 +122,9 @@ def test_images_of_the_same_name_need_their_folders(tmp_path: Path) -> None:
         merge_annotations(paths)
     merged = merge_annotations(paths, folders)
     assert [image["file_name"][:2] for image in merged["images"]] == ["a/"] * 2 + ["b/"] * 3
-    out = write_annotations(tmp_path / "all.json", merged)
+    out = tmp_path / "all.json"
+    words = [*map(str, paths), "--images", *map(str, folders), "--output", str(out)]
+    assert run_tool("annotations", ["merge", *words]) == 0 and json.loads(out.read_text()) == merged
     assert not [finding for finding in lint_annotations(out, tmp_path / "photos") if finding.severity == "error"]
     with pytest.raises(DataError, match="1 folder of images for 2 files of annotations"):
         merge_annotations(paths, folders[:1])
@@ -152,6 +154,9 @@ def test_the_tools_say_what_they_have_written(tmp_path: Path, capsys: pytest.Cap
     train, val, all_, few = (tmp_path / f"{name}.json" for name in ("train", "val", "all", "few"))
     status, shown = run("split", path, "--output", train, val)
     assert status == 0 and f"wrote {train}: 18 images, " in shown and f"wrote {val}: 2 images" in shown
+    assert json.loads(train.read_text()) == split_annotations(path, [0.9, 0.1])[0]
+    run("split", path, "--shares", 0.5, 0.5, "--seed", 3, "--output", train, val, "--overwrite")
+    assert json.loads(val.read_text()) == split_annotations(path, [0.5, 0.5], 3)[1]
     assert run("merge", train, val, "--output", all_) == (0, f"wrote {all_}: 20 images, 21 people\n")
     assert people_of_images(json.loads(all_.read_text())) == people_of_images(many_images())
     (tmp_path / "ids.txt").write_text("1, 2")
@@ -165,6 +170,8 @@ def test_the_tools_say_what_they_have_written(tmp_path: Path, capsys: pytest.Cap
         "1 file, --shares 2 shares; give one share for each\n"
     )
     assert run("split", path, "--output", train, val)[0] == 2
+    status, shown = run("split", path, "--images", tmp_path, "--output", train, val, "--overwrite")
+    assert status == 2 and "cannot read" in shown
     assert run("subset", path, "--number", 3, "--output", path, "--overwrite")[0] == 2
     assert json.loads(path.read_text()) == many_images()
 

@@ -82,10 +82,13 @@ def test_export_of_an_import_is_the_published_file(published: Path, tmp_path: Pa
 def test_files_are_replaced_only_on_request_and_the_input_never(
     published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = published.read_bytes()
-    assert convert("import-weights", published, "--output", published, "--overwrite") == 2
-    assert "would replace an input" in capsys.readouterr().err
-    assert published.read_bytes() == before
+    settings = tmp_path / "mine.toml"
+    settings.write_text("[inference]\nheight = 320\n")
+    for path in (published, settings):
+        before = path.read_bytes()
+        assert convert("import-weights", published, "--config", settings, "--output", path, "--overwrite") == 2
+        assert "would replace an input" in capsys.readouterr().err
+        assert path.read_bytes() == before
     output = tmp_path / "ours.pth"
     output.write_bytes(b"mine")
     assert convert("import-weights", published, "--output", output) == 2

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from posenet.cli.main import main
 from posenet.images import write_image
+from posenet.inference.predictor import Predictor
 from tests.helpers.browser import open_browser
 from tests.helpers.spot_networks import spot_people_image
 
@@ -26,6 +28,24 @@ def test_without_gradio_one_line_names_the_extra(
     assert main(["app", "--checkpoint", "missing.pth"]) == 2
     expected = "posenet app: error: the page needs the package Gradio: pip install 'simplepose[app]'\n"
     assert capsys.readouterr().err == expected
+
+
+def test_flags_say_where_the_page_is_and_its_end_is_an_interrupt(
+    spot_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served: list[tuple[int, object, object, bool]] = []
+
+    def serve(predictor: Predictor, *, host: str, port: int | None, stop_requested: Callable[[], bool]) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        served.append((predictor.settings.height, host, port, stop_requested()))
+
+    monkeypatch.setattr("posenet.cli.app.app", serve)
+    monkeypatch.setattr("posenet.cli.app.require_gradio", lambda: None)
+    words = ["app", "--checkpoint", str(spot_file), "--height", "128"]
+    for more in ([], ["--host", "0.0.0.0", "--port", "7000"]):
+        assert main([*words, *more]) == 130
+        assert capsys.readouterr().err.endswith("posenet app: interrupted\n")
+    assert served == [(128, "127.0.0.1", None, True), (128, "0.0.0.0", 7000, True)]
 
 
 @pytest.mark.slow

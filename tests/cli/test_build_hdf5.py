@@ -110,7 +110,12 @@ def test_statistics_are_printed_and_previews_drawn(capsys: pytest.CaptureFixture
     assert tool("--output a.h5 --preview previews") == 2
     assert "previews/sample_001.jpg exists" in capsys.readouterr().err
     assert Path("previews/sample_002.jpg").read_text() == "mine"
-    assert tool("--output a.h5 --preview previews --set train.input_size=64 --overwrite") == 0
+    drawn = set()
+    noise = "train.seed=7 data.transform='tests.data.test_transform:add_noise'"
+    for setting in ("train.seed=7", "train.seed=7 augment.person_height=0.3", "augment.person_height=0.3", noise):
+        assert tool(f"--output a.h5 --preview previews --set train.input_size=64 {setting} --overwrite") == 0
+        drawn.add(Path("previews/sample_001.jpg").read_bytes())
+    assert len(drawn) == 4
     Path("previews/sample_003.jpg").unlink()
     Path("previews/sample_003.jpg").hardlink_to("images/000000000003.jpg")
     for arguments in (INPUTS, "--images images --unlabelled"):
@@ -150,7 +155,12 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
     "arguments, expected",
     [
         ("", "name the store with --output"),
+        (f"{INPUTS} --verify --set data.train=a.h5", "name the store with --output"),
+        ("--verify", "name the store with --output"),
         ("--output a.h5", "give both --images and --annotations"),
+        ("--output a.h5 --images images --verify", "give both --images and --annotations"),
+        ("--output a.h5 --annotations annotations.json --verify", "give both --images and --annotations"),
+        ("--output a.h5 --images images --unlabelled --background", "leave out one of them"),
         ("--output none.h5 --verify", "none.h5 does not exist"),
         ("--output a.h5 --images nowhere --annotations annotations.json", "image folder nowhere"),
         ("--output a.h5 --images images --annotations nothing.json", "cannot read annotations"),

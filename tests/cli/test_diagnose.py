@@ -92,12 +92,14 @@ def test_evaluate_writes_the_report_of_its_results(
         "--scales",
         0.5,
         1,
+        "--image-ids",
+        images[0]["id"],
     ]
     for truth, folder in ((annotations, "report"), (unlabelled, "none")):
         words = (*flags, "--annotations", truth, "--report", tmp_path / folder)
         assert run_tool("evaluate", [str(word) for word in words]) == 0
     content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
-    assert content["name"] == "last.pth" and content["images"] == 3
+    assert content["name"] == "last.pth" and content["images"] == 1
     facts = content["provenance"]
     assert list(facts.items())[:6] == [
         ("Checkpoint", str(checkpoint)),

@@ -94,7 +94,8 @@ def test_a_checkpoint_is_exported_in_float32_fp16_and_8_bits(
         facts = r": \d\.\d MB, input images, output maps; see posenet docs deployment\n"
         assert re.search(f"wrote {output}{facts}".encode(), printed)
         assert (f"with {output} and with {checkpoint}\n".encode() in printed) == (precision == "int8")
-        assert f'"precision": "{precision}"'.encode() in (tmp_path / name).read_bytes()
+        content = (tmp_path / name).read_bytes()
+        assert f'"precision": "{precision}"'.encode() in content and b'"flip": true' in content
         argv = ["--checkpoint", tmp_path / name, photos, "--csv", tmp_path / f"{name}.csv", "--min-score", "0"]
         assert run_tool("predict", [*map(str, argv), "--quiet"]) == 0
 

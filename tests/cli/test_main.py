@@ -157,11 +157,21 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
     ids=repr,
 )
 def test_an_error_is_one_line_with_a_status(
-    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], error: BaseException, status: int, message: str
+    tool: Callable[[Run], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    status: int,
+    message: str,
 ) -> None:
+    """Where ``--nproc`` has started the process, it also leaves the status in a file."""
+    monkeypatch.setenv("POSENET_STATUS_FILE", str(tmp_path / "status"))
+    monkeypatch.setenv("RANK", "0")
     tool(raising(error))
     assert cli.main(["fake"]) == status
     assert capsys.readouterr() == ("", f"posenet fake: {message}\n")
+    assert (tmp_path / "status").read_text() == str(status)
 
 
 def test_printed_text_errors_and_warnings_cannot_control_a_terminal(
@@ -201,11 +211,13 @@ def test_a_closed_standard_output_shows_nothing_and_a_full_one_is_named(
     tool(lambda _: print_message("text"))
     monkeypatch.setattr("sys.stdout", None)
     assert cli.main(["fake"]) == 0
-    full = io.StringIO()
-    monkeypatch.setattr(full, "write", lambda _: raising(OSError(28, "No space left on device"))(argparse.Namespace()))
-    monkeypatch.setattr("sys.stdout", full)
-    assert cli.main(["fake"]) == 2
-    assert "No space left on device: standard output; free disk space" in capsys.readouterr().err
+    fail = raising(OSError(28, "No space left on device"))
+    for method in ("write", "flush"):
+        full = io.StringIO()
+        monkeypatch.setattr(full, method, lambda *_: fail(argparse.Namespace()))
+        monkeypatch.setattr("sys.stdout", full)
+        assert cli.main(["fake"]) == 2
+        assert "No space left on device: standard output; free disk space" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -372,6 +384,16 @@ def test_a_flag_of_another_program_is_answered_with_what_it_is_here(
     assert message in error and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("word", ["source=[1].jpg", "source=*.jpg"])
+def test_a_file_with_an_equals_sign_is_an_input(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("source=[1].jpg").touch()
+    assert cli.main(["predict", word, "--checkpoint", "missing.pth", "--json", "a.json"]) == 2
+    assert "missing.pth" in capsys.readouterr().err
+
+
 def test_flags_that_the_help_does_not_show_and_words_after_two_dashes_are_not_unknown(
     tool: Callable[[Run], None],
 ) -> None:
@@ -434,10 +456,23 @@ def test_names_of_tools_in_version_0_4_keep_working(capsys: pytest.CaptureFixtur
 
 
 def test_the_help_of_a_flag_names_its_setting_and_the_default_of_that(capsys: pytest.CaptureFixture[str]) -> None:
-    epochs = Config().train.epochs
-    assert f"(train.epochs; default: {epochs})" in flags_in_help(["train"], capsys)["--epochs"]
-    scales = flags_in_help(["predict"], capsys)["--scales"]
-    assert "(inference.scales; default: that of the checkpoint, or 1)" in scales
+    flags = flags_in_help(["train"], capsys)
+    for flag, setting in (
+        ("--epochs", f"train.epochs; default: {Config().train.epochs}"),
+        ("--freeze", "train.freeze; default: none"),
+        ("--weights", "train.weights; default: none"),
+        ("--compile", "parallel.compile; default: off"),
+    ):
+        assert f"({setting})" in flags[flag]
+    flags = flags_in_help(["predict"], capsys)
+    settings = Config().inference
+    for flag, name, default in (
+        ("--height", "height", settings.height),
+        ("--scales", "scales", 1),
+        ("--flip", "flip", "off"),
+        ("--batch-size", "batch_size", settings.batch_size),
+    ):
+        assert f"(inference.{name}; default: that of the checkpoint, or {default})" in flags[flag]
 
 
 def test_the_negative_form_of_a_switch_works_and_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:

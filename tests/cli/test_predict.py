@@ -258,7 +258,9 @@ def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(predict: Predi
         (["photos/a.png", "--output", "out", "--heatmaps", "out"], "two folders"),
         (["photos/a.png", "--output", "out", "--height", "5"], "inference.height"),
         (["photos/a.png", "--output", "out", "--set", "model.stacks=2"], "is an exported file"),
+        (["photos/a.png", "--output", "out", "--config", "tiny"], "is an exported file"),
         (["photos/a.png", "--output", "out", "--backend", "torch"], "which PyTorch cannot run"),
+        (["photos/a.png", "--output", "out", "--device", "toaster"], "toaster"),
         (["photos/a.png", "--output", "out", "--resume"], "--resume needs a file of people"),
         (["photos/a.png", "--resume"], "--resume needs a file of people"),
         (["0", "--json", "p.jsonl", "--resume"], "unlike camera 0"),
@@ -494,8 +496,12 @@ def test_people_go_to_standard_output_and_messages_to_standard_error(
         content = json.loads(captured.out)
         assert len(content[key] if key else content) == 3
         assert "3 people in 4 images" in captured.err and "wrote" not in captured.err
-    assert predict("photos", "--csv", "-", "--json", "people.json") == 0
+    assert predict("photos", "--csv", "-", "--json", "people.json", "--verbose") == 0
     captured = capsys.readouterr()
+    assert captured.err.splitlines()[:4] == [
+        *(f"photos/{name}.png: 131 x 97, 1 person" for name in ("000000000139", "a", "b")),
+        "photos/empty.png: 60 x 50, 0 people",
+    ]
     assert captured.out.startswith("file_name,frame,time,id,score,left") and captured.out.count("\n") == 4
     assert captured.err.endswith("wrote people.json\n")
     assert sorted(os.listdir()) == ["people.json", "photos"]

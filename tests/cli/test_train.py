@@ -8,7 +8,9 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import h5py
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
-from posenet.settings import Config, config_from_dict
+from posenet.settings import Config, config_from_dict, load_config
 from posenet.training.step import TrainStep
 from tests.helpers.locks import locked_by_another_process
 from tests.helpers.run_logs import read_log
@@ -46,22 +48,41 @@ def run_status() -> str:
     return Path("run/run.status").read_text().strip()
 
 
-def test_flags_change_their_settings(train: Train) -> None:
-    flags = "--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --no-warmup --device cpu --amp bf16"
-    others = "--sync-bn --patience 4 --max-steps 1 --freeze stem.*"
-    assert train("-p", "run", *flags.split(), *others.split())[0] == 0
-    config = config_of("run/last.pth")
-    assert (config.train.batch_size, config.train.amp, config.train.freeze) == (3, "bf16", ("stem.*",))
-    assert (config.optim.lr, config.optim.max_grad_norm, config.optim.warmup_epochs) == (0.01, 5, 0)
-    assert (config.log.every_steps, config.train.patience, config.parallel.sync_bn) == (7, 4, True)
+def test_flags_are_settings_and_arguments_of_train(
+    train: Train, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: dict[str, Any] = {}
 
+    def record(config: object, **options: Any) -> SimpleNamespace:
+        given.update(options, config=config)
+        return SimpleNamespace(stopped=options["resume"])
 
-def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("posenet.training.train.train", record)
+    for name in ("w.pth", "t.pth"):
+        Path(name).touch()
+    others = {**dict.fromkeys(("experiment", "images", "val", "val_images")), "runtime": ANY, "restarted": False}
+    assert train("--config", "tiny")[0] == 0
+    overrides = given.pop("overrides")
+    assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, "profile": 0, **others}
+    flags = """--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --sync-bn
+        --no-scale-lr --patience 4 --freeze stem.* --compile --loss-scale 64 --no-channels-last --weights w.pth
+        --warmup --teacher t.pth --max-steps 9 --profile 2 --resume -p é/𠮷"""
+    assert train(*flags.split())[0] == STOPPED_STATUS
+    settings = given.pop("overrides")
+    assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, "profile": 2, **others}
+    assert settings[: len(overrides)] == overrides
+    expected = """train.epochs=1 train.batch_size=3 optim.lr=0.01 optim.max_grad_norm=5 log.every_steps=7
+        train.device='cpu' train.amp='bf16' optim.scale_lr=false parallel.sync_bn=true train.patience=4
+        train.freeze=['stem.*'] parallel.compile=true train.loss_scale=64 train.channels_last=false
+        train.weights='w.pth' train.teacher='t.pth' checkpoint.path='é/𠮷'"""
+    assert load_config(None, settings) == load_config(None, [*overrides, *expected.split()])
+    caplog.clear()
     with caplog.at_level("INFO"):
-        assert train("-p", "run", "--opt-level", "O0", "--loss-scale", "dynamic", "--warmup", "--max-steps=1")[0] == 0
-    config = config_of("run/last.pth")
-    assert (config.train.amp, config.train.loss_scale) == ("off", 0)
-    assert "--opt-level O0" in caplog.text
+        assert train("--no-warmup", "--loss-scale", "dynamic", "--opt-level", "O1")[0] == 0
+    config = load_config(None, given["overrides"])
+    assert (config.optim.warmup_epochs, given["warmup"]) == (0, False)
+    assert (config.train.loss_scale, config.train.amp) == (0, "fp16")
+    assert caplog.messages == ["--opt-level O1 is an option of Apex; using --amp fp16"]
     for refused in (("--loss-scale", "large"), ("--opt-level", "O4"), ("--amp", "bf16", "--opt-level", "O0")):
         with pytest.raises(SystemExit, match="2"):
             train("-p", "other", *refused)

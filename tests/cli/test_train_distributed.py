@@ -168,6 +168,16 @@ def test_a_timeout_is_a_time(minutes: str, capsys: pytest.CaptureFixture[str]) -
     assert "--timeout" in capsys.readouterr().err
 
 
+def test_the_timeout_is_that_of_the_process_group(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
+        monkeypatch.setenv(name, value)
+    words = ["-p", str(tmp_path / "run"), "--timeout", "0.01", "--set", *data_settings(stores)]
+    assert run_tool("train-distributed", words) == STOPPED_STATUS
+    assert "rank 1: the processes did not connect at 127.0.0.1:9" in capsys.readouterr().err
+
+
 Start = Callable[..., subprocess.Popen[bytes]]
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from posenet.devices.cpu import usable_cores
 from posenet.devices.device import (
     cudnn_flags,
     describe_device,
@@ -59,6 +60,14 @@ def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.Monk
     select_device("cuda")
     select_device("cpu:0")
     assert current == [CUDA]
+
+
+def test_the_usable_cores_are_those_that_a_container_leaves_to_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 5}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert usable_cores() == 2
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert usable_cores() == 64
 
 
 def test_cuda_tells_name_and_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +144,10 @@ def test_deterministic_algorithms_are_used_within_the_context_alone_and_not_chos
                 assert not torch.backends.cudnn.benchmark
             raise KeyError
         assert flags() == before
+        torch.use_deterministic_algorithms(False)
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+        with cudnn_flags(benchmark=True):
+            assert not torch.backends.cudnn.benchmark
     finally:
         torch.use_deterministic_algorithms(False)
 

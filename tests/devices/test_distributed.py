@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def test_collective_calls_and_gradients_of_two_ranks(tmp_path: Path) -> None:
             "identity": (rank, runtime.world_size, runtime.is_main),
             "gradients": gradients(runtime),
             "running_mean": running_mean(runtime),
-            "error": error_of_rank_1(runtime),
+            "error": error_of(lambda: runtime.run_on_all(lambda: fail_on_rank_1(rank))),
+            "devices": error_of(lambda: select_other_device(runtime)),
         }
 
     for rank, result in enumerate(run_in_processes(2, tmp_path, call_all)):
@@ -48,8 +50,12 @@ def test_collective_calls_and_gradients_of_two_ranks(tmp_path: Path) -> None:
             "broadcast_tensors": [0.0, 0.0],
             "identity": (rank, 2, rank == 0),
             "gradients": (float(rank), 0.5),
-            "running_mean": float(rank),
+            "running_mean": 0.75 * rank,
             "error": "ConfigError: bad" if rank == 1 else "OtherRankError: rank 1 has failed and reports why",
+            "devices": "OtherRankError: rank 0 has failed and reports why"
+            if rank
+            else "ConfigError: all processes must use the same type of device, not cpu (rank 0), meta (rank 1); "
+            "set --device",
         }
 
 
@@ -105,22 +111,30 @@ def gradients(runtime: DistributedRuntime) -> tuple[float, float]:
 
 def running_mean(runtime: DistributedRuntime) -> float:
     """The buffer of a rank after two forward passes, which do not exchange it."""
-    norm = nn.BatchNorm1d(1, momentum=1.0)
+    norm = nn.BatchNorm1d(1, momentum=0.5)
     wrapped = runtime.wrap(norm)
     for _ in range(2):
         wrapped(torch.full((2, 1), float(runtime.rank)))
     return norm.running_mean.item()
 
 
-def error_of_rank_1(runtime: DistributedRuntime) -> str:
-    """What each rank raises if rank 1 fails."""
+def fail_on_rank_1(rank: int) -> None:
+    if rank == 1:
+        raise ConfigError("bad")
 
-    def fail_on_rank_1() -> None:
-        if runtime.rank == 1:
-            raise ConfigError("bad")
 
+def select_other_device(runtime: DistributedRuntime) -> None:
+    """Select a device on a machine on which local rank 1 has another accelerator than rank 0."""
+    kinds = {("auto", 0): "cpu", ("auto", 1): "meta"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posenet.devices.parallel.device_of_rank", lambda *of_rank: torch.device(kinds[of_rank]))
+        runtime.select_device("auto")
+
+
+def error_of(call: Callable[[], object]) -> str:
+    """What a call raises."""
     try:
-        runtime.run_on_all(fail_on_rank_1)
+        call()
     except (ConfigError, OtherRankError) as error:
         return f"{type(error).__name__}: {error}"
     return "no error"

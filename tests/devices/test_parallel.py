@@ -111,6 +111,13 @@ def test_data_parallel_refuses_devices_that_it_cannot_use(monkeypatch: pytest.Mo
         DataParallelRuntime().select_device("xpu")
     with pytest.raises(ConfigError, match="twice"):
         DataParallelRuntime([1, 1]).select_device("xpu")
+    # Devices that can be used are in the order of their numbers, and the first is the current one.
+    monkeypatch.setattr("posenet.devices.parallel.scatter", lambda tensor, devices: None)
+    for indices, order in ((None, [0, 1]), ([1, 0], [1, 0])):
+        runtime = DataParallelRuntime(indices)
+        runtime.select_device("xpu")
+        assert runtime.devices == [torch.device("xpu", index) for index in order]
+        assert runtime.device == runtime.devices[0] == current[-1]
 
 
 def test_accelerators_use_the_sync_batch_norm_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from posenet.devices.parallel import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_groups import run_in_processes, single_process_group
 
 IMAGES_PER_RANK = (3, 1)
 
@@ -65,6 +65,18 @@ def test_two_processes_normalize_like_one_with_both_batches(tmp_path: Path, offs
     for name, buffer in expected["buffers"].items():
         assert torch.equal(first["buffers"][name], second["buffers"][name])
         torch.testing.assert_close(first["buffers"][name], buffer, **tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_summed_in_float32(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    norm, plain = GroupBatchNorm2d(2), nn.BatchNorm2d(2)
+    images = (torch.randn(4, 2, 64, 64, generator=torch.Generator().manual_seed(0)) + 3).to(dtype)
+    with single_process_group():
+        output = norm(images)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output, plain(images.float()).to(dtype))
+    torch.testing.assert_close(norm.running_var, plain.running_var, rtol=1e-5, atol=0)
 
 
 def test_conversion_keeps_names_parameters_and_values() -> None:

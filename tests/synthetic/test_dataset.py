@@ -242,11 +242,13 @@ def test_a_number_out_of_range_is_one_line(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_the_tool_writes_the_requested_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--output", str(tmp_path), "--train", "2", "--val", "0", "--size", "96x64", "--workers", "1"]
-    assert run_tool("make-synthetic", flags) == 0
-    assert "2 training and 0 validation images" in capsys.readouterr().out
-    content = json.loads((tmp_path / "annotations/person_keypoints_train2017.json").read_text())
-    assert {(image["width"], image["height"]) for image in content["images"]} == {(96, 64)}
-    for size in ("wide", "96x64x3"):
+    flags = "--train 2 --val 0 --seed 5 --workers 1".split()
+    for text, size in (("96x64", (96, 64)), ("96", 96)):
+        one, two = tmp_path / text, tmp_path / f"same as {text}"
+        assert run_tool("make-synthetic", ["--output", str(one), *flags, "--size", text]) == 0
+        assert capsys.readouterr().out == f"2 training and 0 validation images in {one}\n"
+        write_dataset(two, 2, 0, 5, 1, size)
+        assert file_contents(one) == file_contents(two)
+    for text in ("wide", "96x64x3"):
         with pytest.raises(SystemExit, match="2"):
-            run_tool("make-synthetic", ["--output", str(tmp_path), "--size", size])
+            run_tool("make-synthetic", ["--output", str(tmp_path), "--size", text])
