@@ -187,6 +187,8 @@ def test_toml_that_is_no_table_of_settings_is_refused_at_once(text, problem):
 
 def test_a_toml_file_is_limited_in_size(tmp_path):
     path = tmp_path / "a.toml"
+    path.write_bytes(b"a=1#".ljust(MAX_TOML_BYTES))
+    assert read_toml(path, "configuration", "give another") == {"a": 1}
     path.write_bytes(b"#" * (MAX_TOML_BYTES + 1))
     with pytest.raises(ConfigError, match="more than 256 KiB, more than any configuration; give another"):
         read_toml(path, "configuration", "give another")
