@@ -112,6 +112,13 @@ def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary, write):
     assert capsysbinary.readouterr().out == b"before\ntext" and not os.listdir(tmp_path)
 
 
+def test_text_keeps_its_line_ends_and_the_bytes_of_names_that_are_no_text(tmp_path, capsysbinary):
+    for path in (tmp_path / "file", "-"):
+        with open_text_output(path) as file:
+            file.write("Zoë\udce9\r\n\n")
+    assert (tmp_path / "file").read_bytes() == capsysbinary.readouterr().out == b"Zo\xc3\xab\xe9\r\n\n"
+
+
 @WRITERS
 def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch, write):
     monkeypatch.setattr("sys.stdout", None)
