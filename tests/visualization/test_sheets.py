@@ -37,11 +37,22 @@ CAMERA = Source("camera", 2)
 IMAGE = np.zeros((9, 9, 3), np.uint8)
 
 
-def test_a_tile_shows_the_whole_image_below_its_label_and_note() -> None:
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What OpenCV writes, which has only ASCII characters."""
+    written: list[str] = []
+    put_text = cv2.putText
+    monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (written.append(text), put_text(image, text, *rest)))
+    return written
+
+
+def test_a_tile_shows_the_whole_image_below_its_label_and_note(texts: list[str]) -> None:
     image = np.full((300, 100, 3), 200, np.uint8)
-    label = "a name that is very much longer than the tile is wide, so that it is cut"
+    label = "a name that is very much longer than the tile is wide, so that it is cut: 3 µ"
     tile = label_tile(image, label, (150, 200), "0.93")
     assert tile.shape == (LABEL_HEIGHT + 150, 200, 3)
+    note, cut = texts
+    assert note == "0.93" and cut[:3] == "..." and cut.endswith("cut: 3 ?") and cut[3:-1] in label
     assert (tile[LABEL_HEIGHT:, 75:125] == 200).all()
     assert (tile[LABEL_HEIGHT:, :70] == BACKGROUND).all() and (tile[LABEL_HEIGHT:, 130:] == BACKGROUND).all()
     assert (tile[:LABEL_HEIGHT] > 150).any(axis=(0, 2)).sum() > 80
@@ -83,10 +94,7 @@ def test_sheets_of_images_are_files_and_those_of_videos_are_folders(tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (1, 1), (2, 3000), (3000, 2)])
-def test_a_sheet_names_the_maps_of_any_image(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: list[str] = []
-    put_text = cv2.putText
-    monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (texts.append(text), put_text(image, text, *rest)))
+def test_a_sheet_names_the_maps_of_any_image(size: tuple[int, int], texts: list[str]) -> None:
     image = np.full((*size, 3), 90, np.uint8)
     maps = np.zeros((50, 8, 8), np.float32)
     maps[30] = 0.75
