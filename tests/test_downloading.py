@@ -254,7 +254,7 @@ def test_what_a_server_says_is_a_short_line() -> None:
 @pytest.mark.parametrize(
     "address",
     ["http://[::1/x.jpg", "http://127.0.0.1:port/x.jpg", "http://127.0.0.1:99999999/x.jpg", "http:///x.jpg", "http://",
-     "http://\udcff/x.jpg", "http://me:p[w@[/x.jpg", "http://me:secret@\u2100/x.jpg"],
+     "http://127.0.0.1:0/x.jpg", "http://\udcff/x.jpg", "http://me:p[w@[/x.jpg", "http://me:secret@\u2100/x.jpg"],
 )  # fmt: skip
 def test_a_malformed_address_is_one_line(address: str) -> None:
     assert is_address(address)

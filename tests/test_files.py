@@ -112,6 +112,13 @@ def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary, write):
     assert capsysbinary.readouterr().out == b"before\ntext" and not os.listdir(tmp_path)
 
 
+def test_text_keeps_its_line_ends_and_the_bytes_of_names_that_are_no_text(tmp_path, capsysbinary):
+    for path in (tmp_path / "file", "-"):
+        with open_text_output(path) as file:
+            file.write("Zoë\udce9\r\n\n")
+    assert (tmp_path / "file").read_bytes() == capsysbinary.readouterr().out == b"Zo\xc3\xab\xe9\r\n\n"
+
+
 @WRITERS
 def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch, write):
     monkeypatch.setattr("sys.stdout", None)
@@ -187,6 +194,8 @@ def test_toml_that_is_no_table_of_settings_is_refused_at_once(text, problem):
 
 def test_a_toml_file_is_limited_in_size(tmp_path):
     path = tmp_path / "a.toml"
+    path.write_bytes(b"a=1#".ljust(MAX_TOML_BYTES))
+    assert read_toml(path, "configuration", "give another") == {"a": 1}
     path.write_bytes(b"#" * (MAX_TOML_BYTES + 1))
     with pytest.raises(ConfigError, match="more than 256 KiB, more than any configuration; give another"):
         read_toml(path, "configuration", "give another")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +100,7 @@ def test_files_folders_and_patterns_are_expanded(tmp_path: Path) -> None:
     ]
     assert find_images([str(tmp_path / "*" / "*.jpg")]) == [b / "[1].jpg"]
     assert find_images([str(tmp_path / "**" / "*.jpg")]) == [a / "deeper" / "3.jpg", b / "[1].jpg"]
+    assert find_images([str(a / "*")]) == [a / "1.png", a / "2.JPG", a / "notes.txt"], "no folder"
     assert find_images([str(b / "[1].jpg")]) == [b / "[1].jpg"]
     (b / "dead.jpg").symlink_to(tmp_path / "nowhere.jpg")
     assert b / "dead.jpg" in find_images([b])  # reading it is an error
@@ -129,6 +131,8 @@ def test_a_folder_with_images_in_its_subfolders_alone_names_one(tmp_path: Path) 
 
 def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "a.jpg", "b.HEIC", "c.avif", "._a.jpg", "._b.heic", ".DS_Store", "d.raw", "e.RAW", "notes")
+    (tmp_path / ".f.jpg").mkdir()
+    os.mkfifo(tmp_path / "g.jpg")
     assert [path.name for path in find_images([tmp_path])] == ["a.jpg", "b.HEIC", "c.avif"]
     assert caplog.messages == [f"left out of folder {tmp_path}: 2 .raw, 2 hidden, 1 without suffix"]
 

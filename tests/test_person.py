@@ -136,3 +136,21 @@ def test_a_person_as_a_dictionary_can_be_written_as_json():
     }
     assert json.loads(json.dumps(person.to_dict())) == expected
     assert person.named() == {"nose": (10, 20, 0.5), "right_ankle": (40, 5, 0.25)}
+
+
+@pytest.mark.parametrize(
+    "estimates, options, elsewhere",
+    [(False, {}, (0, 0)), (False, {"fill_missing": True}, (20.0, 40.25)), (True, {"fill_missing": True}, (7, 0.125))],
+    ids=["not filled", "mean", "estimates"],
+)
+def test_a_result_for_coco_may_have_positions_for_the_keypoints_that_were_not_found(estimates, options, elsewhere):
+    person = make_person(nose=(10.0004, 20.25, 0.5), left_ankle=(30, 60.25, 0.12345))
+    if estimates:
+        person = dataclasses.replace(person, estimates=np.tile(np.float32([7, 0.125]), (18, 1)))
+    rows = [[10, 20.25, 0.5], *[[*elsewhere, 0]] * 14, [30, 60.25, 0.123], [*elsewhere, 0]]
+    expected = {"image_id": 7, "category_id": 3, "keypoints": [value for row in rows for value in row], "score": 0.5}
+    result = person.to_coco_result(np.int64(7), 3, **options)
+    assert json.loads(json.dumps(result)) == expected
+    assert make_person().to_coco_result("a.jpg", fill_missing=True) == {
+        "image_id": "a.jpg", "category_id": 1, "keypoints": [0] * 51, "score": 0.5
+    }  # fmt: skip

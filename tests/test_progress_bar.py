@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -72,8 +73,24 @@ def test_in_a_pipe_there_are_a_few_plain_lines_and_no_bar() -> None:
     plain = [line for line in lines if "work: " in line]
     assert 1 <= len(plain) < 50
     pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  work: +\d+% \d+/100 \[\d\d:\d\d<\d\d:\d\d, +\d+\.\d+image/s\]"
-    assert re.fullmatch(pattern, plain[0])
+    assert all(re.fullmatch(pattern, line) for line in plain)
     assert "a message" in lines and "WARNING: a problem" in lines and lines[-1] == "tool: error: it broke"
+
+
+def test_what_changes_within_a_minute_makes_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = time.time()
+    lines = []
+    bar = progress_bar(title="two\nlines", total=10, unit="step", done=4)
+    for seconds in (1, 59, 61, 62, 120, 122):
+        monkeypatch.setattr("time.time", lambda seconds=seconds: start + seconds)
+        bar.set_postfix_str(f"after {seconds} s")
+        lines += [(seconds, line[21:]) for line in capsys.readouterr().err.splitlines()]
+    bar.close()
+    text = "two lines:  40% 4/10 [00:00<?, ?step/s, after {} s]"
+    assert lines == [(61, text.format(61)), (122, text.format(122))]
+    assert capsys.readouterr().err == ""
 
 
 @needs_terminal

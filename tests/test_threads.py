@@ -57,7 +57,26 @@ def test_so_many_are_read_ahead_that_their_results_are_not_too_large_together(ma
 
     results = map_in_threads(compute, items(), ahead=4, size_of=lambda result: 10, max_size=max_size)
     assert next(results) == 0 and 2 <= len(read) <= expected  # fewer while the size of the first is not known
-    assert list(results) == list(range(1, 9))
+    outstanding = []
+    for number, result in enumerate(results, 1):
+        assert result == number
+        outstanding.append(len(read) - number)
+    assert len(outstanding) == 8 and max(outstanding) == expected
+
+
+def test_only_as_many_as_there_are_threads_are_read_while_the_size_of_results_is_unknown() -> None:
+    read: list[int] = []
+    read_during_first: list[int] = []
+
+    def compute(item: int) -> int:
+        if item == 0:
+            time.sleep(0.1)
+            read_during_first.append(len(read))
+        return item
+
+    items = (read.append(number) or number for number in range(9))
+    results = map_in_threads(compute, items, ahead=4, size_of=lambda result: 10, max_size=99)
+    assert list(results) == list(range(9)) and read_during_first[0] <= 2
 
 
 def test_items_are_read_on_another_thread_and_come_before_the_error_of_reading_the_next() -> None:

@@ -49,8 +49,11 @@ def test_noise_is_not_significant(drawn: dict[str, Any], drawn_file: Path) -> No
     assert difference.interval != other.interval, "the seed decides the interval"
 
 
-def test_the_interval_is_that_of_pycocotools_on_resampled_images(drawn: dict[str, Any], drawn_file: Path) -> None:
-    """Every resample, evaluated as a data set in which images appear several times."""
+def test_the_interval_is_that_of_pycocotools_on_resampled_images(drawn: dict[str, Any], tmp_path: Path) -> None:
+    """Every resample, evaluated as a data set in which images appear several times. The last image shows nobody."""
+    drawn = drawn | {"images": [*drawn["images"], drawn["images"][0] | {"id": 99, "file_name": "099.jpg"}]}
+    drawn_file = tmp_path / "people.json"
+    drawn_file.write_text(json.dumps(drawn))
     rng = np.random.default_rng(3)
     files = []
     for seed in (4, 5):

@@ -62,19 +62,6 @@ def test_missing_and_damaged_images_are_named(spot_file: Path, tmp_path: Path) -
         evaluate(spot_file, tmp_path, annotations, progress=False)
 
 
-def test_missing_keypoints_are_filled_in_for_the_comparison_only() -> None:
-    keypoints = np.zeros((18, 3), np.float32)
-    keypoints[COCO.index("nose")] = (10, 20, 0.5)
-    keypoints[COCO.index("left_ankle")] = (30, 60, 0.5)
-    incomplete = Person(keypoints, 0.1)
-    plain = np.reshape(incomplete.to_coco_result(1)["keypoints"], (17, 3))
-    filled = np.reshape(incomplete.to_coco_result(1, fill_missing=True)["keypoints"], (17, 3))
-    missing = plain[:, 2] == 0
-    assert missing.sum() == 15 and not plain[missing].any()
-    np.testing.assert_array_equal(filled[missing], [(20, 40, 0)] * 15)
-    np.testing.assert_array_equal(filled[~missing], plain[~missing])
-
-
 def test_real_annotations_score_one(coco_sample: Path) -> None:
     split = read_split(coco_sample / "annotations" / "person_keypoints_val2017.json")
     results = []

@@ -12,6 +12,7 @@ from posenet.skeleton.skeleton_file import skeleton_from_table
 from posenet.visualization.drawing import (
     LEFT,
     MIDDLE,
+    OUTLINE,
     PALETTE,
     RIGHT,
     draw_people,
@@ -56,10 +57,12 @@ def test_sides_are_distinct_on_dark_and_light_images(person, background):
 def test_what_was_not_found_or_has_a_low_score_is_not_drawn(person):
     assert not draw_people(BLACK, [person], min_score=0.95).any()
     assert draw_people(BLACK, [person], min_score=0.9, keypoint_min_score=1.0).any()
-    ankle = person.keypoints[COCO.index("left_ankle")]
-    ankle[2] = 0
-    drawn = draw_people(BLACK, [person])
-    assert not drawn[int(ankle[1]) - 10 : int(ankle[1]) + 10, int(ankle[0]) - 8 : int(ankle[0]) + 8].any()
+    x, y, _ = ankle = person.keypoints[COCO.index("left_ankle")]
+    person.keypoints[COCO.index("right_ankle"), 2] = 0
+    for score, is_drawn in ((0.6, True), (0.4, False), (0, False)):  # half of the mean of those found is the limit
+        ankle[2] = score
+        drawn = draw_people(BLACK, [person])
+        assert drawn[int(y) - 10 : int(y) + 10, int(x) - 8 : int(x) + 8].any() == is_drawn
 
 
 def test_line_width_follows_the_image_size(person):
@@ -75,6 +78,31 @@ def test_line_width_follows_the_image_size(person):
 def test_images_of_every_size_are_drawn_on(person, shape):
     drawn = draw_people(np.zeros(shape, np.uint8), [person, Person(np.zeros((18, 3), np.float32), 0.0)])
     assert drawn.dtype == np.uint8 and drawn.shape == (*shape[:2], 3)
+
+
+@pytest.mark.parametrize("style", ["standard", "openpose"])
+def test_a_limb_and_its_ends_have_the_shape_of_the_style(style):
+    """From (40, 30) to (100, 110), a length of 100; edges are smooth."""
+    skeleton = skeleton_from_table({"keypoints": ["a", "b"], "parts": [["a", "b"]]})
+    limb = Person([[40, 30, 1], [100, 110, 1]], 0.5, skeleton)
+    drawn = draw_people(
+        np.zeros((140, 140, 3), np.uint8), [limb], style=style, line_width=20, radius=14, colours="person"
+    )
+    y, x = np.mgrid[:140, :140]
+    along, across = 0.6 * (x - 70) + 0.8 * (y - 70), 0.8 * (x - 70) - 0.6 * (y - 70)
+    to_end = np.hypot(np.abs(along) - 50, across)
+    on_dot, on_limb = to_end < 13, (to_end > 22) & (np.abs(along) < 50)
+    assert has_colour(drawn, PALETTE[0])[on_dot].all()
+    if style == "standard":  # outlines are a third as wide as lines
+        parts = {PALETTE[0]: np.abs(across) < 9, OUTLINE: np.abs(np.abs(across) - 13) < 1}
+        assert has_colour(drawn, OUTLINE)[np.abs(to_end - 17) < 1.5].all()
+        assert not drawn[(to_end > 22) & ~(on_limb & (np.abs(across) < 18))].any()
+    else:
+        radius = np.hypot(along / 50, across / 10)
+        parts = {tuple(0.6 * np.array(PALETTE[0])): radius < 0.9}
+        assert not drawn[(to_end > 16) & (radius > 1.2)].any()
+    for colour, is_part in parts.items():
+        assert has_colour(drawn, colour)[on_limb & is_part].all()
 
 
 @pytest.mark.parametrize("style", ["standard", "openpose"])
@@ -144,9 +172,17 @@ def test_another_skeleton_has_hues_where_it_has_no_sides_or_openpose_is_chosen()
     drawn = draw_people(black, [plain])
     assert drawn[20, 20].tolist() == [0, 0, 255] and drawn[80, 80].tolist() == [255, 0, 0]
     assert not np.array_equal(drawn, draw_people(black, [plain], colours="side"))
-    for more in ({"left_right": [["a", "c"]]}, {"colours": {"a": "#ffff00"}}):
-        other = Person(position, 0.5, skeleton_from_table(table | more))
-        assert np.array_equal(draw_people(black, [other]), draw_people(black, [other], colours="side"))
+    for more, at_a, at_c in (
+        ({"left_right": [["a", "c"]]}, LEFT, RIGHT),
+        ({"colours": {"a": "#ff8000", "c": "#0000ff"}}, (0, 128, 255), (255, 0, 0)),
+    ):
+        custom = table | {"parts": [["a", "b"], ["b", "c"], ["a", "c"]]} | more
+        drawn = draw_people(black, [Person(position, 0.5, skeleton_from_table(custom))], line_width=6)
+        expected = {(20, 20): at_a, (50, 20): at_a, (80, 20): MIDDLE, (80, 50): at_c, (80, 80): at_c, (50, 50): MIDDLE}
+        assert {(x, y): tuple(drawn[y, x].tolist()) for x, y in expected} == expected
+        one_limb = Person(position, 0.5, skeleton_from_table(custom | {"drawn": [["a", "c"]]}))
+        drawn = draw_people(black, [one_limb], line_width=6)
+        assert drawn[50, 50].any() and not drawn[20, 50].any()
 
 
 def test_an_unknown_style_or_colour_scheme_is_refused(person):
@@ -181,5 +217,17 @@ def test_a_tracked_person_keeps_its_colour_and_has_its_number():
     assert np.array_equal(drawing, draw_people(image, people[::-1], colours="person"))
     assert (drawing[:, :300] == person_colour(3)).all(2).any()
     assert not (drawing[:, 300:] == person_colour(3)).all(2).any()
-    without_number = draw_people(image, [dataclasses.replace(people[1], id=None)], colours="person")
-    assert not np.array_equal(draw_people(image, people[1:], colours="person"), without_number)
+
+
+@pytest.mark.parametrize("x, y", [(150, 200), (10, 20)], ids=["inside", "corner"])
+def test_the_number_of_a_person_is_above_its_box_or_at_the_border(x, y):
+    image = np.full((400, 600, 3), 90, np.uint8)
+    person = person_at(x, y)
+    without, with_number = (
+        draw_people(image, [dataclasses.replace(person, id=id)], colours="person") for id in (None, 1)
+    )
+    rows, columns = np.nonzero((without != with_number).any(axis=2))
+    left, top, _, _ = person.box
+    assert 0 <= columns.min() - max(0, left) < 6 and 4 < np.ptp(columns) < 20
+    assert 10 < np.ptp(rows) < 20
+    assert rows.min() >= 0 and (abs(top - 6 - rows.max()) < 6 if top > 30 else rows.max() < 30)

@@ -16,6 +16,7 @@ from posenet.inference.media.sources import Frame, Source, parse_standard_input
 from posenet.inference.outputs.output_files import output_paths, sheet_path, sheet_suffix
 from posenet.settings import Config
 from posenet.skeleton import COCO
+from posenet.visualization.drawing import MIDDLE, OUTLINE
 from posenet.visualization.sheets import (
     BACKGROUND,
     GAP,
@@ -36,11 +37,22 @@ CAMERA = Source("camera", 2)
 IMAGE = np.zeros((9, 9, 3), np.uint8)
 
 
-def test_a_tile_shows_the_whole_image_below_its_label_and_note() -> None:
+@pytest.fixture
+def texts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What OpenCV writes, which has only ASCII characters."""
+    written: list[str] = []
+    put_text = cv2.putText
+    monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (written.append(text), put_text(image, text, *rest)))
+    return written
+
+
+def test_a_tile_shows_the_whole_image_below_its_label_and_note(texts: list[str]) -> None:
     image = np.full((300, 100, 3), 200, np.uint8)
-    label = "a name that is very much longer than the tile is wide, so that it is cut"
+    label = "a name that is very much longer than the tile is wide, so that it is cut: 3 µ"
     tile = label_tile(image, label, (150, 200), "0.93")
     assert tile.shape == (LABEL_HEIGHT + 150, 200, 3)
+    note, cut = texts
+    assert note == "0.93" and cut[:3] == "..." and cut.endswith("cut: 3 ?") and cut[3:-1] in label
     assert (tile[LABEL_HEIGHT:, 75:125] == 200).all()
     assert (tile[LABEL_HEIGHT:, :70] == BACKGROUND).all() and (tile[LABEL_HEIGHT:, 130:] == BACKGROUND).all()
     assert (tile[:LABEL_HEIGHT] > 150).any(axis=(0, 2)).sum() > 80
@@ -82,21 +94,42 @@ def test_sheets_of_images_are_files_and_those_of_videos_are_folders(tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [(300, 400), (400, 300), (1, 1), (2, 3000), (3000, 2)])
-def test_a_sheet_names_the_maps_of_any_image(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: list[str] = []
-    put_text = cv2.putText
-    monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (texts.append(text), put_text(image, text, *rest)))
+def test_a_sheet_names_the_maps_of_any_image(size: tuple[int, int], texts: list[str]) -> None:
     image = np.full((*size, 3), 90, np.uint8)
-    sheet = draw_heatmap_sheet(image, np.zeros((50, 8, 8), np.float32), COCO, image)
+    maps = np.zeros((50, 8, 8), np.float32)
+    maps[30] = 0.75
+    sheet = draw_heatmap_sheet(image, maps, COCO, image)
     assert sheet.dtype == np.uint8
-    expected = {"0 neck-nose", "10 right_shoulder-right_elbow", "30 nose", "48 person", "49 any keypoint"}
-    assert expected <= set(texts)
+    names = [*map("-".join, COCO.parts), *COCO.keypoints, "person", "any keypoint"]
+    notes = ["0.00"] * 30 + ["0.75"] + ["0.00"] * 19
+    expected = [("", "image"), *((note, f"{k} {name}") for k, (note, name) in enumerate(zip(notes, names))), ("1", "0")]
+    assert list(zip(texts[:-1:2], texts[1::2])) == expected, "a note and a label for each tile; then no title"
+
+
+def test_a_sheet_has_the_people_the_maps_in_order_and_the_scale_of_their_colours() -> None:
+    """52 tiles of 216 by 144 pixels make 7 rows of 8."""
+    image = np.full((60, 90, 3), 90, np.uint8)
+    maps = np.zeros((50, 15, 23), np.float32)
+    maps[10] = 1
+    sheet = draw_heatmap_sheet(image, maps, COCO, np.full_like(image, 255))
+    rows = sheet[GAP:].reshape(7, LABEL_HEIGHT + 144 + GAP, -1, 3)[:, LABEL_HEIGHT:-GAP]
+    tiles = rows[:, :, GAP:].reshape(7, 144, 8, 216 + GAP, 3).swapaxes(1, 2)[..., :-GAP, :].reshape(56, 144, 216, 3)
+    people, *drawn, scale = tiles[:52].astype(int)
+    assert (people == 255).all() and (tiles[52:] == BACKGROUND).all()
+    for number, tile in enumerate(drawn):
+        assert (tile == tile[0, 0]).all() and (number == 10 or tile[0, 0].tolist() == [54, 54, 54])
+    violet, yellow = scale[10, 0], scale[10, -1]
+    assert (scale[4:16] == scale[10]).all() and (scale[20:] == BACKGROUND).all()
+    assert violet.argmax() == 0 and violet.max() < 160 and yellow.argmin() == 0 and yellow[1:].min() > 200
+    assert (drawn[10] == yellow).all()
 
 
 def test_a_training_sample_is_drawn_where_it_is() -> None:
-    """A grey image with a nose at (40, 90), people on the left and nothing supervised below."""
+    """A grey image: a nose at (40, 90), a hidden wrist at (90, 30), people on the left, nothing supervised below."""
     joints = torch.zeros(1, 1, 18, 3)
     joints[0, 0, 0] = torch.tensor([40.0, 90.0, 2.0])
+    joints[0, 0, 4] = torch.tensor([90.0, 30.0, 1.0])
+    joints[0, 0, 7] = torch.tensor([90.0, 90.0, 0.0])
     person_mask = torch.zeros(1, SIZE // 4, SIZE // 4, dtype=torch.uint8)
     person_mask[..., :8] = 255
     mask_miss = torch.full_like(person_mask, 255)
@@ -112,10 +145,12 @@ def test_a_training_sample_is_drawn_where_it_is() -> None:
         left = GAP + (MIN_SAMPLE_WIDTH - SIZE) // 2 + column * (MIN_SAMPLE_WIDTH + GAP)
         panels.append(sheet[top : top + SIZE, left : left + SIZE].astype(int))
     drawn, masks, keypoint_maps, part_maps = panels
-    changed = np.argwhere((drawn != 128).any(-1))
-    assert len(changed) and np.abs(changed.mean(0) - (90, 40)).max() < 1
+    changed = (drawn != 128).any(-1)
     coloured = keypoint_maps.max(-1) - keypoint_maps.min(-1) > 60
-    assert np.abs(np.argwhere(coloured).mean(0) - (90, 40)).max() < 2
+    for is_drawn in (changed, coloured):
+        assert np.abs(np.argwhere(is_drawn[60:]).mean(0) - (30, 40)).max() < 2
+        assert np.abs(np.argwhere(is_drawn[:60]).mean(0) - (30, 90)).max() < 2
+    assert (drawn[90, 40] == MIDDLE).all() and (drawn[30, 90] == OUTLINE).all(), "hidden keypoints are dark"
     assert (part_maps.max(-1) - part_maps.min(-1)).max() <= 60, "one keypoint makes no body part"
     blue, _, red = np.moveaxis(masks, -1, 0)
     assert (blue[:90, :28] > red[:90, :28] + 20).all() and (red[100:, 40:] > blue[100:, 40:] + 20).all()
@@ -124,7 +159,7 @@ def test_a_training_sample_is_drawn_where_it_is() -> None:
 
 def test_the_first_samples_of_an_epoch_have_one_drawing_each(stores: dict[str, Path], tmp_path: Path) -> None:
     with Store(stores["val"]) as store:
-        dataset = PoseDataset(store, (SIZE, SIZE))
+        dataset = PoseDataset(store, (SIZE, 2 * SIZE))
         renderer = TargetRenderer.from_config(Config())
         paths = write_previews(dataset, renderer, tmp_path / "new" / "folder")
         assert len(paths) == min(len(dataset), NUM_PREVIEWS) and len(set(paths)) == len(paths)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from posenet.diagnosis.report import write_report
-from posenet.diagnosis.report.filters import NOTHING, format_gain, format_share
+from posenet.diagnosis.report.filters import NOTHING, format_ap, format_gain, format_share, pluralize, stack
 from posenet.skeleton import COCO
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, make_result, small_data, small_diagnosis
 from tests.helpers.drawn_data import person as box_person
@@ -92,10 +92,22 @@ def test_tables_and_charts_need_no_script(one: Page) -> None:
     nose = one.text[one.text.index('aria-label="3 of 8 wrong"') :]
     parts = re.findall(r'<rect class="(\w+)" x="(.*?)" width="(.*?)"', nose[: nose.index("</svg>")])
     assert parts == [("good", "0%", "62.5%"), ("miss", "62.5%", "12.5%"), ("jitter", "75%", "25%")]
+    parts = re.findall(r'<svg class="part" x="(.*?)%" width="(.*?)%">\s*<title>(.*?)</title>', one.text)
+    assert [" ".join(part) for part in parts] == [
+        "0 71.67 AP 0.717", "71.67 5.99 Misplaced 0.060", "77.66 1.561 Swap 0.016", "79.22 1.924 Inversion 0.019",
+        "81.15 2.614 Score 0.026", "83.76 11.09 Missed person 0.111", "94.85 5.149 Inexact 0.051",
+    ]  # fmt: skip
     charts = one.text[one.text.index('id="precision"') : one.text.index('id="keypoints"')]
     areas = re.findall(r'<path class="(\w+)" d="M0 100(.*)L100 100Z"', charts)
     assert len(areas) == 9, "an area for the AP and for each correction"
     assert areas[0] == ("inexact", "".join(f"L{x} 0" for x in range(101)))
+    columns = re.findall(r'<rect class="(\w+)" x="(.*?)%" width="8.8%" y="(.*?)%" height="(.*?)%"', charts)
+    assert [column[1:] for column in columns[8::9]] == [
+        ("0.6", "14.06", "85.94"),
+        *((f"{x}.6", "26.04", "73.96") for x in range(10, 90, 10)),
+        ("90.6", "60.89", "39.11"),
+    ]
+    assert [column[3] for column in columns[:9]] == ["100"] * 2 + ["88.12"] * 2 + ["85.94"] * 5
     assert areas[-1][0] == "ap" and "L44 3.333L45 5L46 5L" in areas[-1][1]
 
 
@@ -251,3 +263,11 @@ def test_numbers_are_written_for_readers() -> None:
     gains = [format_gain(value) for value in (0.0004, -0.0004, 0.25, -1.5)]
     assert gains == ["0.000", "0.000", "+0.250", f"{minus}1.500"]
     assert [format_share(value) for value in (0, 0.0004, 0.25)] == ["0.0 %", "<0.1 %", "25.0 %"]
+    counts = [pluralize(1, "person", "people"), pluralize(1234, "person", "people"), pluralize(0, "image")]
+    assert counts == ["1 person", "1,234 people", "0 images"]
+    assert [format_ap(value) for value in (-1, 0, 0.12345)] == [NOTHING, "0.000", "0.123"]
+
+
+def test_the_parts_of_a_bar_follow_each_other_and_none_is_negative() -> None:
+    parts = [("a", "0%", "25%", 0.25), ("b", "25%", "0%", 0.0), ("c", "25%", "75%", 0.75)]
+    assert stack([("a", 2), ("b", -1), ("c", 6)], 8) == parts

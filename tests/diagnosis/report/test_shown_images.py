@@ -52,10 +52,13 @@ def image(number: int, name: str) -> CocoImage:
 @pytest.mark.parametrize("count, side", [(2, 640), (3, 400)])
 def test_many_images_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, side: int) -> None:
     monkeypatch.setattr(thumbnails, "FEW_IMAGES", 2)
-    cv2.imwrite(str(tmp_path / "a.png"), np.full((600, 800, 3), 90, np.uint8))
-    thumbnail = read_thumbnails([CocoImage(1, "a.png", 600, 800)] * count, tmp_path, "displayed", progress=False)[0]
-    decoded = cv2.imdecode(np.frombuffer(thumbnail.jpeg, np.uint8), cv2.IMREAD_COLOR)
-    assert decoded.shape == (side * 3 // 4, side, 3) and not thumbnail.note
+    for height, width, small in ((600, 800, (side * 3 // 4, side, 3)), (2, 3000, (1, side, 3))):
+        cv2.imwrite(str(tmp_path / "a.png"), np.full((height, width, 3), 90, np.uint8))
+        images = [CocoImage(1, "a.png", height, width)] * count
+        thumbnail = read_thumbnails(images, tmp_path, "displayed", progress=False)[-1]
+        decoded = cv2.imdecode(np.frombuffer(thumbnail.jpeg, np.uint8), cv2.IMREAD_COLOR)
+        assert decoded.shape == small and not thumbnail.note
+        assert np.abs(decoded.astype(int) - 90).max() < 4
 
 
 def test_what_cannot_be_shown_has_a_note(tmp_path: Path) -> None:
