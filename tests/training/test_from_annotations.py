@@ -384,6 +384,28 @@ def test_keypoints_without_names_have_the_sides_of_flip_idx(caplog: pytest.LogCa
     assert import_yolo_pose(source, number_unnamed=True).document["categories"][0]["flip_idx"] == FLIP_IDX
 
 
+def test_a_yolo_data_set_may_have_images_for_validation(caplog: pytest.LogCaptureFixture) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    file = Path("chairs/data.yaml")
+    content = yaml.safe_load(file.read_text()) | {"path": str(file.parent.absolute()), "val": "images/val"}
+    file.write_text(yaml.safe_dump(content))
+    for kind, suffix in (("images", "jpg"), ("labels", "txt")):
+        Path("chairs", kind, "val").mkdir()
+        for number in (3, 7):
+            Path(f"chairs/{kind}/train/{number}.{suffix}").rename(f"chairs/{kind}/val/{number}.{suffix}")
+    caplog.set_level(logging.INFO, "posenet")
+    data = prepare(file, SETTINGS)
+    stored = {}
+    for split in ("train", "val"):
+        with Store(data.folder / "data" / f"{split}.h5") as store:
+            stored[split] = {store.read_record(row).file_name for row in range(store.num_images)}
+    assert stored == {"val": {"3.jpg", "7.jpg"}, "train": {f"{number}.jpg" for number in (1, 2, 4, 5, 6, 8)}}
+    output = data.folder / "data" / "imported_val.json"
+    assert (data.images, data.annotations) == (Path("chairs/images/val").absolute(), output)
+    command = f"posenet annotations import {file} --split val --output {output}"
+    assert f"Imported 2 images, 4 people: {command}" in caplog.messages
+
+
 @pytest.mark.parametrize("val", ["./images/train/", ""])
 def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: str, caplog: pytest.LogCaptureFixture) -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
@@ -602,8 +624,10 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
     assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
     Path("own.toml").write_text("[train]\nevaluate_every = 2\n")  # which stays as it is
-    data = prepare("coco/chairs.json", [*SETTINGS, "checkpoint.path=own"], experiment="own.toml")
-    assert not any(pair.startswith("train.evaluate_every") for pair in data.overrides)
+    own = {"own.toml": [*SETTINGS, "checkpoint.path=own"], "demo": [*SETTINGS, " train.evaluate_every = 0"]}
+    for experiment, pairs in own.items():
+        data = prepare("coco/chairs.json", pairs, experiment=experiment)
+        assert not any(pair.startswith("train.evaluate_every") for pair in data.overrides)
 
 
 def test_the_height_for_prediction_goes_with_another_training_input(caplog: pytest.LogCaptureFixture) -> None:
@@ -621,11 +645,14 @@ def test_the_height_for_prediction_goes_with_another_training_input(caplog: pyte
     assert any("--set inference.height=64 makes them agree" in message for message in caplog.messages)
 
 
-def test_the_height_for_prediction_follows_the_height_of_the_input_not_its_width() -> None:
+def test_the_experiment_is_one_for_the_device_and_its_height_for_prediction_follows_that_of_the_input() -> None:
     sizes = ["train.input_size=[128, 256]"]
     data = prepare("coco/chairs.json", sizes)
-    _, pairs = choose_experiment(data, sizes, "tiny", has_accelerator=False)
-    assert pairs[-1] == "inference.height=128"  # tiny has 384 for 384
+    for has_accelerator, name in ((False, "tiny"), (True, "small")):
+        experiment, pairs = choose_experiment(data, sizes, None, has_accelerator)
+        default = posenet.load_config(name)
+        assert (experiment, default.inference.height) == (name, default.train.size[0])
+        assert pairs == [*data.overrides, *sizes, "inference.height=128"]
 
 
 def load_checkpoint_height(folder: Path) -> int:
@@ -650,8 +677,15 @@ def test_a_run_that_stops_early_names_the_drawings_of_its_best_checkpoint(
 
 def test_low_scores_change_the_next_command(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    monkeypatch.setattr(from_annotations, "evaluate", lambda *_, **__: Evaluation({"AP": 0.4}, 1, min_score=0.15))
+    devices = []
+
+    def evaluate(*_: object, device: str, **__: object) -> Evaluation:
+        devices.append(device)
+        return Evaluation({"AP": 0.4}, 1, min_score=0.15)
+
+    monkeypatch.setattr(from_annotations, "evaluate", evaluate)
     train("coco/chairs.json")
+    assert devices == ["cpu"]  # that of the run
     assert sum(message.startswith("Scores are low: --min-score 0.15 ") for message in caplog.messages) == 1
     assert caplog.messages[-1].startswith("Next: ") and caplog.messages[-1].endswith(" --min-score 0.15")
 

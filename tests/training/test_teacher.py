@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,16 @@ def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
         assert {parameter.dtype for parameter in teacher.network_on(CPU).parameters()} == {dtype}
         assert teacher.maps(torch.rand(1, 3, SIZE, SIZE), (MAP, MAP)).dtype == torch.float32
     assert load_teacher(Config(), CPU) is None
+
+
+def test_a_teacher_has_the_settings_of_the_run_and_the_digest_of_its_file(teacher_file: Path) -> None:
+    settings = ("distill.weight=0.25", "distill.threshold=0.125", "distill.input_size=[64, 128]")
+    settings += ("loss.positive_threshold=0.0625", f"train.teacher={teacher_file}")
+    teacher = load_teacher(load_config(None, settings), CPU)
+    assert teacher is not None
+    assert (teacher.weight, teacher.threshold, teacher.positive_threshold) == (0.25, 0.125, 0.0625)
+    assert teacher.input_size == (64, 128)
+    assert teacher.digest == hashlib.sha256(teacher_file.read_bytes()).hexdigest()
 
 
 def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:

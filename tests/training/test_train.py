@@ -21,7 +21,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.parallel import DataParallelRuntime, DistributedRuntime, Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
-from posenet.training.report import advise_on_devices, advise_on_network
+from posenet.training.report import advise_on_devices, advise_on_network, describe_lr
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.process_groups import run_in_processes
@@ -96,6 +96,20 @@ def test_the_log_of_a_stopped_and_resumed_run_says_what_it_does_and_how_long_tha
         f"Finished 3 epochs. Best val_loss #: {run / 'best.pth'}; next: posenet predict IMAGES --checkpoint "
         f"{run / 'best.pth'}",
     ]
+
+
+def test_the_line_of_the_learning_rate_names_its_settings_and_the_samples_of_a_step() -> None:
+    runtime = Runtime()
+    steps = ("train.batch_size=2", "optim.accumulate=4", "optim.lr=0.001")
+    cyclic = ("average.kind=swa", "average.cycle_epochs=1", "average.cycle_lr=[2e-5, 1e-5]")
+    for world_size, settings, line in (
+        (4, steps, "learning rate 0.004 (optim.lr x 4 processes) for steps of 32 samples"),
+        (1, steps, "learning rate 0.001 (optim.lr x 1 process) for steps of 8 samples"),
+        (4, (*steps, "optim.scale_lr=false"), "learning rate 0.001 (optim.lr, not scaled) for steps of 32 samples"),
+        (2, (*steps, *cyclic), "learning rate 4e-05 to 2e-05 (average.cycle_lr x 2 processes) for steps of 16 samples"),
+    ):
+        runtime.world_size = world_size
+        assert describe_lr(load_config(None, settings), runtime) == line
 
 
 def test_settings_may_be_a_file_an_object_or_overrides(
