@@ -343,6 +343,34 @@ def test_the_named_command_has_lists_and_quotes_as_they_are(caplog: pytest.LogCa
     assert config.train.freeze == ("stem.entry*", "stem.widen*") and config.data.val_images == 'coco/it\'s "q"'
 
 
+def test_the_named_commands_have_the_skeleton_and_the_frame_of_images_with_an_exif_orientation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pil = pytest.importorskip("PIL.Image")
+    exif = pil.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    for path in Path("coco/photos").iterdir():
+        with pil.open(path) as image:
+            image.save(path, exif=exif)
+
+    def orientations() -> set[int]:
+        """Those by which the images in the store are turned."""
+        with Store(RUN / "data" / "train.h5") as store:
+            return {store.read_record(row).orientation for row in range(store.num_images)}
+
+    prepare("coco/chairs.json", SETTINGS)  # drafts the skeleton
+    assert orientations() == {6}
+    caplog.set_level(logging.INFO, "posenet")
+    prepare("coco/chairs.json", [*SETTINGS, "data.exif_frame=stored"])
+    assert orientations() == {1}
+    texts = [text for text in caplog.messages if text.startswith(("Checked ", "Built "))]
+    assert len(texts) == 3
+    for words in (shlex.split(text.partition(": posenet ")[2]) for text in texts):
+        assert words[-4:] == ["--skeleton", str(RUN / "data" / "skeleton.toml"), "--set", "data.exif_frame=stored"]
+        assert run_tool(words[0], [*words[1:], *(["--overwrite"] if words[0] == "build-hdf5" else [])]) == 0
+    assert orientations() == {1}
+
+
 def test_a_corrected_skeleton_is_kept() -> None:
     prepare("coco/chairs.json", SETTINGS)
     file = RUN / "data" / "skeleton.toml"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import math
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -379,22 +383,28 @@ def test_too_little_memory_is_one_line_that_names_the_batch_size(stores: Stores,
 def test_too_little_memory_for_the_validation_shows_before_the_first_step(
     stores: Stores, tiny_coco: Path, tmp_path: Path
 ) -> None:
-    """In the validation loss, which computes whole batches, and in the evaluation of single images."""
+    """In the validation loss, which computes whole batches, and in the evaluation of the largest single image."""
+    coco = shutil.copytree(tiny_coco, tmp_path / "coco")
+    annotations = coco / "annotations" / "person_keypoints_val2017.json"
+    content = json.loads(annotations.read_text())
+    content["images"].append({"id": 99, "file_name": "wide.jpg", "height": 160, "width": 640})
+    write_annotations(annotations, content)
+    cv2.imwrite(str(coco / "val2017" / "wide.jpg"), np.zeros((160, 640, 3), np.uint8))
 
-    def fail_if(size: int) -> Runtime:
+    def fail_if(shape: tuple[int, ...]) -> Runtime:
         def fail(module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
-            if not module.training and len(inputs[0]) == size:
+            if not module.training and inputs[0].shape == shape:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
         return WatchedRuntime(lambda module: module.network.stem.register_forward_pre_hook(fail))
 
-    for name, size in (("loss", 2), ("AP", 1)):
+    for name, shape in (("loss", (2, 3, 64, 64)), ("AP", (1, 3, 64, 256))):
         recorder = Recorder()
-        options: dict[str, Any] = {"runtime": fail_if(size), "callbacks": [recorder]}
+        options: dict[str, Any] = {"runtime": fail_if(shape), "callbacks": [recorder]}
         with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size"):
-            train_tiny(stores, tmp_path / name, *coco_settings(tiny_coco), **options)
+            train_tiny(stores, tmp_path / name, *coco_settings(coco), **options)
         with pytest.raises(TrainingError, match="too little memory"):
-            train_tiny(stores, tmp_path / f"{name}-epoch", *coco_settings(tiny_coco), max_steps=STEPS, **options)
+            train_tiny(stores, tmp_path / f"{name}-epoch", *coco_settings(coco), max_steps=STEPS, **options)
         assert recorder.steps == {}
         # A run that ends before its first validation needs no memory for it.
         assert train_tiny(stores, tmp_path / f"{name}-short", max_steps=1, **options).steps == 1
