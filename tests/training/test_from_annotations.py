@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -181,25 +181,22 @@ def test_stores_are_built_again_when_the_data_change() -> None:
     os.utime("coco/photos/1.jpg", (0, 0))
     prepare("coco/chairs.json", SETTINGS)
     assert len(Store(store)) and content_of(RUN / "data", "val")["images"] == val
-    # A build that was interrupted is done again, too.
-    (RUN / "data" / "checksum.txt").unlink()
-    store.unlink()
-    prepare("coco/chairs.json", SETTINGS)
-    assert store.exists()
+    # A build that was interrupted is done again, and a file that is missing is made again, too.
+    for names in (["checksum.txt", "train.h5"], ["val.h5"], ["val.json"]):
+        for name in names:
+            (RUN / "data" / name).unlink()
+        prepare("coco/chairs.json", SETTINGS)
+        assert all((RUN / "data" / name).exists() for name in names)
 
 
-def chairs_with(copies: int = 0, unlabelled: Collection[int] = ()) -> dict[str, Any]:
-    """The chairs, of which image 1 has copies with people, and some images have too few labelled keypoints."""
+def chairs_with(copies: int = 0) -> dict[str, Any]:
+    """The chairs, of which image 1 has copies with people."""
     content = read_document(Path("coco/chairs.json"))
     first = [entry for entry in content["annotations"] if entry["image_id"] == 1]
     for number in range(100, 100 + copies):
         shutil.copy("coco/photos/1.jpg", f"coco/photos/{number}.jpg")
         content["images"].append(content["images"][0] | {"id": number, "file_name": f"{number}.jpg"})
         content["annotations"] += [entry | {"id": 2 * number + k, "image_id": number} for k, entry in enumerate(first)]
-    for entry in content["annotations"]:
-        if entry["image_id"] in unlabelled:
-            entry["keypoints"][3:] = [0] * (len(entry["keypoints"]) - 3)
-            entry["num_keypoints"] = 1
     Path("coco/chairs.json").write_text(json.dumps(content))
     return content
 
@@ -218,10 +215,14 @@ def test_copies_of_an_image_stay_on_one_side() -> None:
 def test_images_without_anybody_to_train_on_are_not_chosen_for_validation() -> None:
     prepare("coco/chairs.json", SETTINGS)
     [first] = content_of(RUN / "data", "val")["images"]
-    chairs_with(unlabelled={first["id"]})
-    data = prepare("coco/chairs.json", [*SETTINGS, "checkpoint.path=other"])
-    [second] = content_of(data.folder / "data", "val")["images"]
-    assert second["id"] != first["id"]
+    content = read_document(Path("coco/chairs.json"))
+    few = [9, 9, 2] * 2 + [0, 0, 0] * (len(NAMES) - 2)
+    for number, change in enumerate([{"keypoints": few, "num_keypoints": 2}, {"area": 1023}, {"iscrowd": 1}]):
+        changed = [entry | (change if entry["image_id"] == first["id"] else {}) for entry in content["annotations"]]
+        Path("coco/chairs.json").write_text(json.dumps(content | {"annotations": changed}))
+        data = prepare("coco/chairs.json", [*SETTINGS, f"checkpoint.path=other{number}"])
+        [second] = content_of(data.folder / "data", "val")["images"]
+        assert second["id"] != first["id"]
 
 
 def test_an_image_never_comes_to_validation_after_it_was_trained_on() -> None:
