@@ -428,13 +428,16 @@ def test_skipped_steps_and_a_validation_loss_that_is_not_finite_are_logged(store
     assert read_log(tmp_path, "epoch")[0]["val_loss"] is None
 
 
-def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last(tmp_path: Path, stores: Stores) -> None:
+def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last_or_the_best(
+    tmp_path: Path, stores: Stores
+) -> None:
     """A return to a checkpoint must find weights from before the bad steps."""
-    for epochs, saved in ((1, [STEPS]), (2, [2 * STEPS])):
-        folder = tmp_path / str(epochs)
+    unscored = {"train": stores["train"]}
+    for data, epochs, saved in ((unscored, 1, [STEPS]), (unscored, 2, [2 * STEPS]), (stores, 2, [STEPS, 2 * STEPS])):
+        folder = tmp_path / f"{len(data)}-{epochs}"
         runtime = ChangingRuntime(multiply({STEPS: math.nan}))
-        train_tiny({"train": stores["train"]}, folder, f"train.epochs={epochs}", runtime=runtime)
-        assert [path.name for path in folder.glob("step-*")] == [f"step-{step:08d}.pth" for step in saved]
+        train_tiny(data, folder, f"train.epochs={epochs}", runtime=runtime)
+        assert sorted(path.name for path in folder.glob("step-*")) == [f"step-{step:08d}.pth" for step in saved]
         assert last(folder)["progress"]["epoch"] == epochs
 
 
