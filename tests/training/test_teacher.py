@@ -80,7 +80,7 @@ def test_the_teacher_counts_alone_in_exactly_the_cells_and_channels_without_labe
     assert maps.std() > 0.05, "the maps of this teacher must differ from constant ones"
 
 
-def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size() -> None:
+def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size_and_counts_as_1() -> None:
     class Echo(nn.Module):
         """Answers 1 in the cell of the only bright pixel."""
 
@@ -96,7 +96,8 @@ def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size(
         maps = teacher.maps(images, (MAP, MAP))
         assert maps.shape == (1, 50, MAP, MAP)
         assert maps[0, 7].argmax() == 5 * MAP + 9
-        assert sizes.pop() == (size or (SIZE, SIZE))
+        assert sizes[-1] == (size or (SIZE, SIZE))
+        assert teacher.maps(99 * images, (MAP, MAP)).max() == 1
 
 
 def test_foreground_of_the_labels_remains_and_small_responses_of_the_teacher_are_zero() -> None:
