@@ -277,8 +277,9 @@ def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
     settings += ["train.batch_size=14", "optim.warmup_epochs=0"]
     result = train_tiny(stores, tmp_path, *settings, runtime=ScoredRuntime(scores))
     assert (result.epochs, result.finished, result.best) == (4, False, {"AP": 0.4})
-    progress = read_checkpoint(tmp_path / "best.pth")["progress"]
-    assert (progress["epoch"], progress["best"]) == (2, 0.4)
+    state = read_checkpoint(tmp_path / "best.pth")
+    assert (state["progress"]["epoch"], state["progress"]["best"]) == (2, 0.4)
+    assert state["config"]["optim"]["warmup_epochs"] == 0, "as it was set"
     assert "Stopped early after 2 scores" in (tmp_path / "log.txt").read_text()
     # It has stopped, also if it is started again.
     assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == 4
