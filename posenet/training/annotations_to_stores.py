@@ -28,7 +28,7 @@ from posenet.data.store_list import open_data_sets
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.messages import command_line, pluralize
-from posenet.settings import ExifFrame
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
 from posenet.training.find_annotations import find_images, is_yolo
@@ -56,6 +56,16 @@ class StorePlan(NamedTuple):
     skeleton: Path  # skeleton file; it is drafted if it is ``SKELETON_FILE`` and does not exist
     exif_frame: ExifFrame
     allow_overlap: bool  # of the images for validation and those for training
+
+    @property
+    def has_skeleton(self) -> bool:
+        """Whether the skeleton is there already."""
+        return str(self.skeleton) == BUILT_IN or self.skeleton.exists()
+
+    @property
+    def flags(self) -> list[object]:
+        """Those by which a command that is named reads images as the run does."""
+        return [] if self.exif_frame == DataConfig.exif_frame else ["--set", f"data.exif_frame={self.exif_frame}"]
 
 
 class _Part(NamedTuple):
@@ -85,8 +95,7 @@ def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
         DataError: the annotations or the images cannot be used.
     """
     parts = _read_parts(plan)
-    has_skeleton = str(plan.skeleton) == BUILT_IN or plan.skeleton.exists()
-    if not has_skeleton and plan.skeleton != plan.folder / SKELETON_FILE:
+    if not plan.has_skeleton and plan.skeleton != plan.folder / SKELETON_FILE:
         raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
     checksum_file = plan.folder / CHECKSUM_FILE
     is_same = checksum_file.exists() and read_input(checksum_file) == _checksum(plan, parts)
@@ -98,7 +107,7 @@ def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, Path]:
             _log.warning(
                 "The data have changed since the run in %s began: it goes on with the new ones", plan.folder.parent
             )
-        _make_stores(plan, parts, has_skeleton, is_started)
+        _make_stores(plan, parts, is_started)
     val = parts[-1]
     usable = plan.folder / "usable_val.json"
     if not plan.val_file:
@@ -169,11 +178,11 @@ def _checksum(plan: StorePlan, parts: Sequence[_Part]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _make_stores(plan: StorePlan, parts: Sequence[_Part], has_skeleton: bool, is_started: bool) -> None:
+def _make_stores(plan: StorePlan, parts: Sequence[_Part], is_started: bool) -> None:
     """Check the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
     for name in (CHECKSUM_FILE, "usable_train.json", "usable_val.json"):
         (plan.folder / name).unlink(missing_ok=True)
-    known = load_skeleton(plan.skeleton) if has_skeleton else None
+    known = load_skeleton(plan.skeleton) if plan.has_skeleton else None
     checked = [_check(plan, parts[0], known)]
     draft = None if known else _draft(checked[0])
     checked += [_check(plan, part, draft.skeleton if draft else known) for part in parts[1:]]
@@ -233,7 +242,8 @@ def _check(plan: StorePlan, part: _Part, skeleton: Skeleton | None) -> _Part:
             if finding.code in UNUSABLE_FILES.values():
                 _log.warning("left out: %s", finding.summary)
         findings = [finding for finding in findings if finding.code not in UNUSABLE_FILES.values()]
-    lint = command_line("annotations", "lint", part.path, "--images", part.images)
+    known = ["--skeleton", plan.skeleton] if plan.has_skeleton else []
+    lint = command_line("annotations", "lint", part.path, "--images", part.images, *known, *plan.flags)
     if errors := [finding for finding in findings if finding.severity == "error"]:
         for finding in errors:
             _log.error("%s\n  fix: %s [%s]", finding.summary, finding.remedy, finding.code)
@@ -355,7 +365,7 @@ def _build(part: _Part, plan: StorePlan) -> None:
         background=True,
     )
     words: list[object] = ["build-hdf5", "--images", part.images, "--annotations", part.path, "--output", output]
-    words += ["--max-side", MAX_SIDE, "--background", "--skeleton", plan.skeleton]
+    words += ["--max-side", MAX_SIDE, "--background", "--skeleton", plan.skeleton, *plan.flags]
     summary = report.summary
     counts = pluralize(summary.num_images, "image"), summary.skeleton.count(summary.num_people)
     text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""

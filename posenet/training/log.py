@@ -33,8 +33,6 @@ from posenet.visualization.curves import (
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
-MAX_EARLY_MESSAGES = 1000
-"""Messages to remember until the folder of the run is known."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
@@ -152,7 +150,7 @@ class TextLog:
     """
 
     def __init__(self) -> None:
-        self._early = logging.handlers.MemoryHandler(MAX_EARLY_MESSAGES, flushLevel=logging.CRITICAL + 1)
+        self._early = logging.handlers.MemoryHandler(0)  # without a target, it remembers all messages
         self._file: logging.FileHandler | None = None
 
     def __enter__(self) -> TextLog:

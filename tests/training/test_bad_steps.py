@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint
+from posenet.devices.parallel import Runtime
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
 from posenet.training.bad_steps import BadStepPolicy
@@ -74,6 +76,27 @@ def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Sto
         states = [last(path)["optimizer"]["state"] for path in (folder, tmp_path / "one")]
         assert find_differences(*states) == []
         assert last(folder)["progress"]["loss_steps"] == 1
+
+
+def test_the_images_of_a_skipped_step_are_those_of_the_ranks_whose_loss_is_bad(stores: Stores, tmp_path: Path) -> None:
+    """Where the loss of all is good, as that of a bad gradient, they are those of all."""
+
+    class OtherRank(Runtime):
+        """Pretends that another process has a bad loss in the first step, and a good one in the second."""
+
+        losses = iter([1e9, 5.0])
+
+        def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
+            return values + torch.tensor([[0.0], [1.0]])
+
+        def gather_objects(self, value: Any) -> list[Any]:
+            is_report = isinstance(value, tuple)  # of a skipped step: its loss and its images
+            return [value, (next(self.losses), [77, 78])] if is_report else [value]
+
+    train_tiny({"train": stores["train"]}, tmp_path, runtime=OtherRank(), max_steps=2)
+    first, second = read_log(tmp_path, "skip")
+    assert (first["value"], first["image_ids"]) == ("1000000000.0", [77, 78])
+    assert len(second["image_ids"]) == 4 and second["image_ids"][2:] == [77, 78]
 
 
 def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(stores: Stores, tmp_path: Path) -> None:

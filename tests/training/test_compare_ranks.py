@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from posenet.devices.parallel import DistributedRuntime
-from posenet.settings import load_config
+from posenet.settings import config_to_dict, load_config
 from posenet.training import compare_ranks
 from posenet.training.compare_ranks import code_digest, describe_file, require_same_run
 from tests.helpers.process_groups import errors_in_processes
@@ -22,19 +24,24 @@ def host_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
 
 
-def test_settings_and_contents_that_differ_are_named_with_both_values_and_the_ranks(tmp_path: Path) -> None:
+def test_the_first_five_differences_are_named_with_both_values_and_the_ranks(tmp_path: Path) -> None:
+    (tmp_path / "chair.toml").write_text('keypoints = ["a", "b"]\nparts = [["a", "b"]]\n')
+    skeleton = [f"model.skeleton={tmp_path / 'chair.toml'}"]
+    table = json.dumps(config_to_dict(load_config(None, skeleton))["model"]["skeleton"], sort_keys=True)
     contents = {"data.train": "6 images", "--max-steps": 0}, {"data.train": "7 images", "--max-steps": 5}
 
     def check(runtime: DistributedRuntime) -> None:
-        config = load_config(None, ["optim.lr=0.5", "data.val=a.h5", "model.width=32"] if runtime.rank else [])
+        other = [*skeleton, "optim.lr=0.5", "data.val=a.h5", "model.width=32"]
+        config = load_config(None, other if runtime.rank else [])
         require_same_run(runtime, config, contents[runtime.rank])
 
     assert errors_in_processes(2, tmp_path, check) == [
         "ConfigError: the processes differ in data.train: 6 images on here (rank 0), 7 images on here (rank 1); "
         "--max-steps: 0 on here (rank 0), 5 on here (rank 1); "
         "model.width: 256 on here (rank 0), 32 on here (rank 1); "
-        "data.val: not set on here (rank 0), set on here (rank 1); "
-        "optim.lr: 0.00025 on here (rank 0), 0.5 on here (rank 1); start all with the same settings, data and code",
+        f"model.skeleton: coco on here (rank 0), a skeleton with the digest "
+        f"{hashlib.sha256(table.encode()).hexdigest()[:8]} on here (rank 1); "
+        "data.val: not set on here (rank 0), set on here (rank 1); start all with the same settings, data and code",
         OTHER_RANK,
     ]
 

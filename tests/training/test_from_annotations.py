@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -181,25 +181,22 @@ def test_stores_are_built_again_when_the_data_change() -> None:
     os.utime("coco/photos/1.jpg", (0, 0))
     prepare("coco/chairs.json", SETTINGS)
     assert len(Store(store)) and content_of(RUN / "data", "val")["images"] == val
-    # A build that was interrupted is done again, too.
-    (RUN / "data" / "checksum.txt").unlink()
-    store.unlink()
-    prepare("coco/chairs.json", SETTINGS)
-    assert store.exists()
+    # A build that was interrupted is done again, and a file that is missing is made again, too.
+    for names in (["checksum.txt", "train.h5"], ["val.h5"], ["val.json"]):
+        for name in names:
+            (RUN / "data" / name).unlink()
+        prepare("coco/chairs.json", SETTINGS)
+        assert all((RUN / "data" / name).exists() for name in names)
 
 
-def chairs_with(copies: int = 0, unlabelled: Collection[int] = ()) -> dict[str, Any]:
-    """The chairs, of which image 1 has copies with people, and some images have too few labelled keypoints."""
+def chairs_with(copies: int = 0) -> dict[str, Any]:
+    """The chairs, of which image 1 has copies with people."""
     content = read_document(Path("coco/chairs.json"))
     first = [entry for entry in content["annotations"] if entry["image_id"] == 1]
     for number in range(100, 100 + copies):
         shutil.copy("coco/photos/1.jpg", f"coco/photos/{number}.jpg")
         content["images"].append(content["images"][0] | {"id": number, "file_name": f"{number}.jpg"})
         content["annotations"] += [entry | {"id": 2 * number + k, "image_id": number} for k, entry in enumerate(first)]
-    for entry in content["annotations"]:
-        if entry["image_id"] in unlabelled:
-            entry["keypoints"][3:] = [0] * (len(entry["keypoints"]) - 3)
-            entry["num_keypoints"] = 1
     Path("coco/chairs.json").write_text(json.dumps(content))
     return content
 
@@ -218,10 +215,14 @@ def test_copies_of_an_image_stay_on_one_side() -> None:
 def test_images_without_anybody_to_train_on_are_not_chosen_for_validation() -> None:
     prepare("coco/chairs.json", SETTINGS)
     [first] = content_of(RUN / "data", "val")["images"]
-    chairs_with(unlabelled={first["id"]})
-    data = prepare("coco/chairs.json", [*SETTINGS, "checkpoint.path=other"])
-    [second] = content_of(data.folder / "data", "val")["images"]
-    assert second["id"] != first["id"]
+    content = read_document(Path("coco/chairs.json"))
+    few = [9, 9, 2] * 2 + [0, 0, 0] * (len(NAMES) - 2)
+    for number, change in enumerate([{"keypoints": few, "num_keypoints": 2}, {"area": 1023}, {"iscrowd": 1}]):
+        changed = [entry | (change if entry["image_id"] == first["id"] else {}) for entry in content["annotations"]]
+        Path("coco/chairs.json").write_text(json.dumps(content | {"annotations": changed}))
+        data = prepare("coco/chairs.json", [*SETTINGS, f"checkpoint.path=other{number}"])
+        [second] = content_of(data.folder / "data", "val")["images"]
+        assert second["id"] != first["id"]
 
 
 def test_an_image_never_comes_to_validation_after_it_was_trained_on() -> None:
@@ -343,6 +344,34 @@ def test_the_named_command_has_lists_and_quotes_as_they_are(caplog: pytest.LogCa
     assert config.train.freeze == ("stem.entry*", "stem.widen*") and config.data.val_images == 'coco/it\'s "q"'
 
 
+def test_the_named_commands_have_the_skeleton_and_the_frame_of_images_with_an_exif_orientation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pil = pytest.importorskip("PIL.Image")
+    exif = pil.Exif()
+    exif[0x0112] = 6  # a quarter turn
+    for path in Path("coco/photos").iterdir():
+        with pil.open(path) as image:
+            image.save(path, exif=exif)
+
+    def orientations() -> set[int]:
+        """Those by which the images in the store are turned."""
+        with Store(RUN / "data" / "train.h5") as store:
+            return {store.read_record(row).orientation for row in range(store.num_images)}
+
+    prepare("coco/chairs.json", SETTINGS)  # drafts the skeleton
+    assert orientations() == {6}
+    caplog.set_level(logging.INFO, "posenet")
+    prepare("coco/chairs.json", [*SETTINGS, "data.exif_frame=stored"])
+    assert orientations() == {1}
+    texts = [text for text in caplog.messages if text.startswith(("Checked ", "Built "))]
+    assert len(texts) == 3
+    for words in (shlex.split(text.partition(": posenet ")[2]) for text in texts):
+        assert words[-4:] == ["--skeleton", str(RUN / "data" / "skeleton.toml"), "--set", "data.exif_frame=stored"]
+        assert run_tool(words[0], [*words[1:], *(["--overwrite"] if words[0] == "build-hdf5" else [])]) == 0
+    assert orientations() == {1}
+
+
 def test_a_corrected_skeleton_is_kept() -> None:
     prepare("coco/chairs.json", SETTINGS)
     file = RUN / "data" / "skeleton.toml"
@@ -382,6 +411,28 @@ def test_keypoints_without_names_have_the_sides_of_flip_idx(caplog: pytest.LogCa
     assert skeleton.keypoints[:2] == ("keypoint_1", "keypoint_2")
     assert set(skeleton.left_right) == {(f"keypoint_{k}", f"keypoint_{k + 1}") for k in range(1, len(NAMES), 2)}
     assert import_yolo_pose(source, number_unnamed=True).document["categories"][0]["flip_idx"] == FLIP_IDX
+
+
+def test_a_yolo_data_set_may_have_images_for_validation(caplog: pytest.LogCaptureFixture) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    file = Path("chairs/data.yaml")
+    content = yaml.safe_load(file.read_text()) | {"path": str(file.parent.absolute()), "val": "images/val"}
+    file.write_text(yaml.safe_dump(content))
+    for kind, suffix in (("images", "jpg"), ("labels", "txt")):
+        Path("chairs", kind, "val").mkdir()
+        for number in (3, 7):
+            Path(f"chairs/{kind}/train/{number}.{suffix}").rename(f"chairs/{kind}/val/{number}.{suffix}")
+    caplog.set_level(logging.INFO, "posenet")
+    data = prepare(file, SETTINGS)
+    stored = {}
+    for split in ("train", "val"):
+        with Store(data.folder / "data" / f"{split}.h5") as store:
+            stored[split] = {store.read_record(row).file_name for row in range(store.num_images)}
+    assert stored == {"val": {"3.jpg", "7.jpg"}, "train": {f"{number}.jpg" for number in (1, 2, 4, 5, 6, 8)}}
+    output = data.folder / "data" / "imported_val.json"
+    assert (data.images, data.annotations) == (Path("chairs/images/val").absolute(), output)
+    command = f"posenet annotations import {file} --split val --output {output}"
+    assert f"Imported 2 images, 4 people: {command}" in caplog.messages
 
 
 @pytest.mark.parametrize("val", ["./images/train/", ""])
@@ -602,8 +653,10 @@ def test_an_experiment_without_ap_evaluates_and_draws_too(caplog: pytest.LogCapt
     assert f"Annotations beside what was found: {RUN}/pictures/epoch_0002.jpg" in caplog.messages
     assert any(text.startswith("Experiment demo: posenet train --config demo --set ") for text in caplog.messages)
     Path("own.toml").write_text("[train]\nevaluate_every = 2\n")  # which stays as it is
-    data = prepare("coco/chairs.json", [*SETTINGS, "checkpoint.path=own"], experiment="own.toml")
-    assert not any(pair.startswith("train.evaluate_every") for pair in data.overrides)
+    own = {"own.toml": [*SETTINGS, "checkpoint.path=own"], "demo": [*SETTINGS, " train.evaluate_every = 0"]}
+    for experiment, pairs in own.items():
+        data = prepare("coco/chairs.json", pairs, experiment=experiment)
+        assert not any(pair.startswith("train.evaluate_every") for pair in data.overrides)
 
 
 def test_the_height_for_prediction_goes_with_another_training_input(caplog: pytest.LogCaptureFixture) -> None:
@@ -621,11 +674,14 @@ def test_the_height_for_prediction_goes_with_another_training_input(caplog: pyte
     assert any("--set inference.height=64 makes them agree" in message for message in caplog.messages)
 
 
-def test_the_height_for_prediction_follows_the_height_of_the_input_not_its_width() -> None:
+def test_the_experiment_is_one_for_the_device_and_its_height_for_prediction_follows_that_of_the_input() -> None:
     sizes = ["train.input_size=[128, 256]"]
     data = prepare("coco/chairs.json", sizes)
-    _, pairs = choose_experiment(data, sizes, "tiny", has_accelerator=False)
-    assert pairs[-1] == "inference.height=128"  # tiny has 384 for 384
+    for has_accelerator, name in ((False, "tiny"), (True, "small")):
+        experiment, pairs = choose_experiment(data, sizes, None, has_accelerator)
+        default = posenet.load_config(name)
+        assert (experiment, default.inference.height) == (name, default.train.size[0])
+        assert pairs == [*data.overrides, *sizes, "inference.height=128"]
 
 
 def load_checkpoint_height(folder: Path) -> int:
@@ -650,8 +706,15 @@ def test_a_run_that_stops_early_names_the_drawings_of_its_best_checkpoint(
 
 def test_low_scores_change_the_next_command(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    monkeypatch.setattr(from_annotations, "evaluate", lambda *_, **__: Evaluation({"AP": 0.4}, 1, min_score=0.15))
+    devices = []
+
+    def evaluate(*_: object, device: str, **__: object) -> Evaluation:
+        devices.append(device)
+        return Evaluation({"AP": 0.4}, 1, min_score=0.15)
+
+    monkeypatch.setattr(from_annotations, "evaluate", evaluate)
     train("coco/chairs.json")
+    assert devices == ["cpu"]  # that of the run
     assert sum(message.startswith("Scores are low: --min-score 0.15 ") for message in caplog.messages) == 1
     assert caplog.messages[-1].startswith("Next: ") and caplog.messages[-1].endswith(" --min-score 0.15")
 

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import cv2
+import numpy as np
 import pytest
 
 from posenet import TrainingCallback
@@ -24,7 +25,7 @@ from posenet.settings import Config, LogConfig
 from posenet.training.batches import SpeedMeter
 from posenet.training.log import DrawingFiles, JsonLines, TextLog, logs_of_run
 from tests.helpers.run_logs import read_log
-from tests.helpers.tiny_training import ChangingRuntime, Stores, coco_settings, multiply, train_tiny
+from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
 STEPS = 7
 
@@ -164,12 +165,16 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
 
     settings = (*coco_settings(tiny_coco), "log.pictures=1", "log.tensorboard=true", "train.epochs=1")
     threads = set(threading.enumerate())
-    train_tiny(stores, tmp_path, *settings)
+    recorder = Recorder()
+    train_tiny(stores, tmp_path, *settings, callbacks=[recorder])
     assert set(threading.enumerate()) <= threads  # that of TensorBoard has ended
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     written = [(event.step, event.value) for event in events.Scalars("train/loss")]
     assert written == [(entry["step"], pytest.approx(entry["loss"])) for entry in read_log(tmp_path, "train")]
     assert events.Tags()["images"] == ["predictions"]
+    [drawing] = events.Images("predictions")
+    pixels = cv2.imdecode(np.frombuffer(drawing.encoded_image_string, np.uint8), cv2.IMREAD_COLOR)
+    assert drawing.step == STEPS and np.array_equal(pixels, recorder.drawings["epoch_0001"])
     entries = {kind: read_log(tmp_path, kind)[-1] for kind in ("train", "epoch")}
     assert set(events.Tags()["scalars"]) == {
         f"{kind}/{name}"

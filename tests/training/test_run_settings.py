@@ -109,3 +109,4 @@ def test_a_run_is_called_after_the_first_name_that_tells_sets_apart(tmp_path: Pa
     for source in (folder, folder / "train.json", folder / "annotations" / "person_keypoints_a.json"):
         assert name_of_run(source) == "birds.v2"
     assert name_of_run(folder / "owls.json") == "owls"
+    assert name_of_run(Path("/data/train.json")) == "run"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def test_the_teacher_counts_alone_in_exactly_the_cells_and_channels_without_labe
     assert maps.std() > 0.05, "the maps of this teacher must differ from constant ones"
 
 
-def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size() -> None:
+def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size_and_counts_as_1() -> None:
     class Echo(nn.Module):
         """Answers 1 in the cell of the only bright pixel."""
 
@@ -95,7 +96,8 @@ def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size(
         maps = teacher.maps(images, (MAP, MAP))
         assert maps.shape == (1, 50, MAP, MAP)
         assert maps[0, 7].argmax() == 5 * MAP + 9
-        assert sizes.pop() == (size or (SIZE, SIZE))
+        assert sizes[-1] == (size or (SIZE, SIZE))
+        assert teacher.maps(99 * images, (MAP, MAP)).max() == 1
 
 
 def test_foreground_of_the_labels_remains_and_small_responses_of_the_teacher_are_zero() -> None:
@@ -188,6 +190,16 @@ def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
         assert {parameter.dtype for parameter in teacher.network_on(CPU).parameters()} == {dtype}
         assert teacher.maps(torch.rand(1, 3, SIZE, SIZE), (MAP, MAP)).dtype == torch.float32
     assert load_teacher(Config(), CPU) is None
+
+
+def test_a_teacher_has_the_settings_of_the_run_and_the_digest_of_its_file(teacher_file: Path) -> None:
+    settings = ("distill.weight=0.25", "distill.threshold=0.125", "distill.input_size=[64, 128]")
+    settings += ("loss.positive_threshold=0.0625", f"train.teacher={teacher_file}")
+    teacher = load_teacher(load_config(None, settings), CPU)
+    assert teacher is not None
+    assert (teacher.weight, teacher.threshold, teacher.positive_threshold) == (0.25, 0.125, 0.0625)
+    assert teacher.input_size == (64, 128)
+    assert teacher.digest == hashlib.sha256(teacher_file.read_bytes()).hexdigest()
 
 
 def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:

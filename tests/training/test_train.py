@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import math
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,7 +25,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.parallel import DataParallelRuntime, DistributedRuntime, Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
-from posenet.training.report import advise_on_devices, advise_on_network
+from posenet.training.report import advise_on_devices, advise_on_network, describe_lr
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.process_groups import run_in_processes
@@ -96,6 +100,20 @@ def test_the_log_of_a_stopped_and_resumed_run_says_what_it_does_and_how_long_tha
         f"Finished 3 epochs. Best val_loss #: {run / 'best.pth'}; next: posenet predict IMAGES --checkpoint "
         f"{run / 'best.pth'}",
     ]
+
+
+def test_the_line_of_the_learning_rate_names_its_settings_and_the_samples_of_a_step() -> None:
+    runtime = Runtime()
+    steps = ("train.batch_size=2", "optim.accumulate=4", "optim.lr=0.001")
+    cyclic = ("average.kind=swa", "average.cycle_epochs=1", "average.cycle_lr=[2e-5, 1e-5]")
+    for world_size, settings, line in (
+        (4, steps, "learning rate 0.004 (optim.lr x 4 processes) for steps of 32 samples"),
+        (1, steps, "learning rate 0.001 (optim.lr x 1 process) for steps of 8 samples"),
+        (4, (*steps, "optim.scale_lr=false"), "learning rate 0.001 (optim.lr, not scaled) for steps of 32 samples"),
+        (2, (*steps, *cyclic), "learning rate 4e-05 to 2e-05 (average.cycle_lr x 2 processes) for steps of 16 samples"),
+    ):
+        runtime.world_size = world_size
+        assert describe_lr(load_config(None, settings), runtime) == line
 
 
 def test_settings_may_be_a_file_an_object_or_overrides(
@@ -259,8 +277,9 @@ def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
     settings += ["train.batch_size=14", "optim.warmup_epochs=0"]
     result = train_tiny(stores, tmp_path, *settings, runtime=ScoredRuntime(scores))
     assert (result.epochs, result.finished, result.best) == (4, False, {"AP": 0.4})
-    progress = read_checkpoint(tmp_path / "best.pth")["progress"]
-    assert (progress["epoch"], progress["best"]) == (2, 0.4)
+    state = read_checkpoint(tmp_path / "best.pth")
+    assert (state["progress"]["epoch"], state["progress"]["best"]) == (2, 0.4)
+    assert state["config"]["optim"]["warmup_epochs"] == 0, "as it was set"
     assert "Stopped early after 2 scores" in (tmp_path / "log.txt").read_text()
     # It has stopped, also if it is started again.
     assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == 4
@@ -365,22 +384,28 @@ def test_too_little_memory_is_one_line_that_names_the_batch_size(stores: Stores,
 def test_too_little_memory_for_the_validation_shows_before_the_first_step(
     stores: Stores, tiny_coco: Path, tmp_path: Path
 ) -> None:
-    """In the validation loss, which computes whole batches, and in the evaluation of single images."""
+    """In the validation loss, which computes whole batches, and in the evaluation of the largest single image."""
+    coco = shutil.copytree(tiny_coco, tmp_path / "coco")
+    annotations = coco / "annotations" / "person_keypoints_val2017.json"
+    content = json.loads(annotations.read_text())
+    content["images"].append({"id": 99, "file_name": "wide.jpg", "height": 160, "width": 640})
+    write_annotations(annotations, content)
+    cv2.imwrite(str(coco / "val2017" / "wide.jpg"), np.zeros((160, 640, 3), np.uint8))
 
-    def fail_if(size: int) -> Runtime:
+    def fail_if(shape: tuple[int, ...]) -> Runtime:
         def fail(module: nn.Module, inputs: tuple[torch.Tensor]) -> None:
-            if not module.training and len(inputs[0]) == size:
+            if not module.training and inputs[0].shape == shape:
                 raise torch.OutOfMemoryError("CUDA out of memory")
 
         return WatchedRuntime(lambda module: module.network.stem.register_forward_pre_hook(fail))
 
-    for name, size in (("loss", 2), ("AP", 1)):
+    for name, shape in (("loss", (2, 3, 64, 64)), ("AP", (1, 3, 64, 256))):
         recorder = Recorder()
-        options: dict[str, Any] = {"runtime": fail_if(size), "callbacks": [recorder]}
+        options: dict[str, Any] = {"runtime": fail_if(shape), "callbacks": [recorder]}
         with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size"):
-            train_tiny(stores, tmp_path / name, *coco_settings(tiny_coco), **options)
+            train_tiny(stores, tmp_path / name, *coco_settings(coco), **options)
         with pytest.raises(TrainingError, match="too little memory"):
-            train_tiny(stores, tmp_path / f"{name}-epoch", *coco_settings(tiny_coco), max_steps=STEPS, **options)
+            train_tiny(stores, tmp_path / f"{name}-epoch", *coco_settings(coco), max_steps=STEPS, **options)
         assert recorder.steps == {}
         # A run that ends before its first validation needs no memory for it.
         assert train_tiny(stores, tmp_path / f"{name}-short", max_steps=1, **options).steps == 1
@@ -404,13 +429,16 @@ def test_skipped_steps_and_a_validation_loss_that_is_not_finite_are_logged(store
     assert read_log(tmp_path, "epoch")[0]["val_loss"] is None
 
 
-def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last(tmp_path: Path, stores: Stores) -> None:
+def test_an_epoch_that_ends_with_bad_steps_is_saved_only_if_it_is_the_last_or_the_best(
+    tmp_path: Path, stores: Stores
+) -> None:
     """A return to a checkpoint must find weights from before the bad steps."""
-    for epochs, saved in ((1, [STEPS]), (2, [2 * STEPS])):
-        folder = tmp_path / str(epochs)
+    unscored = {"train": stores["train"]}
+    for data, epochs, saved in ((unscored, 1, [STEPS]), (unscored, 2, [2 * STEPS]), (stores, 2, [STEPS, 2 * STEPS])):
+        folder = tmp_path / f"{len(data)}-{epochs}"
         runtime = ChangingRuntime(multiply({STEPS: math.nan}))
-        train_tiny({"train": stores["train"]}, folder, f"train.epochs={epochs}", runtime=runtime)
-        assert [path.name for path in folder.glob("step-*")] == [f"step-{step:08d}.pth" for step in saved]
+        train_tiny(data, folder, f"train.epochs={epochs}", runtime=runtime)
+        assert sorted(path.name for path in folder.glob("step-*")) == [f"step-{step:08d}.pth" for step in saved]
         assert last(folder)["progress"]["epoch"] == epochs
 
 

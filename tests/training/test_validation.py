@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
+import numpy as np
 import pytest
 
 import posenet
@@ -17,7 +19,7 @@ from posenet.inference.evaluation import Evaluation, compute_coco_metrics
 from posenet.person import Person
 from posenet.skeleton import COCO
 from posenet.training import validation
-from posenet.visualization.drawing import MIN_SCORE
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE
 from tests.helpers.drawn_data import flip_bit, write_annotations
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.run_logs import read_log
@@ -64,26 +66,47 @@ def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path) -> None:
     assert last(tmp_path / "refused")["progress"]["step"] == 7
 
 
-def test_the_sheet_shows_people_from_the_recommended_min_score_on(
+def test_the_sheet_shows_annotated_people_beside_those_from_the_recommended_min_score_on(
     stores: Stores, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also in images that are half as large as annotated."""
+    coco = shutil.copytree(tiny_coco, tmp_path / "coco")
+    for path in (coco / "val2017").iterdir():
+        height, width, _ = (pixels := cv2.imread(str(path))).shape
+        cv2.imwrite(str(path), cv2.resize(pixels, (width // 2, height // 2)))
     notes: list[tuple[str, str]] = []
     drawn: list[Sequence[Person]] = []
-    monkeypatch.setattr(
-        validation, "label_tile", lambda tile, name, size, note: notes.append((name, note)) or tile[:99, :99]
-    )
-    monkeypatch.setattr(validation, "draw_people", lambda image, people, **_: drawn.append(people) or image)
+
+    def draw(image: np.ndarray, people: Sequence[Person], keypoint_min_score: float = 0.0) -> np.ndarray:
+        assert keypoint_min_score == (KEYPOINT_MIN_SCORE if len(drawn) % 2 else 0)
+        drawn.append(people)
+        return np.full_like(image, len(drawn))
+
+    def label(tile: np.ndarray, name: str, size: tuple[int, int], note: str) -> np.ndarray:
+        notes.append((name, note))
+        assert tile[0, 0, 0] == 2 * ((len(notes) - 1) // 2) + 1 + note.startswith("predicted")
+        return tile[:99, :99]
+
+    monkeypatch.setattr(validation, "draw_people", draw)
+    monkeypatch.setattr(validation, "label_tile", label)
 
     def evaluate_with_low_scores(*args: Any) -> Evaluation:
         return dataclasses.replace(compute_coco_metrics(*args), min_score=0.06)
 
     monkeypatch.setattr(validation, "compute_coco_metrics", evaluate_with_low_scores)
-    train_tiny(stores, tmp_path / "run", *STILL, *coco_settings(tiny_coco), "model.conv_std=0.3", "log.pictures=2")
+    train_tiny(stores, tmp_path / "run", *STILL, *coco_settings(coco), "model.conv_std=0.3", "log.pictures=2")
     content = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
     assert len(notes) == 2 * 2 < 2 * len(content["images"])
-    for (name, truth), (_, predicted), people in zip(notes[::2], notes[1::2], drawn[1::2], strict=True):
-        [image_id] = [image["id"] for image in content["images"] if image["file_name"] == name]
-        annotated = [entry for entry in content["annotations"] if entry["image_id"] == image_id]
-        assert truth == f"truth: {COCO.count(sum(entry['num_keypoints'] > 0 for entry in annotated))}"
-        assert predicted == f"predicted: {COCO.count(len(people))}, min-score 0.06"
+    for number in (0, 2):
+        (name, truth), (_, predicted) = notes[number : number + 2]
+        [image] = [image for image in content["images"] if image["file_name"] == name]
+        points = [entry["keypoints"] for entry in content["annotations"] if entry["image_id"] == image["id"]]
+        expected = COCO.to_network_order(np.reshape([values for values in points if any(values)], (-1, 17, 3)))
+        zoom = [image["width"] // 2 / image["width"], image["height"] // 2 / image["height"]]
+        positions = (expected[:, :, :2] + 0.5) * zoom - 0.5  # the centre of the first pixel is 0, 0
+        found = np.stack([person.keypoints for person in drawn[number]])
+        assert np.array_equal(found[:, :, 2], expected[:, :, 2] > 0)
+        np.testing.assert_allclose(found[:, :, :2], np.where(found[:, :, 2:], positions, 0), atol=1e-3)
+        assert truth == f"truth: {COCO.count(len(expected))}"
+        assert predicted == f"predicted: {COCO.count(len(drawn[number + 1]))}, min-score 0.06"
     assert min(person.score for person in drawn[1]) < MIN_SCORE
