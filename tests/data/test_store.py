@@ -360,13 +360,19 @@ def test_reading_is_tried_again_and_again_for_some_seconds(
             raise OSError(errno.EIO, "Input/output error")
         return read(descriptor, size, offset)
 
+    def next_descriptor() -> int:
+        with open(os.devnull) as file:
+            return file.fileno()
+
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setattr(os, "pread", pread)
     with Store(path) as store:
+        free = next_descriptor()
         assert_same(store.read_record(1), records[1])
         assert waits == sorted(waits) and 2 < sum(waits) < 5
         with pytest.raises(DataError, match="tiny.h5 .*Input/output error"):
             store.read_record(1)
+        assert next_descriptor() == free, "every new attempt opens the file, and closes it"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
