@@ -246,6 +246,7 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an image that ends beyond the end": (forge("record", move_last("image_start")), "point to something"),
     "labels that end beyond the end": (forge("record", move_last("label_start")), "point to something"),
     "labels before the start": (forge("record", put("label_start", -8)), "point to something"),
+    "half a run": (forge("record", put("mask_miss_bytes", 1)), "point to something"),
     "no height": (forge("record", put("height", 0)), "point to something"),
     "a huge image": (forge("record", lambda rows: rows["width"].fill(2**30)), "point to something"),  # type: ignore[func-returns-value]
     "no such orientation": (forge("record", put("orientation", 9)), "point to something"),
