@@ -212,7 +212,7 @@ class AnnotationFile:
         self.has_image: Mask = self.image_rows >= 0
         self.sizes_of_annotations: np.ndarray = select_rows(self.image_sizes, self.image_rows, 0)
         self.is_used: Mask = select_rows(self.category_is_used, self.category_rows, False)
-        self.is_crowd: Mask = np.array([entry.get("iscrowd", 0) in (1, True) for entry in entries], bool)
+        self.is_crowd: Mask = np.array([entry.get("iscrowd") == 1 for entry in entries], bool)
         has_list = np.array([entry.get("keypoints") not in (None, []) for entry in entries], bool)
         self.has_keypoints: Mask = self.is_used & has_list
         self.keypoints = self._parse_keypoints()

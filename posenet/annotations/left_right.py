@@ -164,7 +164,7 @@ def _compare_pairs(file: AnnotationFile) -> Iterator[tuple[Pair, np.ndarray, flo
     for names, is_member in file.groups_of_names().items():
         rows = np.flatnonzero(file.is_labelled_person & is_member)
         pairs = _pairs_of(file, names)
-        if len(pairs) < 2 or len(rows) < MIN_EXAMPLES:
+        if len(pairs) < 2:
             continue
         indices = [(names.index(left), names.index(right)) for left, right in pairs]
         directions = _pair_directions(file.keypoints.values[rows], indices)  # (R, pairs)

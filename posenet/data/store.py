@@ -189,6 +189,7 @@ def _check_tables(
     is_possible = np.all([column >= 0 for column in row[1:]], axis=0)  # an image id may be negative
     is_possible &= (row.height > 0) & (row.width > 0) & (row.height * row.width <= MAX_PIXELS)
     is_possible &= (row.orientation >= 1) & (row.orientation <= 8)
+    is_possible &= (row.mask_all_bytes % 2 == 0) & (row.mask_miss_bytes % 2 == 0)  # whole 16-bit numbers
     is_possible &= row.image_start <= num_image_bytes - row.image_bytes
     is_possible &= row.label_start <= num_label_bytes - label_bytes
     is_possible &= row.first_person == row.num_people.cumsum() - row.num_people

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.coco import CocoImage
+from posenet.annotations.coco import COCO_CATEGORY, CocoImage, read_document
 from posenet.annotations.people import CocoDataset, Split, read_annotations, read_split
 from posenet.annotations.rules import lint_annotations
 from posenet.errors import DataError
@@ -70,7 +70,9 @@ class TestPeople:
         assert read(tmp_path, content).people[1].ids.tolist() == [1]
 
     def test_real_annotations(self, coco_sample: Path) -> None:
-        dataset = read_annotations(coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json")
+        path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
+        assert read_document(path)["categories"] == [COCO_CATEGORY]
+        dataset = read_annotations(path)
         people = dataset.people.values()
         assert len(dataset.images) == 150 and sum(map(len, people)) == 577
         assert sum(p.is_crowd.sum() for p in people) == 14
@@ -186,14 +188,15 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
     for missing in (tmp_path / "none.json", tmp_path):
         with pytest.raises(DataError, match=f"cannot read annotations {missing}: "):
             reader(missing)
-    archive = tmp_path / "cvat.zip"
-    archive.write_bytes(b"PK\x03\x04\xff")
-    with pytest.raises(DataError, match=f"{archive} is no JSON .*; unpack it, and .* COCO Keypoints"):
-        reader(archive)
-    yolo = tmp_path / "data.yaml"
-    yolo.write_text("train: images/train\nkpt_shape: [17, 3]\n")
-    with pytest.raises(DataError, match=f"posenet annotations import {yolo} --output train.json$"):
-        reader(yolo)
+    for name, remedy in {
+        "cvat.zip": "unpack it, and .* COCO Keypoints",
+        "cvat.xml": "in CVAT, export the task as COCO Keypoints",
+        "data.yaml": f"posenet annotations import {tmp_path / 'data.yaml'} --output train.json$",
+        "data.yml": f"posenet annotations import {tmp_path / 'data.yml'} --output train.json$",
+    }.items():
+        (tmp_path / name).write_bytes(b"PK\x03\x04\xff")
+        with pytest.raises(DataError, match=f"{tmp_path / name} is no JSON file of annotations; .*{remedy}"):
+            reader(tmp_path / name)
 
 
 @pytest.mark.parametrize("is_on", [True, False])

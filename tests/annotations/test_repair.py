@@ -16,6 +16,7 @@ from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
+from tests.helpers.image_bytes import encode
 from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.oriented_images import oriented_image
 
@@ -288,6 +289,7 @@ def one_corner_box(content: Document) -> None:
         (setting("annotations", category_id=99), "no-such-category", (3, 6, 5)),
         (setting("annotations", iscrowd=7), "crowd-flag", (3, 6, 5)),
         (one_corner_box, "no-box", (3, 6, 5)),
+        (lambda d: (one_corner_box(d), d["annotations"][0].update(bbox=[20, 20, 0, 5])), "empty-box", (3, 6, 5)),
         (setting("images", file_name="../1.jpg"), "file-name", (2, 5, 4)),
         (setting("images", id=None), "image-id", (2, 5, 4)),
         (lambda d: d["images"].append(d["images"][0] | {"file_name": "b.jpg"}), "image-id", (2, 5, 4)),
@@ -321,7 +323,11 @@ def test_files_that_cannot_be_used_are_left_out_with_their_people(tmp_path: Path
     assert {entry["image_id"] for entry in fixed["annotations"]} == {2}
     others = [content["images"][0] | {"id": number, "file_name": f"{number}.jpg"} for number in range(4, 30)]
     content["images"] += others  # more images than annotations
-    assert fix(tmp_path, content, images=folder, drop=True)[1] == {"missing-file": 27, "unreadable-file": 1}
+    for name, size in (("4.jpg", (HEIGHT, WIDTH + 10)), ("5.jpg", (2 * HEIGHT, 2 * WIDTH))):
+        (folder / name).write_bytes(encode(np.zeros((*size, 3), np.uint8)))
+    fixed, fixes = fix(tmp_path, content, images=folder, drop=True)
+    assert fixes == {"missing-file": 25, "unreadable-file": 1, "wrong-size": 1}
+    assert [image["id"] for image in fixed["images"]] == [2, 5]
     (folder / names[1]).unlink()
     with pytest.raises(DataError, match=r"nothing of .* would be left; the first reason is images without a file"):
         fix(tmp_path, content, images=folder, drop=True)
@@ -346,12 +352,19 @@ def test_a_fault_of_the_whole_file_is_not_left_out_in_part(tmp_path: Path) -> No
         image.update(width=75)
     fixed, fixes = fix(tmp_path, content, drop=True)
     assert fixes == {} and fixed == content
-    for number, can_drop in ((2, True), (3, False)):
-        content = valid_document()
-        for entry in content["annotations"][:number]:
-            entry["keypoints"][0] = 500
-        finding, _ = lint_annotations(write_annotations(tmp_path / "a.json", content))
-        assert (finding.code, len(finding.places), finding.can_drop) == ("outside", number, can_drop)
+    faults: dict[str, Document] = {
+        "outside": {"keypoints": [500, 30, 2] * 17},
+        "visibility": {"keypoints": [30, 30, 7] * 17},
+        "normalised": {"keypoints": [0.5, 0.4, 2] * 17},
+        "box-outside": {"bbox": [500, 500, 50, 60]},
+    }
+    for number, count, can_drop in ((2, 7, True), (3, 7, False), (3, 60, True), (4, 60, False)):
+        for code, fault in faults.items():
+            content = document([1], [person(number, 1, (number, 20, 50, 60)) for number in range(1, count + 1)])
+            for entry in content["annotations"][:number]:
+                entry.update(fault)
+            found = lint_annotations(write_annotations(tmp_path / "a.json", content))
+            assert (code, number, can_drop) in [(item.code, len(item.places), item.can_drop) for item in found]
 
 
 @pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)

@@ -106,6 +106,9 @@ def test_the_layout_is_measured_whatever_the_examples_size_and_position() -> Non
     np.testing.assert_allclose(height / height.std(), expected / expected.std(), atol=0.02)
     spread = np.array([layout[name][1] for name in NAMES])
     np.testing.assert_allclose(spread / spread[0], np.abs(SHAPE[:, 0]) / 0.5, atol=0.02)
+    of_coco = np.array(list(COCO.layout.values()))
+    size, expected_size = (np.hypot(h.std(), np.sqrt((s**2).mean())) for h, s in ((height, spread), of_coco.T))
+    assert size == pytest.approx(expected_size, abs=0.01), "in lengths of a torso"
 
 
 def test_few_examples_give_no_layout() -> None:

@@ -106,8 +106,9 @@ def test_merged_files_keep_all_people_under_new_ids(tmp_path: Path) -> None:
     paths = [write_annotations(tmp_path / name, content) for name, content in (("a.json", first), ("b.json", second))]
     merged = merge_annotations(paths)
     assert people_of_images(merged) == people_of_images(first) | people_of_images(second)
-    assert [category["name"] for category in merged["categories"]] == ["person", "cow", "horse"]
+    assert [[entry["id"] for entry in merged[key]] for key in ("images", "annotations")] == [[*range(1, 8)]] * 2
     names = {category["id"]: category["name"] for category in merged["categories"]}
+    assert names == {1: "person", 2: "cow", 3: "horse"}
     kinds = [names[entry["category_id"]] for entry in merged["annotations"]]
     assert kinds == ["person"] * 4 + ["horse"] * 3
     out = write_annotations(tmp_path / "all.json", merged)

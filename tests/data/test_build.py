@@ -215,13 +215,16 @@ class TestUnlabelled:
         assert not batch.mask_miss.any(), "cells outside the image do not count either"
         assert not batch.joints.any() and not batch.person_mask.any()
 
-    def test_files_without_numbers_are_numbered_in_order(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
-        (coco[0] / "000000000001.jpg").rename(coco[0] / "z.jpg")
+    @pytest.mark.parametrize("stem", ["z", "٤", "9" * 19], ids=ascii)
+    def test_files_without_numbers_are_numbered_in_order(
+        self, coco: tuple[Path, Path], tmp_path: Path, stem: str
+    ) -> None:
+        (coco[0] / "000000000001.jpg").rename(coco[0] / f"{stem}.jpg")
         build((coco[0], None), tmp_path / "a.h5")
         with Store(tmp_path / "a.h5") as store:
             records = [store.read_record(row) for row in range(3)]
         names = [(record.image_id, record.file_name) for record in records]
-        assert names == [(1, "000000000002.jpg"), (2, "000000000003.jpg"), (3, "z.jpg")]
+        assert names == [(1, "000000000002.jpg"), (2, "000000000003.jpg"), (3, f"{stem}.jpg")]
 
     def test_files_with_one_number_are_numbered_in_order(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
         (coco[0] / "000000000003.jpg").rename(coco[0] / "2.jpg")

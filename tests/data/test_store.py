@@ -246,6 +246,7 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "an image that ends beyond the end": (forge("record", move_last("image_start")), "point to something"),
     "labels that end beyond the end": (forge("record", move_last("label_start")), "point to something"),
     "labels before the start": (forge("record", put("label_start", -8)), "point to something"),
+    "half a run": (forge("record", put("mask_miss_bytes", 1)), "point to something"),
     "no height": (forge("record", put("height", 0)), "point to something"),
     "a huge image": (forge("record", lambda rows: rows["width"].fill(2**30)), "point to something"),  # type: ignore[func-returns-value]
     "no such orientation": (forge("record", put("orientation", 9)), "point to something"),
@@ -360,13 +361,19 @@ def test_reading_is_tried_again_and_again_for_some_seconds(
             raise OSError(errno.EIO, "Input/output error")
         return read(descriptor, size, offset)
 
+    def next_descriptor() -> int:
+        with open(os.devnull) as file:
+            return file.fileno()
+
     monkeypatch.setattr(time, "sleep", waits.append)
     monkeypatch.setattr(os, "pread", pread)
     with Store(path) as store:
+        free = next_descriptor()
         assert_same(store.read_record(1), records[1])
         assert waits == sorted(waits) and 2 < sum(waits) < 5
         with pytest.raises(DataError, match="tiny.h5 .*Input/output error"):
             store.read_record(1)
+        assert next_descriptor() == free, "every new attempt opens the file, and closes it"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from posenet.data.store import Record, Store
-from posenet.data.store_writer import open_store_writer
+from posenet.data.store_writer import SPARE_BYTES, open_store_writer
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_store
 
@@ -81,8 +81,8 @@ def test_what_stops_a_build_is_named_and_leaves_nothing(
         with open_store_writer(path, len(records[0].image_bytes)) as writer:
             writer.add(records[0], [0])
             writer.add(records[1], [0])
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
-    with pytest.raises(DataError, match="a.h5: the disk has 1 MB left; free some space"):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=SPARE_BYTES))
+    with pytest.raises(DataError, match="a.h5: the disk has 8 MB left; free some space"):
         write_store(path, records)
     assert list(tmp_path.iterdir()) == []
 

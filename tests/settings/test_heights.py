@@ -22,6 +22,9 @@ def test_a_height_for_prediction_that_does_not_go_with_training_is_named_with_it
         assert "--set inference.height=128 makes" in advice
     large = ["train.input_size=[512, 256]", "inference.height=256"]
     assert "--set inference.height=512" in advise_on_height(load_config("tiny", large))
+    for train, scale, nearest in ((64, 4, 64), (2**16, 0.5, 2**16)):
+        extreme = [f"train.input_size={train}", "inference.height=1024", f"inference.scales=[{scale}]"]
+        assert f"--set inference.height={nearest} makes" in advise_on_height(load_config("tiny", extreme))
     assert advise_on_height(load_config("tiny", [*large, "inference.scales=[0.5, 2]"])) != ""
     assert advise_on_height(load_config("tiny", [*large, "inference.scales=[1.8, 0.2]"])) == ""
 

@@ -50,6 +50,35 @@ def test_short_names_of_annotation_files_stay_there() -> None:
     assert skeleton_from_table(skeleton_to_table(skeleton)) == skeleton
 
 
+def test_a_file_has_its_keys_in_a_fixed_order_below_their_comments() -> None:
+    table = tomllib.loads(CAT) | {"category": "cat", "sigmas": {"nose": 0.1}}
+    assert (
+        skeleton_to_toml(skeleton_from_table(table), {"parts": "one\ntwo", "sigmas": "three"})
+        == """\
+category = "cat"
+
+keypoints = ["nose", "L_ear", "R_ear"]
+
+# one
+# two
+parts = [
+    ["nose", "L_ear"],
+    ["nose", "R_ear"],
+]
+
+left_right = [
+    ["L_ear", "R_ear"],
+]
+
+# three
+[sigmas]
+"nose" = 0.1
+"L_ear" = 0.05
+"R_ear" = 0.05
+"""
+    )
+
+
 def test_unusual_names_and_colours_survive_too(tmp_path: Path) -> None:
     text = (
         CAT.replace("nose", 'nöse \\"x\\" \\u007f') + '[colours]\nL_ear = "#12Ab34"\n[layout]\n'
