@@ -211,6 +211,7 @@ class StoreWriter:
         attributes["schema"] = SCHEMA if self._max_side else SCHEMA_WITHOUT_ORIGINAL
         if self._max_side:
             attributes |= {"max_side": self._max_side, "jpeg_quality": JPEG_QUALITY}
+        attributes |= {"images": len(self._records), "people": self._num_people, "samples": len(self._samples)}
         for name, value in attributes.items():
             self._file.attrs[name] = value
 
