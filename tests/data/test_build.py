@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -68,6 +69,9 @@ class TestContent:
         ]
         coco = write_set(tmp_path, document([9, 5, 4, 2], annotations))
         report = build(coco, tmp_path / "a.h5")
+        with h5py.File(tmp_path / "a.h5") as file:
+            counts = [file.attrs[name] for name in ("images", "people", "samples")]
+            assert counts == [2, report.summary.num_people, 3]
         with Store(tmp_path / "a.h5") as store:
             assert store.image_ids.tolist() == [5, 2]
             assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0]]
