@@ -1,5 +1,6 @@
 """Files are written completely or not at all."""
 
+import contextlib
 import os
 import re
 import socket
@@ -124,6 +125,17 @@ def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch, write):
     monkeypatch.setattr("sys.stdout", None)
     with pytest.raises(DataError, match="write to a file"):
         write("-", b"text")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device without space")
+@WRITERS
+def test_a_full_disk_behind_standard_output_is_named(monkeypatch, write):
+    full = open("/dev/full", "w")  # noqa: SIM115
+    monkeypatch.setattr("sys.stdout", full)
+    with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+        write("-", b"text")
+    with contextlib.suppress(OSError):
+        full.close()
 
 
 def test_dev_stdout_is_standard_output_and_stays(tmp_path):

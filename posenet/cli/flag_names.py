@@ -55,7 +55,6 @@ _REMEDIES = [
     _Remedy(
         _TRAINING, "give the annotations without a flag: posenet train data.yaml", f"{_DATA} {_INPUT} {_ANNOTATIONS}"
     ),
-    _same("--images", _IMAGES),
     _Remedy(
         _EVALUATION,
         "here it is --images and --annotations; posenet annotations import makes the annotations of a data.yaml",

@@ -180,6 +180,8 @@ def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
         config_of_checkpoint(state, "some.pth")
     assert config_of_checkpoint({"config": {"model": {"skeleton": "coco"}}}, "some.pth") is not None
     assert config_of_checkpoint({}, "some.pth") is None
+    with pytest.raises(ConfigError, match=r"some\.pth.*train\.epochs"):
+        config_of_checkpoint({"config": {"train": {"epochs": "many"}}}, "some.pth")
 
 
 WEIGHT = "stem.entry.conv.weight"
