@@ -130,7 +130,7 @@ def test_a_closed_standard_output_is_an_error_with_a_remedy(monkeypatch, write):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device without space")
 @WRITERS
 def test_a_full_disk_behind_standard_output_is_named(monkeypatch, write):
-    full = open("/dev/full", "w")  # noqa: SIM115
+    full = open("/dev/full", "w")
     monkeypatch.setattr("sys.stdout", full)
     with pytest.raises(OSError, match="No space left on device: 'standard output'"):
         write("-", b"text")
