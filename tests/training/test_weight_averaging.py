@@ -36,6 +36,14 @@ def averaged_weight(settings: AverageConfig, values: list[float], repeat_last_ep
     return averaged
 
 
+def test_a_restored_average_does_not_count_its_last_epoch_again() -> None:
+    layer = nn.Linear(1, 1, bias=False)
+    average = WeightAverage(layer, AverageConfig("swa", cycle_epochs=1, cycle_lr=(2e-5, 1e-5)))
+    average.restore({"weight": torch.tensor([[5.0]])}, count=1, epochs=3)
+    average.after_epoch(3)
+    assert (average.count, average.values["weight"].item()) == (1, 5)
+
+
 def test_ema_follows_its_formula() -> None:
     first_decay = 2 / 11  # (1 + n) / (10 + n) for n = 1
     second_decay = 0.24  # because (1 + n) / (10 + n) is 0.25 for n = 2

@@ -54,9 +54,11 @@ def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Pat
 @pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
 def test_every_image_keeps_its_time(tmp_path: Path, suffix: str) -> None:
     images = [grey_image(number) for number in range(8)]
-    path = write_images(tmp_path / f"x{suffix}", images, VARIABLE_TIMES, 8 / 2.5)
+    # Those of a video of which the first seconds are skipped do not begin at 0.
+    path = write_images(tmp_path / f"x{suffix}", images, [7 + seconds for seconds in VARIABLE_TIMES], 8 / 2.5)
     np.testing.assert_allclose([frame.seconds for frame in read_video(path)], VARIABLE_TIMES, atol=1e-3)
     with av.open(str(path)) as container:
+        assert container.start_time == 0
         assert container.duration / 1e6 == pytest.approx(2.4 + 2.5 / 8, abs=0.05)
 
 
