@@ -298,6 +298,13 @@ class Graphs:
         return graph.forward
 
 
+def test_a_model_says_whether_it_is_compiled() -> None:
+    model = make_model()
+    assert not model.is_compiled
+    model.compile(backend=Graphs())
+    assert model.is_compiled
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("has_teacher", [False, True])
 @in_forked_process
@@ -310,9 +317,7 @@ def test_targets_network_and_loss_are_one_graph_for_all_batches(has_teacher: boo
     teacher = Teacher(OneConvolution(), 0.5, 0.0, 0.01) if has_teacher else None  # type: ignore[arg-type]
     eager, compiled = make_model(teacher=teacher), make_model(teacher=teacher)
     eager.network, compiled.network = OneConvolution(), OneConvolution()
-    assert not compiled.is_compiled
     compiled.compile(backend=graphs, fullgraph=True)
-    assert compiled.is_compiled
     compiled.eval()(*random_batch())
     assert graphs.count == 0
     compiled.train()
