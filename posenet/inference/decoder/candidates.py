@@ -13,10 +13,16 @@ the body part and t the part threshold, the pair has
 
 The limb score is computed for pairs with a prefilter score above 0. docs/notes/decoder.md gives the reasons.
 
-Any number of people is found. Maps of noise have so many peaks and pairs that time and memory need a limit, which
-grows with the size of the maps: the strongest candidates of each keypoint are kept, so many that they have at most
-``MAX_PAIRS_PER_CELL`` pairs for every cell of a map, and the limbs with the highest scores, ``MIN_LIMBS`` or
-``LIMBS_PER_CANDIDATE`` for every candidate. The maps of a 640 x 480 image, 512 pixels high, have room for 270 people.
+Any number of people is found. Maps of noise have so many peaks and pairs that time and memory need a limit, which grows
+with the size of the maps. Three limits follow from what people can be; images of a few dozen people reach none of them:
+
+- The strongest candidates of each keypoint are kept, so many that they have at most ``MAX_PAIRS_PER_CELL`` pairs for
+  every cell of a map. The maps of a 640 x 480 image, 512 pixels high, have room for 210 of each.
+- Where a body part has more than ``MANY_PAIRS`` pairs, the ``MAX_NEAREST`` shortest pairs that pass the prefilter at
+  each candidate for its first end become limbs, and of these the shortest ones at each candidate for its second end.
+  The response between candidates that are farther apart comes from the people between them.
+- A candidate has one limb of each body part in a person, so the ``MAX_RIVALS`` best ones at both ends are enough to
+  group by (``best_limbs``).
 
 Values that are read must be finite, and are clipped to the range from 0 to ``MAX_VALUE``.
 """
@@ -33,12 +39,15 @@ import numpy as np
 from posenet.errors import DataError
 from posenet.skeleton import Skeleton
 
-MAX_PAIRS_PER_CELL = 100
+MAX_PAIRS_PER_CELL = 60
 """Pairs of candidates for all body parts together, for every cell of a map."""
-MIN_LIMBS = 1500
-"""Limbs that are kept however few candidates there are."""
-LIMBS_PER_CANDIDATE = 8
-"""Limbs that are kept for every candidate. A person has 30 between 18 candidates; the others are chance."""
+MANY_PAIRS = 2**12
+"""Pairs of a body part from which only short ones are kept."""
+"""Of a body part with more pairs than this, only short ones become limbs."""
+MAX_NEAREST = 10
+"""Short pairs at each of their ends. Of the limbs inside the people of crowds, 95 % are one of the two shortest."""
+MAX_RIVALS = 2
+"""Limbs of one body part at each of their ends that can join people. In crowds, 97 % of those inside people are."""
 MIN_LIMB_SCORE = 0.001
 """Limbs with a lower limb score are dropped."""
 MIN_SHARE_OF_BEST = 0.35
@@ -167,28 +176,53 @@ def limit_candidates(
 
 
 def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:
-    """The limbs in (B, h, w) body-part maps, sorted by part and rows. Their scores may be negative.
-
-    If there are more than the limit (see the module), weak ones are dropped first.
-    """
-    num_candidates = len(candidates.score)
-    max_limbs = max(MIN_LIMBS, LIMBS_PER_CANDIDATE * num_candidates)
-    limbs = Limbs(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros(0, np.float32))
-    for part, ends in _candidate_pairs(candidates.keypoint, skeleton):
-        new = _score_pairs(maps, candidates, part, ends, threshold)
-        part = np.concatenate([limbs.part, new.part])
-        ends = np.concatenate([limbs.ends, new.ends])
-        limbs = Limbs(part, ends, np.concatenate([limbs.score, new.score]))
-        if len(part) > 4 * max_limbs:  # often enough for the memory, and seldom enough for the time
-            limbs = _keep_best_limbs(limbs, num_candidates, max_limbs, skeleton)
-    return limbs if len(limbs.part) <= max_limbs else _keep_best_limbs(limbs, num_candidates, max_limbs, skeleton)
+    """The limbs in (B, h, w) body-part maps, sorted by part and rows. Their scores may be negative."""
+    part, ends = _pairs_to_score(maps, candidates, threshold, skeleton)
+    x, y = _points_between(candidates.xy, ends[:, :1], ends[:, 1:], SAMPLE_POSITIONS)  # (M, 10)
+    samples = _interpolated_values(maps, part[:, None], x, y)
+    support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
+    first, second = (candidates.score**CONFIDENCE_POWER)[ends.T]
+    return Limbs(part, ends, (support - threshold) * (first * second))
 
 
-def _keep_best_limbs(limbs: Limbs, num_candidates: int, max_limbs: int, skeleton: Skeleton) -> Limbs:
-    """The limbs that are not weak, at most ``max_limbs``, those with the highest scores."""
-    limbs = drop_weak_limbs(limbs, num_candidates, skeleton)
-    best = np.sort(np.argsort(-limbs.score, kind="stable")[:max_limbs])
-    return Limbs(limbs.part[best], limbs.ends[best], limbs.score[best])
+def _pairs_to_score(
+    maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton
+) -> tuple[np.ndarray, np.ndarray]:
+    """(M,) part and (M, 2) rows of the pairs that pass the prefilter and are short enough (see the module), sorted."""
+    start = np.searchsorted(candidates.keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
+    is_large = np.diff(start)[skeleton.part_ends].prod(axis=1) > MANY_PAIRS
+    small = np.flatnonzero(~is_large)
+    pairs = [(np.zeros(0, np.int64),) * 3]
+    for part, first, second in _all_pairs(start, skeleton.part_ends, small):
+        kept = np.flatnonzero(_mean_response(maps, candidates.xy, part, first, second) > threshold)
+        pairs.append((part[kept], first[kept], second[kept]))
+    for part in np.flatnonzero(is_large):
+        pairs += _short_pairs(maps, candidates.xy, part, start, threshold, skeleton)
+    part, first, second = (np.concatenate(column) for column in zip(*pairs))
+    if not is_large.any():
+        return part, np.stack([first, second], axis=1)
+    length = _length(candidates.xy, first, second)
+    is_short = _rank_within(part * len(candidates.xy) + second, length) < MAX_NEAREST
+    kept = np.flatnonzero(is_short | ~is_large[part])
+    kept = kept[np.argsort(part[kept], kind="stable")]
+    return part[kept], np.stack([first[kept], second[kept]], axis=1)
+
+
+def _short_pairs(
+    maps: np.ndarray, xy: np.ndarray, part: np.intp, start: np.ndarray, threshold: float, skeleton: Skeleton
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The pairs of one part that pass the prefilter, the ``MAX_NEAREST`` shortest ones at each first end."""
+    a, b = skeleton.part_ends[part]
+    second = np.arange(start[b], start[b + 1])
+    last = min(MAX_NEAREST, len(second)) - 1
+    step = max(1, PAIRS_PER_STEP // len(second))
+    for low in range(start[a], start[a + 1], step):
+        first = np.arange(low, min(low + step, start[a + 1]))[:, None]
+        passes = _mean_response(maps, xy, part, first, second) > threshold
+        length = np.where(passes, _length(xy, first, second), np.inf)
+        is_short = length <= np.partition(length, last, axis=1)[:, last, None]
+        row, column = np.nonzero(passes & is_short)
+        yield np.full(len(row), part), first[row, 0], second[column]
 
 
 def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
@@ -201,42 +235,55 @@ def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Li
     return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
 
 
-def _score_pairs(
-    maps: np.ndarray, candidates: KeypointCandidates, part: np.ndarray, ends: np.ndarray, threshold: float
-) -> Limbs:
-    """The limb scores of those of M pairs that have a prefilter score above 0."""
-    first, second = ends.T
-    weight = candidates.score**CONFIDENCE_POWER
-    confidence = weight[first] * weight[second]
-    x, y = _points_between(candidates.xy, first, second, PREFILTER_POSITIONS[:, None])  # (3, M)
-    kept = np.flatnonzero((_nearest_values(maps, part, x, y).mean(axis=0) - threshold) * confidence > 0)
-
-    part = part[kept]
-    ends = ends[kept]
-    x, y = _points_between(candidates.xy, ends[:, :1], ends[:, 1:], SAMPLE_POSITIONS)  # (M, 10)
-    samples = _interpolated_values(maps, part[:, None], x, y)
-    support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
-    return Limbs(part, ends, (support - threshold) * confidence[kept])
+def best_limbs(limbs: Limbs, num_candidates: int) -> Limbs:
+    """The limbs that are among the ``MAX_RIVALS`` best ones of their part at both ends."""
+    ranks = [_rank_within(limbs.part * num_candidates + end, -limbs.score) for end in limbs.ends.T]
+    kept = np.maximum(*ranks) < MAX_RIVALS
+    return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
 
 
-def _candidate_pairs(keypoint: np.ndarray, skeleton: Skeleton) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(M,) part and (M, 2) rows of all pairs of candidates for the ends of a part, up to ``PAIRS_PER_STEP`` at a time.
+def _rank_within(group: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """(M,) for each item, how many of its group have a lower value, or the same and come before it."""
+    order = np.lexsort((value, group))
+    sorted_group = group[order]
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order)) - np.searchsorted(sorted_group, sorted_group)
+    return rank
 
-    ``keypoint``, (N,), must be sorted.
+
+def _mean_response(
+    maps: np.ndarray, xy: np.ndarray, part: np.ndarray | np.intp, first: np.ndarray, second: np.ndarray
+) -> np.ndarray:
+    """The mean of the parts' maps at ``PREFILTER_POSITIONS`` between rows of ``xy``; the three indices broadcast."""
+    position = PREFILTER_POSITIONS.reshape(-1, *[1] * max(first.ndim, second.ndim))
+    x, y = _points_between(xy, first, second, position)
+    return np.asarray(_nearest_values(maps, part, x, y).mean(axis=0))
+
+
+def _length(xy: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The distances of rows of (N, 2) ``xy``."""
+    x, y = xy.T
+    return np.hypot(x[second] - x[first], y[second] - y[first])
+
+
+def _all_pairs(
+    start: np.ndarray, part_ends: np.ndarray, parts: np.ndarray
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Part and two rows of all pairs of candidates for the ends of some parts, up to ``PAIRS_PER_STEP`` at a time.
+
+    ``start`` is the first row of each keypoint.
     """
-    start = np.searchsorted(keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
     count = start[1:] - start[:-1]
-    first, second = skeleton.part_ends.T
-    num_pairs = count[first] * count[second]  # (B,)
+    first, second = part_ends[parts].T
+    num_pairs = count[first] * count[second]
     end = num_pairs.cumsum()
     begin = end - num_pairs  # the number of the first pair of each part
     for low in range(0, int(num_pairs.sum()), PAIRS_PER_STEP):
         high = low + PAIRS_PER_STEP
-        part = np.repeat(np.arange(skeleton.num_parts), end.clip(low, high) - begin.clip(low, high))
-        number = np.arange(low, low + len(part)) - begin[part]  # of the pair within its part
-        num_second = count[second][part]
-        rows = [start[first][part] + number // num_second, start[second][part] + number % num_second]
-        yield part, np.stack(rows, axis=1)
+        place = np.repeat(np.arange(len(parts)), end.clip(low, high) - begin.clip(low, high))
+        number = np.arange(low, low + len(place)) - begin[place]  # of the pair within its part
+        num_second = count[second][place]
+        yield parts[place], start[first][place] + number // num_second, start[second][place] + number % num_second
 
 
 def _points_between(
@@ -247,7 +294,7 @@ def _points_between(
     return x[first] + (x[second] - x[first]) * position, y[first] + (y[second] - y[first]) * position
 
 
-def _nearest_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _nearest_values(maps: np.ndarray, part: np.ndarray | np.intp, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Values of the parts' maps in the cells nearest to the points, all of which are in the maps."""
     height, width = maps.shape[1:]
     column = np.rint(x).astype(np.intp)

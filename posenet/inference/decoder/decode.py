@@ -15,6 +15,7 @@ import numpy as np
 from posenet.inference.decoder.candidates import (
     KeypointCandidates,
     Limbs,
+    best_limbs,
     drop_weak_limbs,
     find_keypoints,
     find_limbs,
@@ -45,9 +46,10 @@ DISTANCES_PER_STEP = 2**20
 """Distances of candidates from expected positions that are computed together, which bounds the memory."""
 MIN_SCORE_RATIO = 0.6
 """A fragment is not assigned if its mean score is below this share of the person's."""
-MAX_GROUPS = 3000
-"""Groups that may receive fragments or be assigned, those with the highest sum of scores. Only maps of noise have more;
-this limits the memory that they need."""
+CELLS_PER_PERSON = 40
+"""Cells of a map for each person that it has room for: the best ones are kept. Only maps of noise have more."""
+MIN_ROOM = 100
+"""People for whom small maps have room."""
 PAIRS_PER_STEP = 2**16
 """Pairs of fragments and people whose costs are computed together, which also limits the memory."""
 
@@ -72,7 +74,8 @@ def decode(
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs a higher response than this on the map of its body part.
         max_peaks: number of candidates of each keypoint, the strongest ones. None is as many as there are, but for maps
-            of noise: time and memory are limited in proportion to the size of the maps; see ``candidates``.
+            of noise: time and memory are limited in proportion to the size of the maps; see ``candidates``. Where
+            this limit is reached, the pose model is not used.
         min_keypoints: people with fewer keypoints are dropped.
         min_score: people with a lower score are dropped, before limbs to other people lower the score further.
         skeleton: meaning of the channels.
@@ -89,11 +92,19 @@ def decode(
     if not keypoint_threshold > 0 or stride < 1 or (max_peaks is not None and max_peaks < 1):
         raise ValueError("keypoint_threshold must be above 0; stride and max_peaks must be at least 1")
     maps = check_maps(maps, skeleton)
-    candidates = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold)
-    candidates = limit_candidates(candidates, maps[0].size, skeleton, max_peaks)
+    peaks = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold)
+    candidates = limit_candidates(peaks, maps[0].size, skeleton, max_peaks)
+    is_noise = max_peaks is None and len(candidates.score) < len(peaks.score)
     limbs = find_limbs(maps[skeleton.part_channels], candidates, part_threshold, skeleton)
     return assemble_people(
-        candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
+        candidates,
+        limbs,
+        stride=stride,
+        min_keypoints=min_keypoints,
+        min_score=min_score,
+        max_people=max(MIN_ROOM, maps[0].size // CELLS_PER_PERSON),
+        pose_model=pose_model_of(skeleton) if skeleton.layout and not is_noise else None,
+        skeleton=skeleton,
     )
 
 
@@ -119,9 +130,12 @@ def assemble_people(
     stride: int,
     min_keypoints: int,
     min_score: float,
+    max_people: int,
+    pose_model: PoseModel | None,
     skeleton: Skeleton,
 ) -> list[Person]:
-    """The people that candidates and limbs make. The arguments and the result are those of ``decode``.
+    """The people that candidates and limbs make, ``max_people`` at most. Other arguments and the result are those of
+    ``decode``. Without a ``pose_model``, as for maps of noise, limbs alone make them.
 
     A person with n of K keypoints, of scores s_i, without those that ``complete_people`` adds, has the score
 
@@ -133,13 +147,14 @@ def assemble_people(
     """
     all_limbs = limbs
     limbs = drop_weak_limbs(all_limbs, len(candidates.score), skeleton)
-    label, limbs_are_complete = group_into_people(candidates, limbs, skeleton)
+    strong_limbs = best_limbs(limbs, len(candidates.score))
+    label, limbs_are_complete = group_into_people(candidates, strong_limbs, max_people, pose_model)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
     is_kept = (count >= min_keypoints) & (score >= min_score)
     score *= _share_of_limbs_within(limbs, label, len(count))
     kept = np.flatnonzero(is_kept)
-    kept = kept[np.argsort(-score[kept], kind="stable")]  # labels, highest score first
+    kept = kept[np.argsort(-score[kept], kind="stable")][:max_people]  # labels, highest score first
 
     row = np.full(len(count), -1)  # label to row of the result; -1 where the person is dropped
     row[kept] = np.arange(len(kept))
@@ -152,9 +167,9 @@ def assemble_people(
     keypoints[found, :2] = candidates.xy[people[found]]
     keypoints[found, 2] = candidates.score[people[found]]
     linked = _linked_pairs(all_limbs, owner)
-    keypoints, estimates = complete_people(keypoints, candidates, linked, limbs_are_complete, skeleton)
-    if skeleton.layout:
-        keypoints = pose_model_of(skeleton).refine_keypoints(keypoints)
+    keypoints, estimates = complete_people(keypoints, candidates, linked, limbs_are_complete, pose_model)
+    if pose_model is not None:
+        keypoints = pose_model.refine_keypoints(keypoints)
     found = keypoints[..., 2] > 0
     cell = np.float32(stride)
     centre = np.float32((stride - 1) / 2)
@@ -165,19 +180,20 @@ def assemble_people(
     return [Person(rows, value, skeleton, estimates=estimate) for rows, value, estimate in people_of_rows]
 
 
-def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> tuple[np.ndarray, bool]:
+def group_into_people(
+    candidates: KeypointCandidates, limbs: Limbs, max_people: int, pose_model: PoseModel | None
+) -> tuple[np.ndarray, bool]:
     """The person of every candidate, (N,) from 0, and whether the maps are so clear that they show all limbs.
 
     The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
-    their person were lowered. Then fragments are assigned to people. A skeleton without a layout has no pose model and
-    skips the last two steps.
+    their person were lowered. Then fragments are assigned to people. Without a pose model, the last two steps are
+    skipped.
     """
     label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
-    if not skeleton.layout or not len(label):
+    if pose_model is None or not len(label):
         return label, False
-    pose_model = pose_model_of(skeleton)
     position = _complex_positions(candidates)
-    z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
+    z, score = _group_arrays(label, candidates, position, len(pose_model.height))
     end_labels = label[limbs.ends]
     scale = np.abs(pose_model.estimate_poses(z, score > 0)[1])[end_labels, 0].max(axis=1)
     length = np.abs(position[limbs.ends[:, 1]] - position[limbs.ends[:, 0]])
@@ -185,9 +201,9 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
     is_within = end_labels[:, 0] == end_labels[:, 1]
     if (factor[is_within] < 1).any():
         label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score * factor))
-        z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
+        z, score = _group_arrays(label, candidates, position, len(pose_model.height))
     limbs_are_complete = _missing_limb_share(limbs, label, score > 0, pose_model.is_part) < MAX_MISSING_LIMB_SHARE
-    target = assign_fragments(pose_model, z, score, limbs_are_complete)
+    target = assign_fragments(pose_model, z, score, limbs_are_complete, max_people)
     return _consecutive(target[label]), limbs_are_complete
 
 
@@ -251,7 +267,7 @@ def _merge_links(
 
 
 def assign_fragments(
-    pose_model: PoseModel, position: np.ndarray, score: np.ndarray, limbs_are_complete: bool
+    pose_model: PoseModel, position: np.ndarray, score: np.ndarray, limbs_are_complete: bool, max_groups: int
 ) -> np.ndarray:
     """Assign every fragment to the person whose pose fits it best.
 
@@ -261,6 +277,7 @@ def assign_fragments(
         position, score: (G, K) positions and scores of the groups; see ``pose_model``.
         limbs_are_complete: whether the maps show all limbs. If they do, a fragment is not assigned to a person if the
             skeleton has a body part between them: the limb of that part would have joined them already.
+        max_groups: groups that may receive fragments or be assigned: those with the highest sum of scores.
 
     Returns:
         (G,) the group that each group becomes a part of; itself if it is not assigned.
@@ -268,7 +285,7 @@ def assign_fragments(
     found = score > 0
     total = score.sum(axis=1)
     count = found.sum(axis=1)
-    ranked = np.argsort(-total, kind="stable")[:MAX_GROUPS]
+    ranked = np.argsort(-total, kind="stable")[:max_groups]
     people = ranked[count[ranked] > 1]
     mean = total / count
     is_possible = (
@@ -313,15 +330,21 @@ def _assignment_costs(
     people, row = np.unique(person, return_inverse=True)
     expected, sigma = pose_model.expect_keypoints(position[people], found[people])
     log_variance = np.log(sigma**2)
-    share = found / found.sum(axis=1, keepdims=True)  # (G, K)
-    square_deviation = np.empty(len(row))
-    mean_log_variance = np.empty(len(row))
-    for start in range(0, len(row), PAIRS_PER_STEP):
-        step = slice(start, start + PAIRS_PER_STEP)
+    count = found.sum(axis=1)
+    share = found / np.maximum(count, 1)[:, None]  # (G, K)
+    # One keypoint of a fragment often shows that the mean of all is beyond the limit.
+    keypoint = found.argmax(axis=1)[fragment]
+    distance = np.abs(position[fragment, keypoint] - expected[row, keypoint]) / sigma[row, keypoint]
+    near = np.flatnonzero(distance**2 <= MAX_DEVIATION**2 * count[fragment])
+    cost = np.full(len(row), np.inf)
+    for start in range(0, len(near), PAIRS_PER_STEP):
+        step = near[start : start + PAIRS_PER_STEP]
         distance = np.abs(position[fragment[step]] - expected[row[step]]) / sigma[row[step]]  # (pairs, K)
-        square_deviation[step] = np.einsum("mk,mk->m", share[fragment[step]], distance**2)
-        mean_log_variance[step] = np.einsum("mk,mk->m", share[fragment[step]], log_variance[row[step]])
-    return np.where(square_deviation > MAX_DEVIATION**2, np.inf, square_deviation + mean_log_variance)
+        square_deviation = np.einsum("mk,mk->m", share[fragment[step]], distance**2)
+        mean_log_variance = np.einsum("mk,mk->m", share[fragment[step]], log_variance[row[step]])
+        is_possible = square_deviation <= MAX_DEVIATION**2
+        cost[step[is_possible]] = (square_deviation + mean_log_variance)[is_possible]
+    return cost
 
 
 def _have_common(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -334,7 +357,7 @@ def complete_people(
     candidates: KeypointCandidates,
     linked: np.ndarray,
     limbs_are_complete: bool,
-    skeleton: Skeleton,
+    pose_model: PoseModel | None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Give people the candidates of keypoints that they lack, and estimate where their other missing keypoints are.
 
@@ -347,7 +370,7 @@ def complete_people(
     2. The nearest other candidate, as the estimate; not if the maps show all limbs.
     3. The expected position, as the estimate.
 
-    For people with fewer keypoints, and for a skeleton without a layout, the estimate is the mean position of the
+    For people with fewer keypoints, and without a pose model, the estimate is the mean position of the
     keypoints found.
 
     Args:
@@ -365,17 +388,20 @@ def complete_people(
     estimate = np.repeat(mean[:, None], keypoints.shape[1], axis=1)
     completed = keypoints.copy()
     rows = np.flatnonzero(count >= MIN_FOR_ESTIMATE)
-    if not skeleton.layout:
-        rows = rows[:0]
+    if pose_model is None:
+        return completed, np.stack([estimate.real, estimate.imag], axis=2).astype(np.float32)
     keypoint = candidates.keypoint
     candidate_position = _complex_positions(candidates)
     step = max(1, DISTANCES_PER_STEP // max(1, len(keypoint)))
     for some in (rows[start : start + step] for start in range(0, len(rows), step)):
-        expected, sigma = pose_model_of(skeleton).expect_keypoints(position[some], found[some])
+        expected, sigma = pose_model.expect_keypoints(position[some], found[some])
         estimate[some] = expected
-        distance = np.abs(candidate_position - expected[:, keypoint]) / sigma[:, keypoint]  # (people, N)
-        row, candidate = np.nonzero((distance < MAX_DEVIATION) & ~found[some][:, keypoint])
-        nearest_last = np.argsort(-distance[row, candidate], kind="stable")  # of several, the last one stays
+        limit = np.where(found[some], 0, (MAX_DEVIATION * sigma) ** 2)[:, keypoint]  # (people, N)
+        square = (candidate_position.real - expected.real[:, keypoint]) ** 2
+        square += (candidate_position.imag - expected.imag[:, keypoint]) ** 2
+        row, candidate = np.nonzero(square < limit)
+        deviation = square[row, candidate] / limit[row, candidate]
+        nearest_last = np.argsort(-deviation, kind="stable")  # of several, the last one stays
         person, candidate = some[row[nearest_last]], candidate[nearest_last]
         if not limbs_are_complete:
             estimate[person, keypoint[candidate]] = candidate_position[candidate]
@@ -421,10 +447,11 @@ def _share_of_limbs_within(limbs: Limbs, label: np.ndarray, num_groups: int) -> 
 def _linked_pairs(limbs: Limbs, owner: np.ndarray) -> np.ndarray:
     """person * N + candidate for the two ends of every limb: the owner of each and the candidate at the other.
 
-    ``owner``, (N,), is the person of each candidate, or -1, which makes the number of its pairs negative.
+    ``owner``, (N,), is the person of each candidate, or -1 where it has none.
     """
-    first, second = limbs.ends.T
-    return np.concatenate([owner[first] * len(owner) + second, owner[second] * len(owner) + first])
+    person = owner[limbs.ends]
+    pair = person * len(owner) + limbs.ends[:, ::-1]
+    return pair[person >= 0]
 
 
 def _missing_limb_share(limbs: Limbs, label: np.ndarray, found: np.ndarray, is_part: np.ndarray) -> float:

@@ -5,6 +5,8 @@ import pytest
 
 from posenet.inference.decoder.candidates import (
     KeypointCandidates,
+    Limbs,
+    best_limbs,
     find_keypoints,
     find_limbs,
     limit_candidates,
@@ -145,24 +147,42 @@ def test_a_limit_in_proportion_to_the_size_of_the_maps_keeps_the_strongest_candi
     peaks[COCO.index("neck"), ::2, ::2] = np.linspace(0.5, 1, 400).reshape(20, 20)
     peaks[COCO.index("nose"), ::2, ::2] = np.linspace(1, 0.5, 400).reshape(20, 20)
     candidates = find_keypoints(peaks, 0.1)
-    assert len(limit_candidates(candidates, 1600, COCO).score) == len(candidates.score) == 800
-    kept = limit_candidates(candidates, 900, COCO)
-    assert len(kept.score) == 2 * 300  # 300 * 300 pairs are 100 for each of 900 cells
+    assert len(limit_candidates(candidates, 3000, COCO).score) == len(candidates.score) == 800
+    kept = limit_candidates(candidates, 1500, COCO)
+    assert len(kept.score) == 2 * 300  # 300 * 300 pairs are 60 for each of 1500 cells
     assert kept.score.min() == np.sort(candidates.score)[200]
 
 
-def test_the_limbs_with_the_highest_scores_are_kept(monkeypatch):
-    """They are the same whether the pairs are scored together or in steps."""
+def many_noses_and_necks(number):
+    """Candidates at random places, and maps that support every pair of them."""
     rng = np.random.default_rng(0)
-    keypoint = np.repeat([COCO.index("nose"), COCO.index("neck")], 150)
-    xy = rng.uniform(0, 39, (300, 2)).astype(np.float32)
-    candidates = KeypointCandidates(keypoint, xy, rng.uniform(0.5, 1, 300).astype(np.float32))
-    maps = rng.uniform(0.9, 1, (COCO.num_parts, 40, 40)).astype(np.float32)
-    every = find_limbs(maps, candidates, 0.1, COCO)
+    keypoint = np.repeat([COCO.index("nose"), COCO.index("neck")], number)
+    xy = rng.uniform(0, 39, (2 * number, 2)).astype(np.float32)
+    candidates = KeypointCandidates(np.sort(keypoint), xy, rng.uniform(0.5, 1, 2 * number).astype(np.float32))
+    return candidates, rng.uniform(0.9, 1, (COCO.num_parts, 40, 40)).astype(np.float32)
+
+
+def test_of_many_pairs_the_ten_shortest_at_each_end_become_limbs(monkeypatch):
+    """They are the same whether the pairs are looked at together or in steps; few pairs all become limbs."""
+    candidates, maps = many_noses_and_necks(150)
+    limbs = find_limbs(maps, candidates, 0.1, COCO)
+    first, second = COCO.part_ends[COCO.parts.index(("neck", "nose"))]
+    noses, necks = (np.flatnonzero(candidates.keypoint == end) for end in (first, second))
+    length = np.hypot(*(candidates.xy[noses, None] - candidates.xy[necks]).T).T
+    is_short = length.argsort(1).argsort(1) < 10
+    is_short &= np.where(is_short, length, np.inf).argsort(0).argsort(0) < 10
+    expected = np.stack(np.nonzero(is_short), axis=1) + (noses[0], necks[0])
+    assert limbs.ends.tolist() == expected.tolist()
     monkeypatch.setattr("posenet.inference.decoder.candidates.PAIRS_PER_STEP", 1000)
-    in_steps = find_limbs(maps, candidates, 0.1, COCO)
-    np.testing.assert_array_equal(in_steps.ends, every.ends)
-    assert len(every.score) == 8 * 300  # of 150 * 150
-    monkeypatch.setattr("posenet.inference.decoder.candidates.LIMBS_PER_CANDIDATE", 1000)
-    scores = find_limbs(maps, candidates, 0.1, COCO).score
-    np.testing.assert_allclose(np.sort(every.score), np.sort(scores)[-2400:])
+    np.testing.assert_array_equal(find_limbs(maps, candidates, 0.1, COCO).ends, limbs.ends)
+    few, maps = many_noses_and_necks(64)
+    assert len(find_limbs(maps, few, 0.1, COCO).score) == 64 * 64
+
+
+def test_the_two_best_limbs_of_a_part_at_both_ends_can_join_people():
+    score = np.array([5, 4, 3, 2, 1], np.float32)
+    ends = np.array([(0, 9), (0, 8), (0, 7), (1, 9), (2, 9)])
+    kept = best_limbs(Limbs(np.zeros(5, int), ends, score), 10)
+    assert kept.ends.tolist() == [[0, 9], [0, 8], [1, 9]]
+    other_part = np.array([0, 0, 1, 0, 1])
+    assert best_limbs(Limbs(other_part, ends, score), 10).score.tolist() == [5, 4, 3, 2, 1]

@@ -4,6 +4,7 @@ import dataclasses
 import re
 import resource
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -141,6 +142,27 @@ def test_every_person_of_a_crowd_is_found(number):
     people = [standing_person(*(place + rng.uniform(-15, 15, 2)), degrees=rng.uniform(-10, 10)) for place in places]
     found = decode(render_people(*people, size=(60 * -(-number // 20) + 10, 520)))
     assert_all_found(found, people, 4)
+
+
+def test_a_large_person_in_front_of_a_crowd_is_found():
+    """Dozens of short pairs lie around the ends of every limb of the large person."""
+    rng = np.random.default_rng(0)
+    places = [(60 + 80 * (index % 10), 60 + 110 * (index // 10)) for index in range(70)]
+    crowd = [standing_person(*(place + rng.uniform(-9, 9, 2)), size=0.4) for place in places]
+    large = standing_person(400, 380, size=2.5)
+    found = decode(render_people(large, *crowd, size=(200, 210)))
+    num_near = [np.count_nonzero(np.abs(one.keypoints - large)[:, :2].max(1) < 10) for one in found]
+    assert max(num_near) >= 15
+
+
+def test_noise_gives_nobody_a_high_score_and_has_few_people():
+    """Also where every cell of every map is high."""
+    for mean in (0.1, 0.5):
+        noise = np.random.default_rng(0).normal(0, 1, (50, 64, 80)).astype(np.float32)
+        smooth = np.stack([cv2.GaussianBlur(channel, (0, 0), 1.5) for channel in noise])
+        people = decode(np.clip(mean + 0.2 * smooth / smooth.std(), 0, 1))
+        assert 0 < len(people) <= 64 * 80 / 40
+        assert people[0].score < 0.3
 
 
 def test_noise_needs_little_memory_and_is_cut_off():

@@ -10,7 +10,7 @@ def assign(position, keypoint, score, label, limbs_are_complete=False):
     """The group that each keypoint belongs to after the assignment; groups need not be consecutive."""
     names, label = np.unique(label, return_inverse=True)
     z, scores = groups(position, keypoint, label, score)
-    return names[assign_fragments(MODEL, z, scores, limbs_are_complete)[label]]
+    return names[assign_fragments(MODEL, z, scores, limbs_are_complete, 100)[label]]
 
 
 @pytest.mark.parametrize("second_x, size", [(52, 9), (40, 5)])
@@ -27,7 +27,7 @@ def test_a_fragment_goes_to_the_person_with_the_lower_cost_of_the_docstring(seco
         distance = np.abs(z[2, FOREARM] - expected[:, FOREARM])
         variance = sigma[:, FOREARM] ** 2
         cost = (distance**2 / variance).mean(axis=1) + np.log(variance).mean(axis=1)
-        target = assign_fragments(MODEL, z, found.astype(float), None)
+        target = assign_fragments(MODEL, z, found.astype(float), None, 5)
         assert target[2] in (2, cost.argmin()) and target[:2].tolist() == [0, 1]
         if abs(x - 32) < 4 and second_x == 52:
             assert target[2] == 0

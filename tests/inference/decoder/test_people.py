@@ -7,6 +7,7 @@ import pytest
 
 from posenet.inference.decoder.candidates import KeypointCandidates, Limbs, drop_weak_limbs
 from posenet.inference.decoder.decode import assemble_people, group_candidates
+from posenet.inference.decoder.pose_model import pose_model_of
 from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import standing_person
 
@@ -25,7 +26,11 @@ def assemble(candidates, limbs=(), skeleton=COCO, **settings):
     return assemble_people(
         KeypointCandidates(keypoint, xy, np.array(scores, np.float32)),
         Limbs(part, ends, np.array([score for *_, score in limbs], np.float32)),
-        **dict(stride=1, min_keypoints=1, min_score=0.05, skeleton=skeleton) | settings,
+        stride=1,
+        max_people=100,
+        pose_model=pose_model_of(skeleton) if skeleton.layout else None,
+        skeleton=skeleton,
+        **dict(min_keypoints=1, min_score=0.05) | settings,
     )
 
 
