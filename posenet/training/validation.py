@@ -14,6 +14,7 @@ from torch import nn
 
 from posenet.annotations.people import read_split
 from posenet.data.dataset import Batch
+from posenet.data.loader import BatchLoader
 from posenet.devices.device import cudnn_flags
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp
@@ -34,7 +35,7 @@ from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.batches import RestartingLoader, errors_of_data, log_unreadable, too_many_unreadable
+from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -53,7 +54,7 @@ def image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tens
 @torch.no_grad()
 def validation_loss(
     model: nn.Module,
-    loader: RestartingLoader,
+    loader: BatchLoader,
     max_unreadable: float,
     runtime: Runtime,
     stop_requested: Callable[[], bool],
@@ -69,13 +70,17 @@ def validation_loss(
     def sums_of_share() -> tuple[float, int, int, bool]:
         """Sum of the losses, number of samples, of replaced ones, and whether to stop."""
         loss, count, replaced = 0.0, 0, 0
-        for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
-            if stop_requested():
-                break
-            losses = image_losses(model, batch, runtime)
-            loss += losses.sum().item()
-            count += len(losses)
-            replaced += log_unreadable([batch])
+        try:
+            for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
+                if stop_requested():
+                    break
+                losses = image_losses(model, batch, runtime)
+                loss += losses.sum().item()
+                count += len(losses)
+                replaced += log_unreadable([batch])
+        except DataError:
+            if not stop_requested():  # the signal may have ended the data workers too
+                raise
         return loss, count, replaced, stop_requested()
 
     shares = runtime.gather_objects(runtime.run_on_all(sums_of_share))
