@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,10 +127,20 @@ class CocoValidation:
 
     @cudnn_flags(benchmark=False)
     def rehearse(self) -> None:
-        """Predict a blank image of the largest size of this rank's network inputs, so that a lack of memory shows."""
-        sizes = {self.predictor.letterbox((image.height, image.width)).resized for image, _ in self.share}
+        """Predict blank images in the batches of this rank that are largest, so that a lack of memory shows."""
+        sizes = [(image.height, image.width) for image, _ in self.share]
+        counts = Counter(map(self.predictor.input_sizes, sizes))
+        # One batch may wait on the device while the next one begins.
+        most = 2 * self.predictor.settings.batch_size
+
+        def pixels(size: tuple[int, int]) -> int:
+            inputs = self.predictor.input_sizes(size)
+            return min(counts[inputs], most) * max(map(math.prod, inputs))
+
         if sizes:
-            self.predictor(np.zeros((*max(sizes, key=math.prod), 3), np.uint8))
+            largest = max(sizes, key=pixels)
+            number = min(counts[self.predictor.input_sizes(largest)], most)
+            self.predictor.batch([np.zeros((*largest, 3), np.uint8)] * number)
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
