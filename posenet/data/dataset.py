@@ -289,15 +289,15 @@ def _describe_failure(transform: Transform, sample: PartialSample, error: Except
     module, name = (getattr(transform, key, "") for key in ("__module__", "__qualname__"))
     place = traceback.extract_tb(error.__traceback__)[-1]
     return to_single_line(
-        f"data.transform={module}:{name} failed on image {sample.record.image_id} (epoch {sample.key[0]}, sample "
-        f"{sample.key[1]}) with {type(error).__name__}: {error} ({place.filename}, line {place.lineno}); correct the function"
+        f"data.transform={module}:{name} failed on image {sample.record.image_id} (epoch and sample {sample.key}) with "
+        f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}); correct the function"
     )
 
 
 def _empty(*shape: int) -> Tensor:
     """An uint8 tensor to write to. That of a data worker is in shared memory, so that it need not be copied there."""
     tensor = torch.empty(shape, dtype=torch.uint8)
-    return tensor if get_worker_info() is None else tensor.share_memory_()  # type: ignore[no-untyped-call,no-any-return]
+    return tensor if get_worker_info() is None else tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
 def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None]:

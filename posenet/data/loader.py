@@ -52,9 +52,9 @@ class BatchLoader:
         with _without_warning():
             self._loader: DataLoader[Batch] | None = DataLoader(
                 dataset,
-                batch_sampler=batches,  # type: ignore[arg-type]
+                batch_sampler=batches,
                 num_workers=workers,
-                collate_fn=_share_memory,
+                collate_fn=_share_memory,  # type: ignore[arg-type]  # a batch is made at once
                 pin_memory=pin_memory,
                 worker_init_fn=_start_worker,
                 persistent_workers=workers > 0,

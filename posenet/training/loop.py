@@ -268,7 +268,10 @@ class TrainingLoop:
         All ranks call it.
         """
         if self.run.runtime.is_main:
-            self.run.writer.save(state_of(self.run), self.progress.total_steps, best)
+            state = state_of(self.run)
+            if best and self.run.coco_validation is not None:
+                state["evaluation"] = self.run.coco_validation.evaluation
+            self.run.writer.save(state, self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
         """Save the run before all ranks end with an error of the data. All ranks call this at the same step.
