@@ -30,6 +30,8 @@ DESCRIPTORS = 32
 
 _MEMORY_REMEDY = "provide more shared memory (docker run --shm-size=8g), free some memory, or lower data.workers"
 _LIMIT_REMEDY = "lower data.workers, or allow more open files (ulimit -n), processes (ulimit -u) and memory"
+_WORKER_ENDED = re.compile(r"DataLoader worker \(pid.* (exited unexpectedly|is killed by)")
+"""PyTorch's message. A worker that has ended before the last one was started is in no list of processes any more."""
 _NO_SHARED_MEMORY = re.compile("/torch_|No space left on device")
 """In messages of PyTorch and of the system; data are only read, so that nothing else needs space."""
 _LIMIT_REACHED = re.compile("Too many open files|ancdata|Resource temporarily unavailable")
@@ -137,6 +139,8 @@ class BatchLoader:
             cause = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             return f"a data worker {cause}; {_MEMORY_REMEDY}"
         reason = first_sentence(Exception(without_worker_traceback(str(error))))
+        if _WORKER_ENDED.match(reason):
+            return f"a data worker has ended at its start; {_MEMORY_REMEDY}"
         if _NO_SHARED_MEMORY.search(reason):
             return f"too little shared memory for data workers ({reason}); {_MEMORY_REMEDY}"
         if _LIMIT_REACHED.search(reason) or is_out_of_memory(error):
