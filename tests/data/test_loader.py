@@ -266,17 +266,18 @@ def test_no_worker_outlives_a_killed_program(dataset: PoseDataset, tmp_path: Pat
 
 
 @needs_linux
-@pytest.mark.parametrize("processes", [2, 3, 5, 7])
+@pytest.mark.parametrize("kind, number", [*(("NPROC", n) for n in (2, 3, 5, 7)), *(("NOFILE", n) for n in (3, 14, 40))])
 def test_workers_that_cannot_all_be_started_do_not_hold_the_program(
-    dataset: PoseDataset, tmp_path: Path, processes: int
+    dataset: PoseDataset, tmp_path: Path, kind: str, number: int
 ) -> None:
-    """Some have started already when the system refuses the next process, or a thread."""
+    """Some have started already when the system refuses the next process, a thread, or an open file."""
     import resource
 
     def iterate() -> None:
         if os.getuid() == 0:
             os.setresuid(54321, 54321, 54321)  # the processes of root are not limited
-        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+        limit = number if kind == "NPROC" else number + max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (limit, limit))
         try:
             list(BatchLoader(dataset, [[(0, 0)]] * 100, 4))
         except DataError as error:
