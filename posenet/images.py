@@ -18,7 +18,6 @@ import logging
 import os
 import re
 import struct
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -75,13 +74,6 @@ _COLOUR_FLAGS = {
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
 """OpenCV's flag for each factor by which it can reduce an image."""
-
-# Pillow refuses files that declare more than twice these pixels. A program that uses this package may allow more.
-if Image.MAX_IMAGE_PIXELS is not None:
-    Image.MAX_IMAGE_PIXELS = max(Image.MAX_IMAGE_PIXELS, MAX_PIXELS // 2)
-# It also warns about smaller ones, and about damaged EXIF data, which are then no orientation.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
 
 
 class ImageHeader(NamedTuple):
@@ -256,20 +248,34 @@ def parse_header(data: np.ndarray) -> ImageHeader:
 
 def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
     """Read the header of an image from the start of a file; None, and the file at its start, if only decoding tells."""
-    mode = ""
-    try:
-        with Image.open(file) as image:
-            mode = image.mode
-            if image.format in ORIENTED_FORMATS:
-                return ImageHeader(image.height, image.width, _exif_orientation(image))
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"is too large ({error}); {_REMEDY}") from error
-    except PILLOW_ERRORS:
-        pass  # Pillow cannot open the file, but OpenCV may decode it
-    if mode == "LAB":
-        raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
+    with _open_with_pillow(file) as image:
+        if image is not None and image.format in ORIENTED_FORMATS:
+            return ImageHeader(image.height, image.width, _exif_orientation(image))
+        if image is not None and image.mode == "LAB":
+            raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
     file.seek(0)
     return None
+
+
+@contextlib.contextmanager
+def _open_with_pillow(file: BinaryIO) -> Iterator[Image.Image | None]:
+    """The image of a file whose pixels are not decoded; None if Pillow cannot open it, as OpenCV may decode it.
+
+    ``Image.open`` has a limit of pixels of its own, ``Image.MAX_IMAGE_PIXELS``. It is one for all of the process, and
+    belongs to the program that uses this package. ``ValueError`` if the image has more than ``MAX_PIXELS``.
+    """
+    Image.init()
+    start = file.read(16)
+    image: Image.Image | None = None
+    for factory, accepts in Image.OPEN.values():
+        file.seek(0)
+        with contextlib.suppress(*PILLOW_ERRORS):
+            if accepts is None or accepts(start) is True:
+                image = factory(file, "")
+                break
+    if image is not None and image.width * image.height > MAX_PIXELS:
+        raise ValueError(f"is too large ({image.width} x {image.height} pixels); {_REMEDY}")
+    yield image
 
 
 def _exif_orientation(image: Image.Image) -> int:
@@ -488,7 +494,9 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
 
         pillow_heif.register_heif_opener()
     try:
-        with Image.open(io.BytesIO(data.data)) as image:
+        with _open_with_pillow(io.BytesIO(data.data)) as image:
+            if image is None:
+                raise ValueError("Pillow cannot open it")
             rgb = ImageOps.exif_transpose(image).convert("RGB")
     except PILLOW_ERRORS as error:
         raise ValueError(

@@ -111,6 +111,9 @@ class Person:
             and np.array_equal(self.keypoints, other.keypoints)
         )
 
+    def __hash__(self) -> int:
+        return hash((self.score, self.id))  # without the array, which may be changed
+
     def __repr__(self) -> str:
         count = np.count_nonzero(self.skeleton.to_file_order(self.keypoints)[:, 2] > 0)
         box = " ".join(f"{value:.0f}" for value in self.box.tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image, ImageOps, features
 
+from posenet import images as images_module
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
     AnnotatedFrame,
@@ -486,3 +488,46 @@ class TestOrientation:
             for frame in ("stored", "displayed"):
                 image, _ = read_annotated_image(tmp_path / "a.jpg", *drawn.sizes[frame], frame)  # type: ignore[arg-type]
                 assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
+
+
+HOST_PROGRAM = """
+import sys
+import warnings
+from PIL import Image
+before = Image.MAX_IMAGE_PIXELS, list(warnings.filters), warnings.showwarning
+import posenet
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import BatchLoader
+from posenet.images import read_header, read_image
+read_image(sys.argv[1])
+read_header(sys.argv[1])
+loader = BatchLoader(PoseDataset(sys.argv[2], (64, 64)), [[(0, 0)]], 99)
+list(loader)
+loader.close()
+assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters), warnings.showwarning) == before
+"""
+
+
+@pytest.mark.slow
+def test_the_limit_of_pillow_and_the_warnings_belong_to_the_host(stores: dict[str, Path], tmp_path: Path) -> None:
+    """Neither importing nor using the package changes them."""
+    cv2.imwrite(str(tmp_path / "a.png"), NOISE)
+    # pycocotools and others may add filters for themselves, so these are imported before.
+    program = HOST_PROGRAM.replace("import sys", "import sys, torch, h5py, cv2", 1)
+    command = [sys.executable, "-c", program, str(tmp_path / "a.png"), str(stores["train"])]
+    result = subprocess.run(command, timeout=100, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_image_above_the_limit_of_the_host_is_read_upright(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the limit of this package counts."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.fromarray(NOISE).save(file, "JPEG", exif=exif)
+    height, width = NOISE.shape[:2]
+    assert decode_image(np.frombuffer(file.getvalue(), np.uint8)).shape[:2] == (width, height)
+    monkeypatch.setattr(images_module, "MAX_PIXELS", height * width - 1)
+    with pytest.raises(ValueError, match=f"{width} x {height} pixels"):
+        decode_image(np.frombuffer(file.getvalue(), np.uint8))

@@ -154,3 +154,11 @@ def test_a_result_for_coco_may_have_positions_for_the_keypoints_that_were_not_fo
     assert make_person().to_coco_result("a.jpg", fill_missing=True) == {
         "image_id": "a.jpg", "category_id": 1, "keypoints": [0] * 51, "score": 0.5
     }  # fmt: skip
+
+
+def test_equal_people_have_the_same_hash_also_after_their_array_was_changed():
+    person, same, other = make_person(nose=(1, 2, 0.9)), make_person(nose=(1, 2, 0.9)), make_person(nose=(3, 2, 0.9))
+    assert len({person, same, other}) == 2
+    found = {person: "one"}
+    person.keypoints[COCO.index("nose"), 0] = 8
+    assert found[person] == "one"

@@ -62,7 +62,9 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     logging.captureWarnings(True)
     has_captured = warnings.showwarning is not show_warning
     try:
-        with hide_progress() if quiet or rank else contextlib.nullcontext():
+        with warnings.catch_warnings(), hide_progress() if quiet or rank else contextlib.nullcontext():
+            # Pillow warns of damaged EXIF data, which are then no orientation.
+            warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             yield
     finally:
         if has_captured:

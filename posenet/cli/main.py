@@ -74,6 +74,8 @@ PYTORCH_MISSING = (
 )
 NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
 """Memory of the host; ``Runtime.as_training_error`` has the remedy for that of a device in training."""
+READER_ENDED_STATUS = 128 + 13
+"""Where the reader of standard output, such as ``head``, has ended: as if by SIGPIPE, without a word."""
 MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 
@@ -252,9 +254,13 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
         status = 130
     except Exception as error:
         text = _describe_system_error(error)
-        if not text:  # a fault of the program
+        if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
+            status = READER_ENDED_STATUS
+        elif not text:  # a fault of the program
             raise
-        status = _report_failure(prog, text)
+        else:
+            status = _report_failure(prog, text)
     finally:
         record_status(status)
     return status

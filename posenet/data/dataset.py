@@ -9,6 +9,7 @@ import importlib
 import math
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from posenet.data.augment import (
     Augmentation,
@@ -31,6 +32,7 @@ from posenet.data.augment import (
 from posenet.data.store import NO_PERSON, Record, Store
 from posenet.data.store_list import StoreList, sample_rows
 from posenet.errors import ConfigError, DataError
+from posenet.messages import to_single_line
 from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
 
 PEOPLE_MULTIPLE = 4
@@ -154,8 +156,8 @@ class PoseDataset(Dataset[Batch]):
         ``DataError`` if no other can be read either.
         """
         height, width = self.size
-        images = torch.empty(len(keys), height, width, 3, dtype=torch.uint8)
-        person_mask, mask_miss = torch.empty(2, len(keys), height // MAP_STRIDE, width // MAP_STRIDE, dtype=torch.uint8)
+        images = _empty(len(keys), height, width, 3)
+        person_mask, mask_miss = _empty(2, len(keys), height // MAP_STRIDE, width // MAP_STRIDE)
         buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
         partial_samples: list[PartialSample | DataError] = []
         for key, sample_buffers in zip(keys, buffers):
@@ -235,7 +237,10 @@ class PoseDataset(Dataset[Batch]):
         if self.transform is None:
             return sample
         before = Sample(buffers.image, sample.joints, buffers.person_mask, buffers.mask_miss)
-        after = self.transform(before, random_generator(self.seed, *sample.key, "transform"))
+        try:
+            after = self.transform(before, random_generator(self.seed, *sample.key, "transform"))
+        except Exception as error:
+            raise ConfigError(_describe_failure(self.transform, sample, error)) from error
         if not isinstance(after, Sample):
             raise ConfigError(f"data.transform returned a {type(after).__name__}; let the function return a Sample")
         for name, old, new in zip(Sample._fields, before, after):
@@ -277,6 +282,22 @@ def load_transform(name: str) -> Transform | None:
     if not callable(transform):
         raise ConfigError(f"data.transform={name} is not a function; give module:function")
     return transform
+
+
+def _describe_failure(transform: Transform, sample: PartialSample, error: Exception) -> str:
+    """Which function has failed, on which sample, where and why."""
+    module, name = (getattr(transform, key, "") for key in ("__module__", "__qualname__"))
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return to_single_line(
+        f"data.transform={module}:{name} failed on image {sample.record.image_id} (epoch and sample {sample.key}) with "
+        f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}); correct the function"
+    )
+
+
+def _empty(*shape: int) -> Tensor:
+    """An uint8 tensor to write to. That of a data worker is in shared memory, so that it need not be copied there."""
+    tensor = torch.empty(shape, dtype=torch.uint8)
+    return tensor if get_worker_info() is None else tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
 def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None]:

@@ -35,9 +35,6 @@ class TrainSampler(Sampler[list[SampleKey]]):
         steps, batches_per_epoch: optimizer steps and batches per epoch.
     """
 
-    skip = 0
-    """Number of batches that the next iteration leaves out at its start: those that an earlier loader has delivered."""
-
     def __init__(
         self,
         length: int,
@@ -79,13 +76,13 @@ class TrainSampler(Sampler[list[SampleKey]]):
         return self._end_batch - self._first_batch
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        first_batch = self._first_batch + self.skip
-        for epoch in range(first_batch // self.batches_per_epoch, self._end_batch // self.batches_per_epoch):
+        first_epoch, end_epoch = (batch // self.batches_per_epoch for batch in (self._first_batch, self._end_batch))
+        for epoch in range(first_epoch, end_epoch):
             order = np.random.default_rng((self.seed, epoch)).permutation(self.epoch_length)
             if self.sample_counts:
                 order = self._draw(epoch)[order]
             order = self._fit_to_whole_steps(order)
-            first_of_epoch = max(first_batch - epoch * self.batches_per_epoch, 0)
+            first_of_epoch = max(self._first_batch - epoch * self.batches_per_epoch, 0)
             for batch in range(first_of_epoch, self.batches_per_epoch):
                 start = batch * self.global_batch_size + self.rank * self.batch_size
                 yield [(epoch, int(index)) for index in order[start : start + self.batch_size]]
@@ -130,9 +127,6 @@ class TrainSampler(Sampler[list[SampleKey]]):
 class ValidationSampler(Sampler[list[SampleKey]]):
     """Every index exactly once over all processes, in order. The last batch may be smaller."""
 
-    skip = 0
-    """Number of batches that the next iteration leaves out at its start: those that an earlier loader has delivered."""
-
     def __init__(self, length: int, batch_size: int, rank: int, world_size: int) -> None:
         self.indices = range(rank, length, world_size)
         self.batch_size = batch_size
@@ -141,5 +135,5 @@ class ValidationSampler(Sampler[list[SampleKey]]):
         return math.ceil(len(self.indices) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[SampleKey]]:
-        for start in range(self.skip * self.batch_size, len(self.indices), self.batch_size):
+        for start in range(0, len(self.indices), self.batch_size):
             yield [(0, index) for index in self.indices[start : start + self.batch_size]]

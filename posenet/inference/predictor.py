@@ -26,6 +26,7 @@ from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, ExifFrame, InferenceConfig, TrackingConfig
 from posenet.settings.heights import advise_on_height
+from posenet.settings.sections import MAX_SIDE
 from posenet.skeleton import Skeleton, load_skeleton
 from posenet.visualization.drawing import MIN_SCORE
 
@@ -90,7 +91,9 @@ class Predictor:
         keep_maps: bool = False,
         **overrides: Any,
     ) -> None:
-        override_settings(InferenceConfig(), overrides)  # a wrong one is reported before a large file is read
+        # A wrong one is reported before a large file is read, whose own limit of the height may be a higher one.
+        known = settings or (config.inference if config else InferenceConfig(max_height=MAX_SIDE))
+        override_settings(known, overrides)
         # Nobody has a score of at least NaN.
         if not (isinstance(min_score, (int, float, np.floating)) and 0 <= min_score <= 1):
             raise ConfigError(f"min_score {truncate_for_message(min_score)} is not between 0 and 1; correct it")

@@ -50,6 +50,9 @@ class Result(Sequence[Person]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, (Result, list, tuple)) and list(self) == list(other)
 
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
     def __str__(self) -> str:
         """Where the image comes from, its width and height, and the number of people; or why it could not be read."""
         if self.error is not None:

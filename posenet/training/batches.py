@@ -1,4 +1,4 @@
-"""The batches of every step, even if data workers die or samples are unreadable.
+"""The batches of every step, and the unreadable samples in them.
 
 The data set replaces an unreadable sample by another one and reports it; these reports are counted here.
 """
@@ -6,118 +6,28 @@ The data set replaces an unreadable sample by another one and reports it; these 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import math
-import multiprocessing
-import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
-from torch.utils.data import DataLoader
 
 from posenet.data.dataset import PEOPLE_MULTIPLE, Batch, PoseDataset, load_transform
-from posenet.data.loader import make_loader
+from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.parallel import Runtime
-from posenet.errors import ConfigError, DataError
-from posenet.messages import without_worker_traceback
+from posenet.errors import DataError
 from posenet.settings import MAP_STRIDE, Config
 
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
-MAX_DEATHS = 3
-"""The run fails after this many worker deaths without a batch between them."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class RestartingLoader:
-    """A data loader that is made again at its position if a worker process dies, which takes some seconds to notice."""
-
-    make_loader: Callable[[], DataLoader[Batch]]
-    """Makes one whose ``batch_sampler`` is ``sampler``."""
-    sampler: TrainSampler | ValidationSampler
-    num_samples: int
-    """Size of the data set."""
-    _loader: DataLoader[Batch] | None = None
-    _workers: list[BaseProcess] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        """Batches of one iteration."""
-        return len(self.sampler)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """All batches, each once; ``DataError`` if samples cannot be read, or workers die again and again."""
-        batches_done = 0
-        deaths = 0
-        try:
-            while True:
-                self.sampler.skip = batches_done
-                try:
-                    for batch in self._start():
-                        yield batch
-                        batches_done += 1
-                        deaths = 0
-                    return
-                except (ConfigError, DataError) as error:
-                    raise type(error)(without_worker_traceback(str(error))) from error
-                # A dead worker leaves broken pipes, missing files or half a message, which can cause any exception.
-                except Exception as error:
-                    status = self._status_of_dead_worker()
-                    if status is None:
-                        raise
-                    cause = (
-                        f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-                    )
-                    deaths += 1
-                    self.close()
-                    if deaths == MAX_DEATHS:
-                        raise DataError(
-                            f"data workers died {deaths} times without a batch in between, the last {cause}; "
-                            "free some memory, lower data.workers, or provide more shared memory "
-                            "(docker run --shm-size=8g)"
-                        ) from error
-                    _log.warning("a data worker %s; the workers are restarted and nothing is lost", cause)
-        finally:
-            self.sampler.skip = 0
-
-    def close(self) -> None:
-        """End the worker processes; iterating again starts new ones."""
-        # A worker may be blocked because another one died; then it reacts to SIGKILL only. No worker has data to lose.
-        for worker in self._workers:
-            worker.kill()
-            worker.join()
-        self._workers = []
-        self._loader = None
-
-    def _start(self) -> Iterator[Batch]:
-        """Start an iteration; workers of an earlier one are used again."""
-        if self._loader is None:
-            self._loader = self.make_loader()
-        others = set(multiprocessing.active_children()) - set(self._workers)
-        batches: Iterator[Batch] = iter(self._loader)
-        self._workers = [process for process in multiprocessing.active_children() if process not in others]
-        return batches
-
-    def _status_of_dead_worker(self) -> int | None:
-        """The exit status of a worker process that has ended; None if all are alive or there are none."""
-        if not self._workers:
-            return None
-        # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
-        ended = wait([worker.sentinel for worker in self._workers], timeout=1.0)
-        for worker in self._workers:
-            if worker.sentinel in ended:
-                worker.join(timeout=1.0)
-        return next((worker.exitcode for worker in self._workers if worker.exitcode is not None), None)
 
 
 class SpeedMeter:
@@ -147,7 +57,7 @@ class StepBatches:
     They are repositioned only if the run continues at another step, as after loading a checkpoint.
     """
 
-    loader: RestartingLoader
+    loader: BatchLoader
     sampler: TrainSampler
     accumulate: int
     epochs: int
@@ -167,7 +77,7 @@ class StepBatches:
         return self.sampler.epoch_length
 
     def take_step(self, epoch: int, step: int) -> list[Batch]:
-        """The batches of one step; ``DataError`` or ``OSError`` if samples cannot be read."""
+        """The batches of one step; ``PosenetError`` or ``OSError`` if they cannot be made."""
         position = epoch * self.steps_per_epoch + step
         if self._position != position:
             self.sampler.start(epoch, step, self.epochs)
@@ -180,9 +90,8 @@ class StepBatches:
         return batches
 
     def close(self) -> None:
-        """End the worker processes; taking a step starts new ones."""
+        """End the worker processes."""
         self._batches = iter(())
-        self._position = -1
         self.loader.close()
 
 
@@ -237,15 +146,15 @@ def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> Ste
             step_size,
             sampler.epoch_length,
         )
-    loader = _restarting_loader(config, dataset, sampler, runtime)
+    loader = _make_loader(config, dataset, sampler, runtime)
     return StepBatches(loader, sampler, config.optim.accumulate, train.epochs)
 
 
-def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> RestartingLoader:
+def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> BatchLoader:
     """The validation batches of this rank, without augmentation."""
     dataset = PoseDataset(store, config.train.size, config.data.framing)
     sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
-    return _restarting_loader(config, dataset, sampler, runtime)
+    return _make_loader(config, dataset, sampler, runtime)
 
 
 def blank_batch(config: Config) -> Batch:
@@ -257,9 +166,7 @@ def blank_batch(config: Config) -> Batch:
     return Batch(images, joints, masks[0], masks[1], torch.zeros(count, dtype=torch.int64))
 
 
-def _restarting_loader(
+def _make_loader(
     config: Config, dataset: PoseDataset, sampler: TrainSampler | ValidationSampler, runtime: Runtime
-) -> RestartingLoader:
-    pin_memory = supports_pinned_memory(runtime.device)
-    make = functools.partial(make_loader, dataset, sampler, config.data.workers, pin_memory)
-    return RestartingLoader(make, sampler, len(dataset))
+) -> BatchLoader:
+    return BatchLoader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))

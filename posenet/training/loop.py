@@ -13,7 +13,7 @@ from typing import Any
 
 from posenet.data.dataset import Batch
 from posenet.devices.signals import StopRequested
-from posenet.errors import DataError, PosenetError, TrainingError
+from posenet.errors import PosenetError, TrainingError
 from posenet.messages import pluralize
 from posenet.training.batches import blank_batch, errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.freezing import set_train_mode
@@ -71,7 +71,8 @@ class TrainingLoop:
         Raises:
             TrainingError: the loss explodes again shortly after a return to a checkpoint.
             CheckpointError: the last checkpoint could not be written.
-            DataError: the samples or validation images cannot be read any more; the run has been saved.
+            DataError, ConfigError: the samples or validation images cannot be read any more, the data workers or
+                ``data.transform`` have failed; the run has been saved.
             OtherRankError: one of these on another rank.
         """
         run, progress, num_epochs = self.run, self.progress, self.run.config.train.epochs
@@ -121,16 +122,17 @@ class TrainingLoop:
     def _take_batches(self) -> list[Batch] | None:
         """The batches of this rank for the next step; None if the run has to stop. Else all ranks fail together."""
         batches: list[Batch] = []
-        error: DataError | None = None
+        error: PosenetError | None = None
         try:
             with errors_of_data():
                 batches = self.run.batches.take_step(self.progress.epoch, self.progress.step)
-        except DataError as caught:
-            error = caught
+        except PosenetError as caught:
+            if not self.stop_requested():  # the signal may have ended the data workers too
+                error = caught
         must_stop = self._vote(error, log_unreadable(batches))
         return None if must_stop else batches
 
-    def _vote(self, error: DataError | None = None, num_replaced: int = 0) -> bool:
+    def _vote(self, error: PosenetError | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
 
         Args:
@@ -266,11 +268,17 @@ class TrainingLoop:
         All ranks call it.
         """
         if self.run.runtime.is_main:
-            self.run.writer.save(state_of(self.run), self.progress.total_steps, best)
+            state = state_of(self.run)
+            if best and self.run.coco_validation is not None:
+                state["evaluation"] = self.run.coco_validation.evaluation
+            self.run.writer.save(state, self.progress.total_steps, best)
 
     def _save_before_failing(self) -> None:
-        """Save the run before all ranks end with an error of the data. All ranks call this at the same step."""
-        if not self.run.bad_steps.counts.bad_in_a_row:
+        """Save the run before all ranks end with an error of the data. All ranks call this at the same step.
+
+        A run without a step leaves no checkpoint, so that the same command can start it.
+        """
+        if self.progress.total_steps and not self.run.bad_steps.counts.bad_in_a_row:
             self.save()
         # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
         self.run.runtime.sum_over_ranks(0)

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from posenet.checkpoints.folder import CheckpointFolder
 from posenet.checkpoints.weights import load_weights
 from posenet.checkpoints.writer import CheckpointWriter
+from posenet.data.loader import BatchLoader
 from posenet.data.store_list import StoreList
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
@@ -22,7 +23,7 @@ from posenet.errors import ConfigError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.batches import RestartingLoader, StepBatches, make_step_batches, make_validation_loader
+from posenet.training.batches import StepBatches, make_step_batches, make_validation_loader
 from posenet.training.compare_ranks import require_same_run
 from posenet.training.freezing import freeze
 from posenet.training.loss import FocalL2Loss
@@ -49,7 +50,7 @@ class Run:
     """None without ``data.val``."""
     batches: StepBatches
     """The training batches of this rank."""
-    validation_loader: RestartingLoader | None
+    validation_loader: BatchLoader | None
     """The validation batches of this rank; None without ``data.val``."""
     coco_validation: CocoValidation | None
     """Computes the AP; None without images for it."""

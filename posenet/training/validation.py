@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import hashlib
 import itertools
 import math
+import os
+from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from posenet.annotations.coco import list_image_files
 from posenet.annotations.people import read_split
 from posenet.data.dataset import Batch
+from posenet.data.loader import BatchLoader
 from posenet.devices.device import cudnn_flags
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
+from posenet.files import read_input
 from posenet.inference.evaluation import (
     AnnotatedResult,
     ImageReading,
@@ -28,13 +36,15 @@ from posenet.inference.evaluation import (
     predict_annotated_images,
     scale_people,
 )
+from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
+from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.batches import RestartingLoader, errors_of_data, log_unreadable, too_many_unreadable
+from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -53,7 +63,7 @@ def image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tens
 @torch.no_grad()
 def validation_loss(
     model: nn.Module,
-    loader: RestartingLoader,
+    loader: BatchLoader,
     max_unreadable: float,
     runtime: Runtime,
     stop_requested: Callable[[], bool],
@@ -69,13 +79,17 @@ def validation_loss(
     def sums_of_share() -> tuple[float, int, int, bool]:
         """Sum of the losses, number of samples, of replaced ones, and whether to stop."""
         loss, count, replaced = 0.0, 0, 0
-        for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
-            if stop_requested():
-                break
-            losses = image_losses(model, batch, runtime)
-            loss += losses.sum().item()
-            count += len(losses)
-            replaced += log_unreadable([batch])
+        try:
+            for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False):
+                if stop_requested():
+                    break
+                losses = image_losses(model, batch, runtime)
+                loss += losses.sum().item()
+                count += len(losses)
+                replaced += log_unreadable([batch])
+        except DataError:
+            if not stop_requested():  # the signal may have ended the data workers too
+                raise
         return loss, count, replaced, stop_requested()
 
     shares = runtime.gather_objects(runtime.run_on_all(sums_of_share))
@@ -95,6 +109,7 @@ class CocoValidation:
 
     def __init__(self, config: Config, network: PoseNet, runtime: Runtime, amp: Amp) -> None:
         self.runtime = runtime
+        self.network = network
         self.predictor = Predictor(
             network,
             config.inference,
@@ -103,6 +118,11 @@ class CocoValidation:
             amp=amp,
             min_score=0.0,
         )
+        # On a CPU, ``posenet evaluate`` computes the same as the run if both use the same copy of the network.
+        self.equals_evaluate = runtime.device.type == "cpu" and amp == "off" and runtime.world_size == 1
+        self.files = config.data.val_annotations, config.data.val_images
+        self.evaluation: dict[str, Any] | None = None
+        """The last one, for the checkpoint, where it is what ``posenet evaluate`` would compute."""
         self.exif_frame = config.data.exif_frame
         annotations = config.data.val_annotations
         self.split = read_split(annotations, skeleton=config.model.skeleton)
@@ -121,10 +141,28 @@ class CocoValidation:
 
     @cudnn_flags(benchmark=False)
     def rehearse(self) -> None:
-        """Predict a blank image of the largest size of this rank's network inputs, so that a lack of memory shows."""
-        sizes = {self.predictor.letterbox((image.height, image.width)).resized for image, _ in self.share}
+        """Predict blank images in the batches of this rank that are largest, so that a lack of memory shows."""
+        sizes = [(image.height, image.width) for image, _ in self.share]
+        counts = Counter(map(self.predictor.input_sizes, sizes))
+        # One batch may wait on the device while the next one begins.
+        most = 2 * self.predictor.settings.batch_size
+
+        def pixels(size: tuple[int, int]) -> int:
+            inputs = self.predictor.input_sizes(size)
+            return min(counts[inputs], most) * max(map(math.prod, inputs))
+
         if sizes:
-            self.predictor(np.zeros((*max(sizes, key=math.prod), 3), np.uint8))
+            largest = max(sizes, key=pixels)
+            number = min(counts[self.predictor.input_sizes(largest)], most)
+            self._predictor_now().batch([np.zeros((*largest, 3), np.uint8)] * number)
+
+    def _predictor_now(self) -> Predictor:
+        """The predictor with the weights that the network has now."""
+        if not self.equals_evaluate:
+            return self.predictor
+        predictor = copy.copy(self.predictor)
+        predictor.network = TorchNetwork(FusedNetwork(self.network), self.runtime.device, "off")
+        return predictor
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
@@ -146,6 +184,9 @@ class CocoValidation:
             all_results = list(itertools.chain.from_iterable(rank_results))
             evaluation = compute_coco_metrics(all_results, self.split, self.predictor.skeleton)
             scores = evaluation.metrics
+            if self.equals_evaluate:
+                values = {name: getattr(evaluation, name) for name in ("metrics", "images", "min_score")}
+                self.evaluation = {"files": digest_of_files(*self.files), **values}
             drawings = [tile for item in drawn for tile in self._draw(item, evaluation.min_score)]
             sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
@@ -160,7 +201,7 @@ class CocoValidation:
         readings: list[ImageReading] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
         with (
-            contextlib.closing(predict_annotated_images(self.predictor, images, self.exif_frame)) as predicted,
+            contextlib.closing(predict_annotated_images(self._predictor_now(), images, self.exif_frame)) as predicted,
             progress_bar(title="predict", total=len(self.share)) as bar,
         ):
             for index, item in enumerate(predicted):
@@ -190,6 +231,15 @@ class CocoValidation:
             label_tile(truth_drawing, item.image.file_name, TILE_SIZE, f"truth: {truth_note}"),
             label_tile(predicted_drawing, "", TILE_SIZE, f"predicted: {predicted_note}"),
         ]
+
+
+def digest_of_files(annotations: str | Path, images: str | Path) -> str:
+    """That of an annotation file, and of the names, sizes and times of its images: an AP belongs to it."""
+    digest = hashlib.sha256(read_input(annotations))
+    for path in list_image_files(annotations, images):
+        status = os.stat(path)
+        digest.update(os.fsencode(f"{path} {status.st_size} {status.st_mtime_ns}"))
+    return digest.hexdigest()
 
 
 def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:

@@ -567,3 +567,13 @@ def test_ctrl_c_during_the_import_of_the_command_is_one_line(tmp_path: Path) -> 
     command = [sys.executable, "-m", "posenet", "predict", "a.jpg"]
     done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "posenet: interrupted\n")
+
+
+def test_a_tool_ends_without_a_word_when_the_reader_of_its_output_has_ended() -> None:
+    """As in ``posenet docs | head``."""
+    command = [sys.executable, "-m", "posenet", "docs"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == cli.READER_ENDED_STATUS

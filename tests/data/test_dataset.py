@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import make_loader
+from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.errors import DataError
@@ -88,7 +88,7 @@ def damaged_store(stores: dict[str, Path], tmp_path: Path) -> Path:
 def test_with_and_without_workers_the_same_samples_are_replaced(damaged_store: Path) -> None:
     dataset = PoseDataset(Store(damaged_store), SIZE, augment=AugmentConfig())
     batches, loaded_by_workers = (
-        list(make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)) for workers in (0, 2)
+        list(BatchLoader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)) for workers in (0, 2)
     )
     assert same_batches(loaded_by_workers, batches)
     faults = [fault for batch in batches for fault in batch.faults]

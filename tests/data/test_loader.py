@@ -1,31 +1,35 @@
-"""Batches and loaders: the same batches with and without worker processes, their memory, and signals."""
+"""Batches and loaders: the same batches with and without worker processes, and workers that fail."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from multiprocessing.reduction import ForkingPickler
-from multiprocessing.util import Finalize
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
 
-from posenet.data.dataset import Batch, PoseDataset, SampleKey
-from posenet.data.loader import make_loader
+from posenet.data import loader as loader_module
+from posenet.data.dataset import Batch, PoseDataset
+from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
+from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 from tests.helpers.batches import same_batches
 from tests.helpers.drawn_data import make_record, write_store
-from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.process_runs import fork_process, limit_of_time, wait_for_exit
 
 
 @pytest.fixture
@@ -43,6 +47,22 @@ def test_people_are_padded_to_a_multiple_of_four_with_unlabelled_rows(tmp_path: 
     assert dataset[0, 2].joints.shape[1] == 8
 
 
+@pytest.fixture
+def loaders() -> Iterator[Callable[..., BatchLoader]]:
+    """Makes loaders, and closes them after the test."""
+    with contextlib.ExitStack() as at_end:
+
+        def make(*args: Any) -> BatchLoader:
+            loader = BatchLoader(*args)
+            at_end.callback(loader.close)
+            return loader
+
+        yield make
+
+
+MakeLoader = Callable[..., BatchLoader]
+
+
 @pytest.mark.parametrize(
     "context",
     [
@@ -50,59 +70,32 @@ def test_people_are_padded_to_a_multiple_of_four_with_unlabelled_rows(tmp_path: 
         for method in multiprocessing.get_all_start_methods()
     ],
 )
-def test_workers_load_the_same_batches_as_the_main_process(dataset: PoseDataset, context: str) -> None:
+def test_workers_load_the_same_batches_as_the_main_process(
+    dataset: PoseDataset, loaders: MakeLoader, context: str
+) -> None:
     batches = {}
     for workers in (0, 2):
         sampler = TrainSampler(len(dataset), batch_size=2, seed=1)
         sampler.start(epoch=1, step=1)
-        loader = make_loader(dataset, sampler, workers)
+        loader = loaders(dataset, sampler, workers)
         if workers:
-            loader.multiprocessing_context = context
+            loader._loader.multiprocessing_context = context
         batches[workers] = list(loader)
     assert len(batches[0]) == sampler.steps - 1
     assert same_batches(batches[0], batches[2])
 
 
-def _shared_blocks(process_id: int) -> int:
-    """How many blocks of shared memory a process has; 0 where the system does not tell."""
-    maps = Path(f"/proc/{process_id}/maps")
-    return maps.read_text().count("/torch_") if maps.exists() else 0
-
-
-@pytest.mark.parametrize("prefetch", [1, 2, 7])
-def test_received_batches_stay_unchanged_while_workers_reuse_their_memory(dataset: PoseDataset, prefetch: int) -> None:
-    """Batches of several sizes are kept to the end; an iteration that is left early is followed by another one."""
+def test_an_iteration_that_is_left_early_is_followed_by_a_whole_one(dataset: PoseDataset, loaders: MakeLoader) -> None:
+    """By the same workers. Batches of several sizes are kept to the end."""
     keys = [[(epoch, i % len(dataset)) for i in range(1 + epoch * 7 % 5)] for epoch in range(30)]
     expected = list(map(dataset.__getitems__, keys))
-    loader = make_loader(dataset, keys, workers=2)
-    loader.prefetch_factor = prefetch
+    loader = loaders(dataset, keys, 2)
+    workers = []
     for batches in (10, 30, 30):
         kept = [batch for _, batch in zip(range(batches), loader)]
         assert same_batches(kept, expected[:batches])
-        assert not any(batch.images.is_shared() for batch in kept)
-        blocks = {worker.pid: _shared_blocks(worker.pid or 0) for worker in multiprocessing.active_children()}
-        assert max(blocks.values()) <= prefetch + 1
-    assert _shared_blocks(os.getpid()) == 0, "no shared memory stays"
-
-
-class _MessageSizes(Dataset[torch.Tensor]):
-    """The number of bytes of the message with which a worker sends a batch."""
-
-    def __init__(self, dataset: PoseDataset) -> None:
-        self.dataset = dataset
-
-    def __getitems__(self, keys: list[SampleKey]) -> torch.Tensor:
-        send = make_loader(self.dataset, [], workers=1).collate_fn
-        assert send is not None
-        batch = self.dataset.__getitems__(keys)._replace(faults=("a long message " * 1000,))
-        return torch.tensor(len(ForkingPickler.dumps(send(batch))))
-
-
-def test_the_message_of_a_large_batch_is_written_completely_or_not_at_all(dataset: PoseDataset) -> None:
-    """Linux writes up to 4096 bytes at once, so a worker that is killed leaves no half of a message."""
-    keys = [(0, index % len(dataset)) for index in range(128)]
-    (size,) = make_loader(_MessageSizes(dataset), [keys], workers=1)  # type: ignore[arg-type]
-    assert size < 4096
+        workers.append({process.pid for process in multiprocessing.active_children()})
+    assert workers[0] == workers[1] == workers[2]
 
 
 def test_a_batch_moves_to_a_device_with_its_faults(dataset: PoseDataset) -> None:
@@ -113,39 +106,201 @@ def test_a_batch_moves_to_a_device_with_its_faults(dataset: PoseDataset) -> None
     assert moved.faults == ("one",) and moved.images.shape == batch.images.shape
 
 
-def test_a_loader_leaves_the_global_random_state_unchanged(dataset: PoseDataset) -> None:
+def test_a_loader_leaves_the_global_random_state_unchanged(dataset: PoseDataset, loaders: MakeLoader) -> None:
     torch.manual_seed(0)
     np.random.seed(0)
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
-    list(make_loader(dataset, [[(0, 0)]], workers=1))
-    list(make_loader(dataset, [[(0, 0)]], workers=0))
+    list(loaders(dataset, [[(0, 0)]], 1))
+    list(loaders(dataset, [[(0, 0)]], 0))
     assert torch.equal(before[0], torch.get_rng_state())
     assert before[1] == np.random.get_state()[1].tolist()  # type: ignore[index]
 
 
-@pytest.mark.skipif(not hasattr(signal, "alarm"), reason="signals of POSIX only")
-def test_workers_finish_their_batches_after_a_signal(dataset: PoseDataset) -> None:
-    others = set(multiprocessing.active_children())
-    batches: Iterator[Batch] = iter(make_loader(dataset, [[(0, i)] for i in range(4)], workers=2))
-    next(batches), next(batches)  # one from each worker: both have started
-    workers = set(multiprocessing.active_children()) - others
-    assert len(workers) == 2
+def start(dataset: PoseDataset, loaders: MakeLoader, batches: int = 40) -> tuple[Iterator[Batch], list[BaseProcess]]:
+    """An iteration whose two workers have each delivered a batch, and these workers."""
+    others = multiprocessing.active_children()
+    iteration = iter(loaders(dataset, [[(0, i % len(dataset))] for i in range(batches)], 2))
+    next(iteration), next(iteration)
+    return iteration, [process for process in multiprocessing.active_children() if process not in others]
+
+
+def send(process: BaseProcess, number: int) -> None:
+    os.kill(process.pid or 0, number)
+
+
+def test_workers_finish_their_batches_after_ctrl_c(dataset: PoseDataset, loaders: MakeLoader) -> None:
+    iteration, workers = start(dataset, loaders)
     for worker in workers:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-            os.kill(worker.pid or 0, number)
-    assert len(list(batches)) == 2
+        send(worker, signal.SIGINT)
+    assert len(list(iteration)) == 38
+
+
+needs_signals = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="signals of POSIX only")
+
+
+@needs_signals
+def test_a_killed_worker_ends_the_iteration_with_one_error(dataset: PoseDataset, loaders: MakeLoader) -> None:
+    """Within seconds, and not before the next batch is asked for."""
+    iteration, workers = start(dataset, loaders)
+    send(workers[0], signal.SIGKILL)
+    workers[0].join()
+    with limit_of_time(30), pytest.raises(DataError, match="SIGKILL") as raised:
+        list(iteration)
+    assert "\n" not in str(raised.value) and "data.workers" in str(raised.value)
+
+
+@needs_signals
+def test_a_worker_that_ends_before_all_are_started_is_one_error_too(
+    dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = BaseProcess.start, []
+
+    def start_and_kill_first(process: BaseProcess) -> None:
+        start(process)
+        started.append(process)
+        if len(started) == 1:
+            process.kill()
+            os.waitid(os.P_PID, process.pid or 0, os.WEXITED | os.WNOWAIT)
+
+    monkeypatch.setattr(BaseProcess, "start", start_and_kill_first)
+    with limit_of_time(30), pytest.raises(DataError, match="data.workers"):
+        list(loaders(dataset, [[(0, 0)]] * 9, 2))
+
+
+@needs_signals
+def test_a_worker_that_hangs_ends_the_iteration_after_a_limit(
+    dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader_module, "MAX_SECONDS", 2.0)
+    iteration, workers = start(dataset, loaders)
+    send(workers[0], signal.SIGSTOP)
+    with limit_of_time(40), pytest.raises(DataError, match="no batch in 2 s"):
+        list(iteration)
+
+
+@needs_signals
+def test_closing_ends_all_workers_also_stopped_ones(dataset: PoseDataset) -> None:
+    other = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,), daemon=True)
+    other.start()
+    loader = BatchLoader(dataset, [[(0, 0)]] * 8, 2)
+    others = multiprocessing.active_children()
+    iteration = iter(loader)
+    next(iteration)
+    workers = [process for process in multiprocessing.active_children() if process not in others]
+    send(workers[1], signal.SIGSTOP)
+    with limit_of_time(40):
+        loader.close()
+    assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
+    assert other.is_alive()
+    other.kill()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("unable to allocate shared memory(shm) for file </torch_1_2_0>: No space left on device (28)"),
+        OSError(errno.EMFILE, os.strerror(errno.EMFILE)),
+        OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)),
+        RuntimeError("can't start new thread"),
+        MemoryError(),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_the_system_refuses_is_one_line_with_a_remedy(
+    dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch, error: Exception, workers: int
+) -> None:
+    """Also where a worker has sent the error, with its traceback."""
+
+    def fail(batch: Batch) -> Batch:
+        raise error
+
+    loader = loaders(dataset, [[(0, 0)]], workers)
+    loader._loader.collate_fn = fail
+    with limit_of_time(30), pytest.raises(DataError, match="data.workers") as raised:
+        list(loader)
+    assert "\n" not in str(raised.value)
+    assert ("--shm-size" in str(raised.value)) == ("/torch_" in str(error))
+
+
+def test_an_error_of_the_program_keeps_its_class_and_its_traceback(dataset: PoseDataset, loaders: MakeLoader) -> None:
+    def fail(batch: Batch) -> Batch:
+        raise LookupError("a fault")
+
+    loader = loaders(dataset, [[(0, 0)]], 1)
+    loader._loader.collate_fn = fail
+    with pytest.raises(LookupError, match="Traceback"):
+        list(loader)
+
+
+def _workers_of(process_id: int) -> list[int]:
+    """The ids of the processes that a process has started."""
+    return list(map(int, Path(f"/proc/{process_id}/task/{process_id}/children").read_text().split()))
+
+
+def _is_running(process_id: int) -> bool:
+    status = Path(f"/proc/{process_id}/stat")
+    try:
+        return status.read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc and limits of Linux")
+
+
+@needs_linux
+def test_no_worker_outlives_a_killed_program(dataset: PoseDataset, tmp_path: Path) -> None:
+    def iterate() -> None:
+        for _ in BatchLoader(dataset, [[(0, 0)]] * 10**6, 2):
+            (tmp_path / "started").touch()
+
+    process_id = fork_process(iterate)
+    with limit_of_time(60):
+        while not (tmp_path / "started").exists() or len(_workers_of(process_id)) < 2:
+            time.sleep(0.05)
+        workers = _workers_of(process_id)
+        os.kill(process_id, signal.SIGKILL)
+        wait_for_exit(process_id)
+        while any(map(_is_running, workers)):
+            time.sleep(0.1)
+
+
+@needs_linux
+@pytest.mark.parametrize("kind, number", [*(("NPROC", n) for n in (2, 3, 5, 7)), *(("NOFILE", n) for n in (3, 14, 40))])
+def test_workers_that_cannot_all_be_started_do_not_hold_the_program(
+    dataset: PoseDataset, tmp_path: Path, kind: str, number: int
+) -> None:
+    """Some have started already when the system refuses the next process, a thread, or an open file."""
+    import resource
+
+    def iterate() -> None:
+        if os.getuid() == 0:
+            os.setresuid(54321, 54321, 54321)  # the processes of root are not limited
+        limit = number if kind == "NPROC" else number + max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(getattr(resource, f"RLIMIT_{kind}"), (limit, limit))
+        try:
+            list(BatchLoader(dataset, [[(0, 0)]] * 100, 4))
+        except DataError as error:
+            assert "data.workers" in str(error) and "\n" not in str(error)
+            sys.exit(2)
+
+    with limit_of_time(100):
+        program = multiprocessing.get_context("fork").Process(target=iterate)  # its end waits for its children
+        program.start()
+        program.join()
+    assert program.exitcode == 2
 
 
 LEAVES_THE_LOOP = """
 import signal
 import sys
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import make_loader
+from posenet.data.loader import BatchLoader
 from posenet.data.store import Store
 
 if __name__ == "__main__":
     dataset = PoseDataset(Store(sys.argv[1]), (64, 64))
-    loader = make_loader(dataset, [[(0, 0)]] * 100, workers=2)
+    loader = BatchLoader(dataset, [[(0, 0)]] * 100, workers=2)
     own = lambda *_: None
     if hasattr(signal, "SIGCHLD"):
         signal.signal(signal.SIGCHLD, own)
@@ -167,7 +322,7 @@ _loops: list[Iterator[Batch]] = []
 
 
 def _leave_a_loop(dataset: PoseDataset) -> None:
-    _loops.append(iter(make_loader(dataset, [[(0, index)] for index in range(5)], workers=2)))
+    _loops.append(iter(BatchLoader(dataset, [[(0, index)] for index in range(5)], workers=2)))
     next(_loops[0])
 
 
@@ -180,33 +335,8 @@ def test_a_process_of_multiprocessing_ends_after_it_has_left_a_loop_over_a_loade
     assert code == 0
 
 
-def _end_beside_a_child(dataset: PoseDataset, file: Path) -> None:
-    """Leave a loop while another child runs, which writes a file when the workers have ended."""
-    reader, writer = os.pipe()
-
-    def write() -> None:
-        os.close(writer)
-        file.write_bytes(os.read(reader, 1))
-
-    multiprocessing.get_context("fork").Process(target=write).start()
-    _leave_a_loop(dataset)
-    Finalize(None, os.write, (writer, b"."), exitpriority=0)  # after the loader, which has a higher priority
-
-
-def test_other_children_of_a_process_go_on_when_the_workers_of_a_loader_end(
-    dataset: PoseDataset, tmp_path: Path
-) -> None:
-    file = tmp_path / "written"
-    process = multiprocessing.get_context("fork").Process(target=_end_beside_a_child, args=(dataset, file))
-    process.start()
-    process.join(60)
-    process.kill()
-    assert file.read_bytes() == b"."
-
-
 def test_a_worker_does_not_collect_objects_of_the_main_process(dataset: PoseDataset) -> None:
-    start_worker = make_loader(dataset, [[(0, 0)]], workers=1).worker_init_fn
-    assert start_worker is not None
+    start_worker = BatchLoader(dataset, [[(0, 0)]], workers=1)._loader.worker_init_fn
 
     def check() -> None:
         gc.unfreeze()  # what the tests freeze in every forked process

@@ -10,7 +10,7 @@ import torch
 
 import posenet
 from posenet.data.dataset import PoseDataset, Sample, Transform, load_transform
-from posenet.data.loader import make_loader
+from posenet.data.loader import BatchLoader
 from posenet.data.store import Store
 from posenet.errors import ConfigError
 from posenet.settings import AugmentConfig, load_config
@@ -50,7 +50,7 @@ class TestOwnFunction:
         keys = [[(0, 1), (0, 3)], [(1, 1), (0, 1)], [(0, 3), (2, 5)]]
         dataset = PoseDataset(path, SIZE, augment=COVERED, seed=4, transform=add_noise)
         expected = list(map(dataset.__getitems__, keys))
-        assert same_batches(list(make_loader(dataset, keys, workers)), expected)
+        assert same_batches(list(BatchLoader(dataset, keys, workers)), expected)
         first, again, other_epoch = expected[0].images[0], expected[1].images[1], expected[1].images[0]
         assert torch.equal(first, again) and not torch.equal(first, other_epoch)
         other_seed = PoseDataset(path, SIZE, augment=COVERED, seed=5, transform=add_noise)[0, 1]
@@ -84,7 +84,7 @@ class TestOwnFunction:
     def test_another_shape_or_type_is_refused(self, path: Path, function: Transform, name: str, found: str) -> None:
         dataset = PoseDataset(path, SIZE, transform=function)
         with pytest.raises(ConfigError, match=f"data.transform returned {name} of shape {found} instead"):
-            list(make_loader(dataset, [[(0, 0)]], workers=1))
+            list(BatchLoader(dataset, [[(0, 0)]], workers=1))
 
     def test_what_is_no_sample_or_not_finite_is_refused(self, path: Path) -> None:
         for transform, message in [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import os
+import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,22 @@ def in_forked_process(test: Callable[..., None]) -> Callable[..., None]:
 def wait_for_exit(pid: int) -> int:
     """Wait for a process; return its exit status, or the negative number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@contextlib.contextmanager
+def limit_of_time(seconds: int) -> Iterator[None]:
+    """Within this context, a test that hangs fails after so many seconds."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"nothing has happened in {seconds} seconds")
+
+    previous = signal.signal(signal.SIGALRM, fail)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def find_differences(a: Any, b: Any, path: str = "") -> list[str]:

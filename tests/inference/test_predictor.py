@@ -13,7 +13,7 @@ from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
-from posenet.settings import InferenceConfig, TrackingConfig, load_config
+from posenet.settings import Config, InferenceConfig, TrackingConfig, load_config
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
@@ -284,13 +284,23 @@ def test_maps_are_those_of_the_image_without_its_padding():
         ({"height": "large"}, r"{'height': 'large'} have values of other types than {'height': 512}"),
         ({"scales": "large"}, r"other types than {'scales': \(1.0,\)}"),
         ({"flip": "no"}, r"other types than {'flip': False}"),
-        ({"height": 60_000}, "above inference.max_height"),
+        ({"height": 60_000, "config": Config()}, "above inference.max_height"),
         ({"scales": (0.0,)}, "scales"),
     ],
 )
 def test_wrong_overrides_are_refused(overrides, message):
     with pytest.raises(ConfigError, match=message):
         Predictor.from_checkpoint("not-read.pth", device="cpu", **overrides)
+
+
+def test_a_height_may_be_above_the_default_limit_where_the_settings_raise_it() -> None:
+    """Those of the caller, or those of the file, which are not known before it is read."""
+    config = load_config(None, ["inference.max_height=4000"])
+    assert Predictor(SpotNetwork(), config=config, height=3000).settings.height == 3000
+    with pytest.raises(CheckpointError, match="not-there.pth"):
+        Predictor("not-there.pth", height=3000)
+    with pytest.raises(ConfigError, match="inference.max_height 2600"):
+        Predictor(SpotNetwork(), height=3000)
 
 
 THREADS = 4

@@ -107,3 +107,9 @@ def test_a_drawing_is_shown_where_something_can_show_it(result: Result, monkeypa
         result.show()  # there is no viewer
     result.show(line_width=9)
     np.testing.assert_array_equal(shown, [result.plot()[..., ::-1], result.plot(line_width=9)[..., ::-1]])
+
+
+def test_equal_results_have_the_same_hash(result: Result, path: Path) -> None:
+    again = Predictor(SpotNetwork(), InferenceConfig(height=192), min_score=0)(path)
+    empty = Result(Frame(IN_MEMORY, np.zeros((4, 6, 3), np.uint8)))
+    assert len({result, again, empty}) == 2 and {result: 1}[tuple(result)] == 1

@@ -1,34 +1,35 @@
-"""The input of a run: dead workers, positions, and samples that cannot be read."""
+"""The input of a run: positions, workers that fail, and samples that cannot be read."""
 
 from __future__ import annotations
 
-import functools
+import errno
 import itertools
-import logging
 import multiprocessing
 import os
 import shutil
 import signal
-import time
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch import nn
+from torch.utils.data import Dataset
 
 from posenet.data.dataset import Batch
+from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler
 from posenet.devices.parallel import Runtime
-from posenet.errors import DataError
-from posenet.training.batches import RestartingLoader, SpeedMeter, StepBatches, too_many_unreadable
+from posenet.errors import ConfigError, DataError
+from posenet.training import validation
+from posenet.training.batches import SpeedMeter, StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import errors_in_processes
-from tests.helpers.process_runs import find_differences
-from tests.helpers.tiny_training import AfterStep, Stores, last, train_tiny, weights
+from tests.helpers.process_runs import find_differences, limit_of_time
+from tests.helpers.tiny_training import TINY, AfterStep, Stores, data_settings, last, train_tiny, weights
 
 Key = tuple[int, int]
 ONE_EPOCH = "train.epochs=1"
@@ -41,8 +42,8 @@ def collate(keys: list[Key]) -> Batch:
     return Batch(images, empty, empty, empty, torch.tensor([index for _, index in keys]))
 
 
-class Keys(Dataset[Key]):
-    """Samples that are their keys."""
+class Keys(Dataset[Batch]):
+    """Batches of samples that are their keys."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -50,14 +51,14 @@ class Keys(Dataset[Key]):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, key: Key) -> Key:
-        return key
+    def __getitems__(self, keys: list[Key]) -> Batch:
+        return collate(keys)
 
 
-def make(length: int, accumulate: int = 1, kind: Callable[..., DataLoader[Batch]] = DataLoader) -> RestartingLoader:
-    """A loader of batches of two samples."""
+def make_stream(length: int, accumulate: int = 1, epochs: int = 1, workers: int = 0) -> StepBatches:
+    """Steps with batches of two samples."""
     sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
-    return RestartingLoader(lambda: kind(Keys(length), batch_sampler=sampler, collate_fn=collate), sampler, length)
+    return StepBatches(BatchLoader(Keys(length), sampler, workers), sampler, accumulate, epochs)
 
 
 def ids(batches: list[Batch]) -> list[list[int]]:
@@ -73,9 +74,8 @@ def expected_steps(length: int, accumulate: int, epoch: int) -> list[list[list[i
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
-    """In order, and after a jump or after it was closed."""
-    loader = make(60, accumulate)
-    stream = StepBatches(loader, loader.sampler, accumulate, epochs=3)
+    """In order, and after a jump."""
+    stream = make_stream(60, accumulate, epochs=3)
     expected = [expected_steps(60, accumulate, epoch) for epoch in range(3)]
     steps = stream.steps_per_epoch
     for epoch in range(3):
@@ -83,8 +83,6 @@ def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
     assert stream.meter.samples == 3 * steps * accumulate * 2
     for epoch, step in ((1, 7), (0, 2), (0, 3)):
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
-    stream.close()
-    assert ids(stream.take_step(2, 1)) == expected[2][1]
 
 
 def test_speed_is_measured_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,58 +96,15 @@ def test_speed_is_measured_since_the_last_reading(monkeypatch: pytest.MonkeyPatc
     assert (meter.samples, meter.seconds_waited) == (0, 0)
 
 
-def test_closing_ends_the_workers_and_another_step_starts_new_ones() -> None:
+def test_workers_go_on_after_a_jump_and_end_when_the_stream_is_closed() -> None:
     others = set(multiprocessing.active_children())
-    loader = make(20, kind=functools.partial(DataLoader, num_workers=1, multiprocessing_context="fork"))
-    stream = StepBatches(loader, loader.sampler, 1, epochs=1)
-    for step in range(2):
+    stream = make_stream(20, workers=1)
+    workers = []
+    for step in (0, 4, 1):
         assert ids(stream.take_step(0, step)) == expected_steps(20, 1, epoch=0)[step]
-        assert set(multiprocessing.active_children()) - others
-        stream.close()
-        assert set(multiprocessing.active_children()) <= others
-
-
-class WorkersDie(DataLoader[Batch]):
-    """A loader whose worker is killed after every batch, which is noticed at once."""
-
-    work: tuple[Any, int] = time.sleep, 60
-
-    def __iter__(self) -> Any:
-        target, argument = self.work
-        worker = multiprocessing.get_context("fork").Process(target=target, args=(argument,), daemon=True)
-        worker.start()
-        return self._load_one(worker)
-
-    def _load_one(self, worker: BaseProcess) -> Iterator[Batch]:
-        for keys in self.batch_sampler:
-            yield collate(keys)
-            worker.kill()
-            raise RuntimeError("a worker has been killed")
-
-
-class WorkersEnd(WorkersDie):
-    """A loader whose worker ends before the first batch."""
-
-    work = os._exit, 3
-
-    def _load_one(self, worker: BaseProcess) -> Iterator[Batch]:
-        worker.join()
-        raise RuntimeError("a worker has ended")
-        yield
-
-
-def test_workers_may_die_often_if_batches_come_in_between(caplog: pytest.LogCaptureFixture) -> None:
-    loader = make(20, kind=WorkersDie)
-    assert [ids([batch]) for batch in loader] == expected_steps(20, 1, epoch=0)
-    assert "a data worker was ended by SIGKILL; the workers are restarted" in caplog.text
-    loader.close()
-
-
-def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogCaptureFixture) -> None:
-    others = set(multiprocessing.active_children())  # of loaders that other tests have not closed
-    with pytest.raises(DataError, match="died 3 times without a batch in between, the last ended with status 3; "):
-        list(make(20, kind=WorkersEnd))
-    assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
+        workers.append(set(multiprocessing.active_children()) - others)
+    assert len(workers[0]) == 1 and workers[0] == workers[1] == workers[2]
+    stream.close()
     assert set(multiprocessing.active_children()) <= others
 
 
@@ -181,8 +136,8 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(damage
 
 def test_too_many_unreadable_samples_end_the_run_saved(damaged: Stores, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"more than 0 of \d+ samples cannot be read, .* data\.max_unreadable"):
-        train_tiny(damaged, tmp_path / "run", "data.max_unreadable=0")
-    assert (tmp_path / "run" / "last.pth").exists()
+        train_tiny(damaged, tmp_path / "run", "data.max_unreadable=0", "train.seed=6")
+    assert last(tmp_path / "run")["progress"]["total_steps"] > 0
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -206,22 +161,126 @@ def test_an_error_of_reading_ends_all_ranks_with_the_run_saved(
     assert last(tmp_path / "run")["progress"]["total_steps"] == 2
 
 
-@pytest.mark.slow
-def test_a_run_whose_worker_is_killed_loses_and_repeats_nothing(
-    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def workers_beside(others: set[BaseProcess]) -> list[BaseProcess]:
+    return [process for process in multiprocessing.active_children() if process not in others]
+
+
+WITH_WORKERS = (ONE_EPOCH, "data.workers=2", "inference.height=64")
+
+
+@pytest.mark.parametrize("place", ["epoch", "validation"])
+def test_a_run_whose_worker_is_killed_ends_saved_and_resumes_exactly(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    others = set(multiprocessing.active_children())  # on a busy machine, a worker of an earlier test may still end
+    others = set(multiprocessing.active_children())
 
     def kill() -> None:
-        worker = next(process for process in multiprocessing.active_children() if process not in others)
-        os.kill(worker.pid or 0, signal.SIGKILL)
+        for worker in workers_beside(others):
+            os.kill(worker.pid or 0, signal.SIGKILL)
 
-    train_tiny(stores, tmp_path / "whole", ONE_EPOCH, "inference.height=64")
-    with caplog.at_level(logging.WARNING):
-        settings = ONE_EPOCH, "data.workers=2", "inference.height=64"
-        train_tiny(stores, tmp_path / "run", *settings, callbacks=[AfterStep(1, kill)])
-    message = "a data worker was ended by SIGKILL; the workers are restarted and nothing is lost"
-    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert warned == [message]
-    assert set(multiprocessing.active_children()) <= others
+    losses = validation.image_losses
+
+    def kill_in_validation(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
+        if workers_beside(others):  # there are none in the rehearsal
+            kill()
+        return losses(model, batch, runtime)
+
+    callbacks = [AfterStep(3, kill)] if place == "epoch" else []
+    if place == "validation":
+        monkeypatch.setattr(validation, "image_losses", kill_in_validation)
+    with limit_of_time(60), pytest.raises(DataError, match="SIGKILL"):
+        train_tiny(stores, tmp_path / "run", *WITH_WORKERS, callbacks=callbacks)
+    monkeypatch.undo()
+    assert workers_beside(others) == []
+    steps = last(tmp_path / "run")["progress"]["total_steps"]
+    assert steps == 7 if place == "validation" else 3 <= steps < 7
+    with limit_of_time(60):
+        train_tiny(stores, tmp_path / "run", *WITH_WORKERS, resume=True)
+        train_tiny(stores, tmp_path / "whole", ONE_EPOCH, "inference.height=64")
     assert find_differences(weights(tmp_path / "run"), weights(tmp_path / "whole")) == []
+    assert find_differences(last(tmp_path / "run")["progress"], last(tmp_path / "whole")["progress"]) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_stop_signal_for_the_workers_too_stops_the_run_saved(
+    stores: Stores, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As Ctrl-C in a terminal does, and SLURM."""
+    others = set(multiprocessing.active_children())
+
+    def stop_all() -> None:
+        for worker in workers_beside(others):
+            os.kill(worker.pid or 0, number)
+        os.kill(os.getpid(), number)
+
+    with limit_of_time(60):
+        result = train_tiny(stores, tmp_path / "run", *WITH_WORKERS, callbacks=[AfterStep(3, stop_all)])
+        assert result.stopped and result.steps == 3 and workers_beside(others) == []
+        assert train_tiny(stores, tmp_path / "run", *WITH_WORKERS, resume=True).finished
+
+
+def test_a_run_whose_workers_cannot_be_started_leaves_no_checkpoint_before_its_first_step(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the same command starts it when the cause is removed."""
+    others = set(multiprocessing.active_children())
+    fork = os.fork
+    started = 0
+
+    def refuse_second() -> int:
+        nonlocal started
+        started += 1
+        if started == 2:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    monkeypatch.setattr(os, "fork", refuse_second)
+    with limit_of_time(60), pytest.raises(DataError, match="data.workers"):
+        train_tiny(stores, tmp_path / "run", *WITH_WORKERS)
+    assert workers_beside(others) == []
+    with limit_of_time(60):
+        assert train_tiny(stores, tmp_path / "run", *WITH_WORKERS).finished
+
+
+FAILING = """
+calls = 0
+
+def spoil(sample, generator):
+    global calls
+    calls += 1
+    if calls % 6 == 0:
+        raise LookupError("no such colour")
+    return sample
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_of_the_users_function_ends_the_run_saved_and_names_it(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    (tmp_path / "my_colours.py").write_text(FAILING)
+    monkeypatch.chdir(tmp_path)
+    settings = "data.transform=my_colours:spoil", f"data.workers={workers}"
+    with limit_of_time(60), pytest.raises(ConfigError, match=r"my_colours:spoil .*image \d+.*LookupError") as raised:
+        train_tiny(stores, tmp_path / "run", *settings)
+    assert "my_colours.py, line 8" in str(raised.value) and "\n" not in str(raised.value)
+    assert last(tmp_path / "run")["progress"]["total_steps"] > 0
+
+
+LITTLE_SHARED_MEMORY = """
+mount -t tmpfs -o size=1m tmpfs /dev/shm
+exec "$@"
+"""
+
+
+@pytest.mark.slow
+def test_little_shared_memory_ends_the_run_with_the_remedy(stores: Stores, tmp_path: Path) -> None:
+    unshare = ["unshare", "--mount", "sh", "-c", LITTLE_SHARED_MEMORY, "sh"]
+    probe = subprocess.run([*unshare, "true"], capture_output=True, check=False) if shutil.which("unshare") else None
+    if probe is None or probe.returncode:
+        pytest.skip("only root can mount a small /dev/shm")
+    settings = [*TINY, *data_settings(stores), f"checkpoint.path={tmp_path / 'run'}", "data.workers=2"]
+    command = [sys.executable, "-m", "posenet", "train", "--set", *settings, "train.input_size=512"]
+    result = subprocess.run([*unshare, *command], timeout=100, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "Traceback" not in result.stderr
+    assert "--shm-size" in result.stderr.splitlines()[-1] and "data.workers" in result.stderr.splitlines()[-1]

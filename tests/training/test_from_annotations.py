@@ -30,7 +30,7 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.evaluation import Evaluation
 from posenet.skeleton import COCO, load_skeleton
-from posenet.training import annotations_to_stores, from_annotations
+from posenet.training import annotations_to_stores, from_annotations, validation
 from posenet.training.annotations_to_stores import MAX_SIDE
 from posenet.training.from_annotations import choose_experiment, prepare
 from posenet.training.step import TrainStep
@@ -706,17 +706,35 @@ def test_a_run_that_stops_early_names_the_drawings_of_its_best_checkpoint(
 
 def test_low_scores_change_the_next_command(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     caplog.set_level(logging.INFO, "posenet")
-    devices = []
 
-    def evaluate(*_: object, device: str, **__: object) -> Evaluation:
-        devices.append(device)
+    def compute(*_: object) -> Evaluation:
         return Evaluation({"AP": 0.4}, 1, min_score=0.15)
 
-    monkeypatch.setattr(from_annotations, "evaluate", evaluate)
+    monkeypatch.setattr(validation, "compute_coco_metrics", compute)
     train("coco/chairs.json")
-    assert devices == ["cpu"]  # that of the run
     assert sum(message.startswith("Scores are low: --min-score 0.15 ") for message in caplog.messages) == 1
     assert caplog.messages[-1].startswith("Next: ") and caplog.messages[-1].endswith(" --min-score 0.15")
+
+
+def test_the_best_network_is_evaluated_again_only_if_its_ap_is_of_other_files(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "posenet")
+    evaluated = []
+
+    def evaluate(checkpoint: Path, *_: object, device: str, **__: object) -> Evaluation:
+        evaluated.append((checkpoint, device))
+        return Evaluation({"AP": 0.321}, 1)
+
+    monkeypatch.setattr(from_annotations, "evaluate", evaluate)
+    best = train("coco/chairs.json").folder / "best.pth"
+    assert evaluated == []
+    (name,) = (image["file_name"] for image in content_of(RUN / "data", "val")["images"])
+    (photo,) = Path("coco").rglob(name)
+    os.utime(photo, ns=(0, 0))
+    train("coco/chairs.json")  # the run is finished already
+    assert evaluated == [(best, "cpu")]
+    assert any(message.startswith("AP 0.321 of ") for message in caplog.messages)
 
 
 def test_weights_bring_their_network_with_them(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import posenet
+from posenet.checkpoints.file import read_checkpoint
 from posenet.errors import DataError
 from posenet.inference.evaluation import Evaluation, compute_coco_metrics
 from posenet.person import Person
@@ -50,6 +51,11 @@ def test_two_ranks_give_the_loss_and_the_scores_of_one(stores: Stores, tiny_coco
     assert evaluation is not None and evaluation.metrics["AP"] > 0.1
     for scores in (expected, values):
         assert {name: scores[name] for name in evaluation.metrics} == pytest.approx(evaluation.metrics, abs=1e-3)
+    # In one process on a CPU, what the checkpoint says is exactly what evaluating it gives.
+    saved = read_checkpoint(one / "best.pth")["evaluation"]
+    assert saved["metrics"] == evaluation.metrics
+    assert (saved["images"], saved["min_score"]) == (evaluation.images, evaluation.min_score)
+    assert read_checkpoint(two / "best.pth")["evaluation"] is None
 
 
 def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarks.measuring import Table, measure
 from posenet.cli.options import non_negative_int, positive_int
 from posenet.data.augment import Augmentation, largest_reduction, matrix_for_reduced_image, warp_image
 from posenet.data.dataset import Batch, PoseDataset, SampleKey
-from posenet.data.loader import make_loader
+from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store_list import open_data_sets
 from posenet.settings import Config
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, config: Config, device: torch.device) -> list[
             "bound: decode and warp": decode_and_warp(dataset, batches),
         }
         if args.workers:
-            loader = make_loader(dataset, LOADER_ROUNDS * batches, args.workers)
+            loader = BatchLoader(dataset, LOADER_ROUNDS * batches, args.workers)
             tasks[f"loader, workers: {args.workers}"] = lambda: sum(1 for _ in loader)
         seconds = {name: value / count for name, value in measure(tasks, args.repeats).items()}
         sample_bytes = batch_bytes(dataset[batches[0][0]])
