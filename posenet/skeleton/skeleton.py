@@ -289,14 +289,14 @@ def compare_names(names: Sequence[str], expected: Sequence[str]) -> str:
     others = [name for name in names if name not in expected]
     missing = [name for name in expected if name not in names]
     if len(others) == len(missing):
-        return _listed([f"{name!r} instead of {other!r}" for name, other in zip(others, missing)]) or "a name twice"
-    texts = [f"no {_listed(list(map(repr, missing)))}"] if missing else []
-    texts += [f"also {_listed(list(map(repr, others)))}"] if others else []
+        return list_names([f"{name!r} instead of {other!r}" for name, other in zip(others, missing)]) or "a name twice"
+    texts = [f"no {list_names(list(map(repr, missing)))}"] if missing else []
+    texts += [f"also {list_names(list(map(repr, others)))}"] if others else []
     return " and ".join(texts)
 
 
-def _listed(texts: Sequence[str]) -> str:
-    """The first of some texts, and how many more there are."""
+def list_names(texts: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
     more = len(texts) - SHOWN_NAMES
     return ", ".join(texts[:SHOWN_NAMES]) + (f" (+{more} more)" if more > 0 else "")
 
