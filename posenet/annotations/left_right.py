@@ -59,7 +59,7 @@ def find_twins(
         category: what the objects are.
     """
     pairs = pair_by_statement(names, flip_idx, category)
-    number = pluralize(len(pairs), "pair of left and right", "pairs of left and right")
+    number = _count_pairs(pairs)
     if _has_pairs(flip_idx, len(names)):
         return Twins(pairs, True, "flip_idx", f"{number}, from flip_idx")
     unknown = without_known_twin(names, pairs, category)
@@ -73,8 +73,13 @@ def find_twins(
         return Twins(pairs, False, "none", text)
     measured = tuple((names[a], names[b]) for a, b in enumerate(twin_of.tolist()) if a < b)
     pairs = (*pairs, *(pair for pair in measured if pair[0] in unknown))
-    number = pluralize(len(pairs), "pair of left and right", "pairs of left and right")
-    return Twins(pairs, True, "measured", f"{number}, measured: so mirrored annotations look like the others")
+    return Twins(pairs, True, "measured", f"{_count_pairs(pairs)}: so mirrored annotations look like the others")
+
+
+def _count_pairs(pairs: Sequence[Pair]) -> str:
+    if not pairs:
+        return "no pairs of left and right, every keypoint is its own twin"
+    return pluralize(len(pairs), "pair of left and right", "pairs of left and right")
 
 
 def is_flip_idx(value: object, count: int) -> TypeGuard[list[int]]:
@@ -109,12 +114,13 @@ def twins_of_group(file: AnnotationFile, names: Names) -> Twins:
 def unknown_sides(file: AnnotationFile) -> list[str]:
     """What is missing before images can be mirrored, for every list of names: keypoints that may have a twin.
 
-    A skeleton with pairs, or one that lets nothing be mirrored, has decided.
+    A skeleton with pairs, or one that lets nothing be mirrored, has decided. One without pairs lacks those that the
+    annotations have.
     """
     if file.skeleton is not None and (file.skeleton.left_right or not file.skeleton.mirror):
         return []
     found = [twins_of_group(file, names) for names in file.groups_of_names()]
-    return [twins.message for twins in found if not twins.mirror]
+    return [twins.message for twins in found if not twins.mirror or (file.skeleton is not None and twins.pairs)]
 
 
 def contradicting_pairs(file: AnnotationFile) -> list[str]:

@@ -28,6 +28,8 @@ MAX_MEASURED = 300
 """So many annotations are enough to measure how long parts are."""
 MAX_BRIDGED = 4
 """A bridge leads over a keypoint with no more parts than this."""
+MANY_KEYPOINTS = 64
+"""An object with more keypoints has no bridges over numbered ones: those of faces and fingers are close together."""
 PARTS_PER_KEYPOINT = 2
 """Bridges are added up to this number of parts for each keypoint."""
 FITTING_ROUNDS = 5
@@ -261,12 +263,14 @@ def _bridging_parts(names: Sequence[str], parts: Sequence[Pair], left_right: Seq
     They are those over the keypoints with the fewest parts, and so many that the number of parts grows with that of the
     keypoints.
     """
+    is_dense = len(names) > MANY_KEYPOINTS
+    middles = [name for name in names if not (is_dense and name[-1].isdigit())]
     neighbours: dict[str, list[str]] = {name: [] for name in names}
     for a, b in parts:
         neighbours[a].append(b)
         neighbours[b].append(a)
     bridges: dict[frozenset[str], Pair] = {}
-    for middle in sorted(names, key=lambda name: len(neighbours[name])):
+    for middle in sorted(middles, key=lambda name: len(neighbours[name])):
         for a, b in itertools.combinations(sorted(neighbours[middle], key=names.index), 2):
             added = _with_mirror_images([(a, b)], left_right)
             is_full = len(parts) + len(bridges) + len(added) > max(PARTS_PER_KEYPOINT * len(names), 3)
