@@ -46,9 +46,7 @@ class Twins(NamedTuple):
     message: str  # one line: how many pairs there are and what they are from, or what is missing
 
 
-def find_twins(
-    names: Sequence[str], joints: np.ndarray, flip_idx: object = None, category: str = ""
-) -> Twins:
+def find_twins(names: Sequence[str], joints: np.ndarray, flip_idx: object = None, category: str = "") -> Twins:
     """Find the pairs of left and right among keypoints.
 
     Args:
@@ -182,7 +180,7 @@ def _turn_of_faces(left_eye: np.ndarray, right_eye: np.ndarray, nose: np.ndarray
 
 
 def _pairs_of(file: AnnotationFile, names: Names) -> tuple[Pair, ...]:
-    """Left and right of a category: those of the skeleton, with the names in the file, or else those that are stated."""
+    """Left and right of a category: those of the skeleton, with the names in the file, or else of what is stated."""
     if file.skeleton is None:
         category = next(category for category in file.parsed_categories if category.keypoints == names)
         return pair_by_statement(names, category.flip_idx, category.name)

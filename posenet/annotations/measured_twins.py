@@ -182,9 +182,7 @@ def _fitting_pairings(statistics: _Statistics, start: Pairing, unknown: np.ndarr
     return sorted(unequal, key=evidence)[: NUM_RIVALS + 1]
 
 
-def _pair_with_anchors(
-    statistics: _Statistics, pairing: Pairing, anchors: np.ndarray, unknown: np.ndarray
-) -> Pairing:
+def _pair_with_anchors(statistics: _Statistics, pairing: Pairing, anchors: np.ndarray, unknown: np.ndarray) -> Pairing:
     """Pair the unknown keypoints so that their statistics with the anchors, which are paired already, fit best."""
     means, _, variances = (values[:, unknown][:, :, anchors] for values in statistics)  # (5, U, A)
     twin_means, _, twin_variances = (values[:, unknown][:, :, pairing[anchors]] for values in statistics)

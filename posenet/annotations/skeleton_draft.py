@@ -37,16 +37,17 @@ FITTING_ROUNDS = 5
 
 COMMENTS = {
     "keypoints": "With the names and in the order of the annotation file.",
-    "parts": "The connections that the network learns: those of the annotation file, or of a known body, with their mirror\n"
-    "images; then the shortest ones that connect keypoints which were apart, check them; then bridges over one keypoint:\n"
-    "they connect a body when a keypoint is hidden.",
+    "parts": "The connections that the network learns: those of the annotation file, or of a known body, with their\n"
+    "mirror images; then the shortest ones that connect keypoints which were apart, check them; then bridges over one\n"
+    "keypoint: they connect a body when a keypoint is hidden.",
     "left_right": "A mirrored image swaps them. Check that none is missing.",
-    "mirror": "Nothing says which keypoints are left and right, so no images are mirrored. Write the pairs in left_right,\n"
-    "then delete this line; delete it too if the object has no left and right.",
+    "mirror": "Nothing says which keypoints are left and right, so no images are mirrored. Write the pairs in\n"
+    "left_right, then delete this line; delete it too if the object has no left and right.",
     "drawn": "The parts that drawings show.",
-    "sigmas": "OKS constants: how precisely annotators place each keypoint. Those of known keypoints of bodies, hands and\n"
-    f"faces are COCO's, COCO-WholeBody's and AP-10K's. {DEFAULT_SIGMA} is only a default: annotate some images twice and compute, for\n"
-    "every keypoint, the root mean square of distance / sqrt(area of the object).",
+    "sigmas": "OKS constants: how precisely annotators place each keypoint. Those of known keypoints of bodies, hands\n"
+    "and faces are COCO's, COCO-WholeBody's and AP-10K's.\n"
+    f"{DEFAULT_SIGMA} is only a default: annotate some images twice and compute, for every keypoint, the root mean square\n"
+    "of distance / sqrt(area of the object).",
     "layout": "Keypoints in an upright person or object: height (down is positive) and spread, measured on the\n"
     "annotations. They help to group keypoints. Delete the table if objects have no usual position.",
 }
@@ -74,8 +75,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     The parts are the edges of the category's ``skeleton`` or, without any, those of known bodies, hands, faces and
     animals; their mirror images; and the shortest parts that connect all keypoints. Parts between keypoints that are
     two of these apart, such as shoulder and wrist, are added: they connect a person when the keypoint between them is
-    hidden, and drawings leave them out. Left and right are those of ``find_twins``. The OKS constants are those of known
-    keypoints, else ``DEFAULT_SIGMA``. COCO's keypoints in any spelling and order have COCO's skeleton.
+    hidden, and drawings leave them out. Left and right are those of ``find_twins``. The OKS constants are those of
+    known keypoints, else ``DEFAULT_SIGMA``. COCO's keypoints in any spelling and order have COCO's skeleton.
 
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
@@ -217,9 +218,7 @@ def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> li
     return list(result.values())
 
 
-def _draw_parts(
-    file: AnnotationFile, category: Category, left_right: Sequence[Pair], joints: np.ndarray
-) -> list[Pair]:
+def _draw_parts(file: AnnotationFile, category: Category, left_right: Sequence[Pair], joints: np.ndarray) -> list[Pair]:
     """Symmetric parts that connect all keypoints: the category's edges, known ones, the shortest ones."""
     names = category.keypoints or ()
     known = known_edges(names, category.name)

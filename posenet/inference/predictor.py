@@ -113,10 +113,7 @@ class Predictor:
         if self.settings.flip and not self.skeleton.mirror:
             self.settings = dataclasses.replace(self.settings, flip=False)
             if overrides.get("flip"):
-                _log.warning(
-                    "No mirrored images are averaged: the skeleton has mirror = false, for nothing says which keypoints "
-                    "are left and right"
-                )
+                _log.warning("No mirrored images are averaged, because the skeleton has mirror = false")
         # Only the checkpoint of a run says how the network was trained.
         if config.data.train and (advice := advise_on_height(dataclasses.replace(config, inference=self.settings))):
             _log.warning("%s: %s", network, advice)

@@ -5,6 +5,7 @@ The facts are in ``known.toml``: bodies, hands, faces and four-legged animals.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -95,7 +96,7 @@ def known_edges(names: Sequence[str], category: str = "") -> list[Pair]:
         chains += _series(canonical)
     edges: dict[frozenset[str], Pair] = {}
     for chain in chains:
-        for a, b in zip(chain, chain[1:]):
+        for a, b in itertools.pairwise(chain):
             edges.setdefault(frozenset((a, b)), (name_of[a], name_of[b]))
     return list(edges.values())
 

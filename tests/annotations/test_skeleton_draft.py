@@ -85,7 +85,13 @@ def test_cocos_body_without_a_nose_has_known_edges(tmp_path: Path) -> None:
     skeleton = draft_skeleton(write(tmp_path / "a.json", category(name="person", keypoints=names))).skeleton
     drawn = set(map(frozenset, skeleton.drawn))
     for side, other in (("left", "right"), ("right", "left")):
-        for a, b in (("shoulder", "elbow"), ("elbow", "wrist"), ("hip", "knee"), ("knee", "ankle"), ("ear", "shoulder")):
+        for a, b in (
+            ("shoulder", "elbow"),
+            ("elbow", "wrist"),
+            ("hip", "knee"),
+            ("knee", "ankle"),
+            ("ear", "shoulder"),
+        ):
             assert {f"{side}_{a}", f"{side}_{b}"} in drawn
         assert not {frozenset((f"{side}_knee", f"{other}_{name}")) for name in ("knee", "ankle")} & drawn
 
@@ -123,11 +129,12 @@ def test_the_number_of_parts_grows_with_the_keypoints(tmp_path: Path, is_labelle
 
 
 @pytest.mark.parametrize("edges", [[[1, 9]], [[1, 2, 3]], 7])
-def test_edges_that_lead_nowhere_are_left_out(
-    tmp_path: Path, edges: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_edges_that_lead_nowhere_are_left_out(tmp_path: Path, edges: object, caplog: pytest.LogCaptureFixture) -> None:
     path = write(tmp_path / "a.json", category(skeleton=edges))
-    assert set(map(frozenset, draft_skeleton(path).skeleton.drawn)) == {frozenset(("nose", "left_ear")), frozenset(("nose", "right_ear"))}
+    assert set(map(frozenset, draft_skeleton(path).skeleton.drawn)) == {
+        frozenset(("nose", "left_ear")),
+        frozenset(("nose", "right_ear")),
+    }
     [record] = caplog.records
     assert str(path) in record.getMessage() and "cat" in record.getMessage()
 
