@@ -46,8 +46,8 @@ COMMENTS = {
     "drawn": "The parts that drawings show.",
     "sigmas": "OKS constants: how precisely annotators place each keypoint. Those of known keypoints of bodies, hands\n"
     "and faces are COCO's, COCO-WholeBody's and AP-10K's.\n"
-    f"{DEFAULT_SIGMA} is only a default: annotate some images twice and compute, for every keypoint, the root mean square\n"
-    "of distance / sqrt(area of the object).",
+    f"{DEFAULT_SIGMA} is only a default: annotate some images twice and compute, for every keypoint, the root mean\n"
+    "square of distance / sqrt(area of the object).",
     "layout": "Keypoints in an upright person or object: height (down is positive) and spread, measured on the\n"
     "annotations. They help to group keypoints. Delete the table if objects have no usual position.",
 }

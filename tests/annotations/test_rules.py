@@ -505,11 +505,11 @@ def test_single_faults_are_read_with_a_warning(
 class TestExchangedSides:
     """Left and right exchanged in all pairs of all people: only faces show it."""
 
-    def swapped(self, folder: Path, content: Document) -> dict[str, list[str]]:
+    def swapped(self, folder: Path, content: Document, *codes: str) -> dict[str, list[str]]:
         path = write_annotations(folder / "a.json", content)
         found = lint_annotations(path, skeleton=COCO)
         assert not [finding.code for finding in found if finding.severity == "error"]
-        return {finding.code: finding.places for finding in found if finding.code.startswith("swapped")}
+        return {finding.code: finding.places for finding in found if finding.code in codes}
 
     def exchange(self, entries: list[Document]) -> None:
         names = COCO.file_names
@@ -519,11 +519,11 @@ class TestExchangedSides:
             entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[order].ravel().tolist()
 
     def test_in_real_annotations(self, tmp_path: Path, real: Document) -> None:
-        assert self.swapped(tmp_path, real) == {}
+        assert self.swapped(tmp_path, real, "swapped-sides") == {}
         self.exchange(real["annotations"][::10])
-        assert self.swapped(tmp_path, real) == {}, "a few people may be wrong"
+        assert self.swapped(tmp_path, real, "swapped-sides") == {}, "a few people may be wrong"
         self.exchange([entry for row, entry in enumerate(real["annotations"]) if row % 10])
-        assert self.swapped(tmp_path, real) == {"swapped-sides": ["in 191 of 192 faces"]}
+        assert self.swapped(tmp_path, real, "swapped-sides") == {"swapped-sides": ["in 191 of 192 faces"]}
 
     def test_exchanged_eyes_alone_are_a_pair_like_others(self, tmp_path: Path) -> None:
         """Their faces look exchanged, but all other pairs are right; only who differs from most people is reported."""
@@ -537,7 +537,8 @@ class TestExchangedSides:
                     direction = ("left" in name) - ("right" in name)
                     x = 45 + 12 * direction * (eyes if "eye" in name else 1)
                     entry["keypoints"] += [x, heights.get(name, 40 + k), 2]
-            assert self.swapped(tmp_path, content) == {"swapped-here": ["8 (left_eye, right_eye)"]}
+            found = self.swapped(tmp_path, content, "swapped-here", "swapped-sides")
+            assert found == {"swapped-here": ["8 (left_eye, right_eye)"]}
 
     def test_in_drawn_faces_however_the_heads_are_tilted(self, tmp_path: Path) -> None:
         rng = np.random.default_rng(0)
@@ -551,7 +552,7 @@ class TestExchangedSides:
                 face = np.array([nose, [8 * side, -3], [-8 * side, -3]]) @ rotation + (45, 50)
                 entry["keypoints"] = [value for x, y in face.tolist() for value in (x, y, 2)] + [0] * 42
                 entry["num_keypoints"] = 3
-            assert self.swapped(tmp_path, content) == expected
+            assert self.swapped(tmp_path, content, "swapped-sides") == expected
 
 
 def test_every_rule_says_how_to_fix_what_it_finds() -> None:

@@ -18,7 +18,7 @@ SIDES = [
     "left_eye right_eye", "eye_left eye_right", "LeftEye RightEye", "eyeLeft eyeRight", "L_Eye R_Eye", "lEye rEye",
     "L_F_Paw R_F_Paw", "l-eye r-eye", "eye.L eye.R", "Lsho Rsho", "LEye REye", "eyeL eyeR", "eye_l eye_r", "lx rx",
     "leftear rightear", "earleft earright", "paw_fl paw_fr", "left_Eye right_eye", "forelegL2 forelegR2", "L R",
-    "medial_left_bow medial_right_bow", "linkes_Auge_links linkes_Auge_rechts",
+    "medial_left_bow medial_right_bow", "Auge_links Auge_rechts",
 ]  # fmt: skip
 
 
