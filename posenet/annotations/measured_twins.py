@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 MIN_POSES = 20
 """Smallest number of poses for measuring twins."""
@@ -184,6 +183,8 @@ def _fitting_pairings(statistics: _Statistics, start: Pairing, unknown: np.ndarr
 
 def _pair_with_anchors(statistics: _Statistics, pairing: Pairing, anchors: np.ndarray, unknown: np.ndarray) -> Pairing:
     """Pair the unknown keypoints so that their statistics with the anchors, which are paired already, fit best."""
+    from scipy.optimize import linear_sum_assignment
+
     means, _, variances = (values[:, unknown][:, :, anchors] for values in statistics)  # (5, U, A)
     twin_means, _, twin_variances = (values[:, unknown][:, :, pairing[anchors]] for values in statistics)
     costs = np.empty((len(unknown), len(unknown)))
