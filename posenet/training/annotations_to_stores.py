@@ -283,12 +283,13 @@ def _write_draft(draft: SkeletonDraft, train: _Part, output: Path) -> None:
         _log.info("Skeleton: that of COCO: %s", command)
         return
     command = command_line("annotations", "skeleton", train.path, "--output", output)
-    counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
-    _log.info("Drafted a skeleton of %s and %s; correct the file: %s", *counts, command)
-    if skeleton.mirror:
+    pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
+    counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
+    _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
+    if draft.twins.source == "measured":
         _log.info("%s", draft.twins.message)
-    else:
-        _log.warning("%s: write left_right in %s, or mirror = true if there are none", draft.twins.message, output)
+    if not skeleton.mirror:
+        _log.warning("%s; write left_right in %s, or mirror = true", draft.twins.message, output)
     categories = [item for item in train.document["categories"] if item.get("keypoints")]
     same = [str(item.get("name")) for item in categories]
     if len(same) > 1:
