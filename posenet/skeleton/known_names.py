@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,16 +26,17 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\dA-Za-z_]+")  # of LE
 _SIDES = ("left_", "right_")
 
 
-class _SidedName(NamedTuple):
-    """A name as words in lower case; the side is one of ``_SIDES``, or "" without a twin."""
+class _SidedPair(NamedTuple):
+    """Two names that differ in the side alone."""
 
-    side: str
-    words: tuple[str, ...]
+    left: str
+    right: str
+    rest: tuple[str, ...]  # their other words, in lower case
 
 
 def pair_left_right(names: Sequence[str]) -> tuple[Pair, ...]:
     """Pair every left name with the right name that differs only in the side, such as L_eye and R_eye."""
-    return tuple(_sided_pairs(names).items())
+    return tuple((pair.left, pair.right) for pair in _sided_pairs(names))
 
 
 def canonical_names(names: Sequence[str], category: str = "") -> tuple[str, ...]:
@@ -44,11 +45,19 @@ def canonical_names(names: Sequence[str], category: str = "") -> tuple[str, ...]
     The numbered keypoints of a known layout, such as the 68 of a face, are called by its name. Names that would be the
     same stay as they are.
     """
-    words = _known()["words"]
+    sided = {name: ("", _split(name)) for name in names}
+    for name, (_, words) in sided.items():
+        for side, known in zip(_SIDES * 2, itertools.chain(*_known()["sides"][:2])):
+            if known in words and len(words) > 1:  # also without a twin
+                sided[name] = (side, tuple(word for word in words if word != known))
+    for left, right, rest in _sided_pairs(names):
+        sided |= {left: (_SIDES[0], rest), right: (_SIDES[1], rest)}
+    canonical_words = {other: name for name, others in _known()["words"].items() for other in others}
     result = []
-    for sided in _parse_sides(names):
-        text = "_".join(sided.words)
-        result.append((sided.side + words.get(text, text)).strip("_"))
+    for name in names:
+        side, words = sided[name]
+        text = "_".join(words)
+        result.append((side + canonical_words.get(text, text)).strip("_"))
     for layout, indices in _layouts_of(names, category):
         for number, index in enumerate(indices):
             result[index] = f"{layout['name']}_{number}"
@@ -104,7 +113,7 @@ def known_edges(names: Sequence[str], category: str = "") -> list[Pair]:
 def known_sigmas(names: Sequence[str], category: str, default: float) -> tuple[float, ...]:
     """The OKS constants: those that are known for a body, a hand, a face or an animal, ``default`` for all others."""
     canonical = canonical_names(names, category)
-    sigmas = _known()["sigmas"]
+    sigmas = {f"face_{number}": sigma for number, sigma in enumerate(_known()["sigmas"]["face"])} | _known()["sigmas"]
     animal = _known()["animal_sigmas"]
     if set(map(_without_side, canonical)) & (animal.keys() - sigmas.keys()):
         sigmas = sigmas | animal
@@ -113,64 +122,25 @@ def known_sigmas(names: Sequence[str], category: str, default: float) -> tuple[f
     return tuple(sigma if is_known and sigma is not None else default for sigma in found)
 
 
-def _sided_pairs(names: Sequence[str]) -> dict[str, str]:
-    """The right name of each left one; explicit words before single letters, and these before glued ones."""
-    by_words = {_split(name): name for name in reversed(names)}
-    pairs: dict[str, str] = {}
-    for find_twins in (_swap_words, _swap_glued_words, _swap_letters):
-        for words, name in reversed(by_words.items()):
-            for twin in find_twins(words):
-                other = by_words.get(twin, name)
-                if not {name, other} & (pairs.keys() | pairs.values()) and other != name:
-                    pairs[name] = other
-    return {name: pairs[name] for name in names if name in pairs}
+def _sided_pairs(names: Sequence[str]) -> list[_SidedPair]:
+    """The pairs by name, in the order of the left ones.
 
-
-def _swap_words(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The words with one that means left replaced: left eye, eye l."""
-    for left, right in _known()["sides"]:
+    Words for a side come before parts of words, such as leftear, and these before single letters, such as lsho.
+    """
+    by_words = {_split(name): name for name in names}
+    forms = [(f"^{left}$", right) for left, right in _known()["sides"]]
+    forms += [("^left", "right"), ("left$", "right"), ("^l", "r"), ("l$", "r")]
+    pairs: dict[str, _SidedPair] = {}
+    paired: set[str] = set()
+    for (left, right), (words, name) in itertools.product(forms, by_words.items()):
         for place, word in enumerate(words):
-            if word == left:
-                yield (*words[:place], right, *words[place + 1 :])
-
-
-def _swap_glued_words(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The words with "left" replaced at an end of one: leftear, earleft."""
-    for place, word in enumerate(words):
-        for twin in (re.sub("^left", "right", word), re.sub("left$", "right", word)):
-            yield (*words[:place], twin, *words[place + 1 :])
-
-
-def _swap_letters(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The words with the letter l replaced at an end of one: lsho, paw fl."""
-    for place, word in enumerate(words):
-        for twin in (re.sub("^l", "r", word), re.sub("l$", "r", word)):
-            yield (*words[:place], twin, *words[place + 1 :])
-
-
-def _parse_sides(names: Sequence[str]) -> list[_SidedName]:
-    """The side of every name that has one: in words for it, or in a letter that only its twin has differently."""
-    sided = {name: _SidedName("", _split(name)) for name in names}
-    for left, right in _sided_pairs(names).items():
-        for side, name, other in zip(_SIDES, (left, right), (right, left)):
-            sided[name] = _SidedName(side, _common_words(_split(name), _split(other)))
-    for name, (side, words) in sided.items():
-        for sides in () if side else _known()["sides"][:2]:
-            for known, word in zip(_SIDES, sides):
-                if word in words and len(words) > 1:
-                    sided[name] = _SidedName(known, tuple(other for other in words if other != word))
-    return [sided[name] for name in names]
-
-
-def _common_words(words: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
-    """The words of a name without what tells its side from the other's: "eye" of "left eye", "sho" of "lsho"."""
-    place = next(number for number, pair in enumerate(zip(words, other)) if pair[0] != pair[1])
-    word, twin = (re.sub("left|right", "", text) or text for text in (words[place], other[place]))
-    start = next((end for end in range(len(word)) if word[end:] and twin.endswith(word[end:])), len(word))
-    end = next((end for end in range(len(word), 0, -1) if twin.startswith(word[:end])), 0)
-    rest = word[start:] if len(word) - start > end else word[:end]
-    is_word = any({words[place], other[place]} == set(sides) for sides in _known()["sides"])
-    return (*words[:place], *(() if is_word or not rest else (rest,)), *words[place + 1 :])
+            before, after = words[:place], words[place + 1 :]
+            twin = by_words.get((*before, re.sub(left, right, word), *after), name)
+            if twin != name and not {name, twin} & paired:
+                rest = re.sub(left, "", word)
+                pairs[name] = _SidedPair(name, twin, (*before, *([rest] if rest else []), *after))
+                paired |= {name, twin}
+    return [pairs[name] for name in names if name in pairs]
 
 
 def _split(name: str) -> tuple[str, ...]:
