@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ MIN_POSES = 20
 """Smallest number of poses for measuring twins."""
 MAX_VALUES = 5_000_000
 """Poses times keypoints squared, at most; of more poses some are chosen."""
-MAX_KEYPOINTS = 100
+MAX_KEYPOINTS = 70
 """With more keypoints, measuring takes too long."""
 NUM_RESAMPLES = 30
 """So often the poses are drawn again, with replacement, to see how certain a difference is."""
@@ -40,10 +40,12 @@ MIN_VARIANCE = 1e-4
 """Smallest variance of a value, relative to its mean square: annotations are not more exact."""
 MAX_SEEDS = 8
 """Pairings grow from this many keypoints at most."""
+NUM_GROWN = 12
+"""Number of pairings that grow in more than one round."""
 MAX_ROUNDS = 8
 """A pairing grows in this many rounds at most."""
 
-SIGNS = np.array([-1.0, 1.0, 1.0, 1.0, -1.0])[:, None, None]
+SIGNS = np.array([-1.0, 1.0, 1.0, 1.0, -1.0], np.float32)[:, None, None]
 """What mirroring does to the values of ``_Statistics``: keeps or negates them."""
 
 Pairing = np.ndarray
@@ -158,27 +160,37 @@ def _unlikeliness(squares: np.ndarray, variances: np.ndarray) -> np.ndarray:
 def _fitting_pairings(statistics: _Statistics, start: Pairing, unknown: np.ndarray) -> list[Pairing]:
     """The pairing that fits best, followed by the ``NUM_RIVALS`` that fit next best.
 
-    One has the known pairs alone; others grow from every twin that some of the keypoints may have.
+    It grows from the known pairs; without any, from every twin that some of the keypoints may have, and of these the
+    ``NUM_GROWN`` go on growing that fit best after a first round.
     """
-    grown = [start]
+    decided = np.setdiff1d(np.arange(len(start)), unknown)
     seeds = unknown[:: -(-len(unknown) // MAX_SEEDS)].tolist()
+    if not np.array_equal(start, np.arange(len(start))):
+        seeds = []
+    begun = [_pair_with_anchors(statistics, start, decided, unknown)] if len(decided) else []
     for seed, twin in itertools.product(seeds, unknown.tolist()):
         pairing = start.copy()
         pairing[[seed, twin]] = twin, seed
-        anchors = np.setdiff1d(np.arange(len(start)), np.setdiff1d(unknown, [seed, twin]))
-        for _ in range(MAX_ROUNDS):
-            previous, pairing = pairing, _pair_with_anchors(statistics, pairing, anchors, unknown)
-            anchors = np.arange(len(start))
-            if np.array_equal(previous, pairing):
-                break
-        grown.append(pairing)
+        begun.append(_pair_with_anchors(statistics, pairing, np.union1d(decided, [seed, twin]), unknown))
 
     def evidence(pairing: Pairing) -> float:
         return float(_compare(statistics, pairing).evidence.sum())
 
-    pairings = [*grown, *_variations(min(grown, key=evidence), unknown)]
-    unequal = [np.array(pairing) for pairing in dict.fromkeys(tuple(pairing.tolist()) for pairing in pairings)]
-    return sorted(unequal, key=evidence)[: NUM_RIVALS + 1]
+    grown = [start]
+    for pairing in _best(begun, evidence, NUM_GROWN):
+        for _ in range(MAX_ROUNDS):
+            previous, pairing = pairing, _pair_with_anchors(statistics, pairing, np.arange(len(start)), unknown)
+            if np.array_equal(previous, pairing):
+                break
+        grown.append(pairing)
+    [best] = _best(grown, evidence, 1)
+    return _best([*grown, *_variations(best, unknown)], evidence, NUM_RIVALS + 1)
+
+
+def _best(pairings: Sequence[Pairing], evidence: Callable[[Pairing], float], count: int) -> list[Pairing]:
+    """The different pairings against which there is least evidence, in this order."""
+    different = [np.array(pairing) for pairing in dict.fromkeys(tuple(pairing.tolist()) for pairing in pairings)]
+    return sorted(different, key=evidence)[:count]
 
 
 def _pair_with_anchors(statistics: _Statistics, pairing: Pairing, anchors: np.ndarray, unknown: np.ndarray) -> Pairing:
@@ -187,11 +199,9 @@ def _pair_with_anchors(statistics: _Statistics, pairing: Pairing, anchors: np.nd
 
     means, _, variances = (values[:, unknown][:, :, anchors] for values in statistics)  # (5, U, A)
     twin_means, _, twin_variances = (values[:, unknown][:, :, pairing[anchors]] for values in statistics)
-    costs = np.empty((len(unknown), len(unknown)))
-    for row in range(len(unknown)):
-        differences = (means[:, row, None] - SIGNS * twin_means) ** 2
-        evidence = _unlikeliness(differences, variances[:, row, None] + twin_variances)
-        costs[row] = np.nan_to_num(evidence, nan=1.0).mean(axis=(0, 2))
+    differences = (means[:, :, None] - SIGNS[..., None] * twin_means[:, None]) ** 2  # (5, U, U, A)
+    evidence = _unlikeliness(differences, variances[:, :, None] + twin_variances[:, None])
+    costs = np.nan_to_num(evidence, nan=1.0).mean(axis=(0, 3))
     _, twins = linear_sum_assignment(costs + costs.T)
     result = pairing.copy()
     result[unknown] = unknown[np.where(twins[twins] == np.arange(len(twins)), twins, np.arange(len(twins)))]
