@@ -655,17 +655,14 @@ RULES: tuple[Rule, ...] = (
          "pair every left keypoint with the right one of the same name", left_right.contradicting_pairs),
     Rule("warning", "flip-missing", "left and right names that the skeleton does not pair",
          "add them to left_right, or a mirrored image teaches the wrong side", left_right.missing_pairs),
-    Rule("warning", "no-sides", "no keypoint has a left or right twin, so a mirrored image swaps none",
-         "nothing if the object has no sides; else list the pairs in left_right of the skeleton",
-         left_right.lacks_sides),
-    Rule("error", "swapped-pair", "pairs in the opposite order of all other pairs of left and right",
-         "swap the two names in the category and the skeleton, or the keypoints in all annotations",
-         left_right.swapped_pairs),
-    Rule("error", "swapped-sides", "left and right are exchanged in all pairs, as faces seen from the front show",
+    Rule("warning", "no-sides", "the skeleton or the names do not say which keypoints are left and right",
+         "list the pairs in left_right of the skeleton; if the object has no sides, write mirror = true there",
+         left_right.unknown_sides),
+    Rule("warning", "swapped-sides", "left and right are exchanged in all pairs, as faces seen from the front show",
          "swap left and right in the names of the category, or the keypoints of all pairs in all annotations",
          left_right.exchanged_faces),
-    Rule("warning", "swapped-here", "annotations in which one pair of left and right is in the opposite order of all "
-         "others",
+    Rule("warning", "swapped-here", "annotations in which one pair of left and right is the other way round, unlike in "
+         "nearly all annotations",
          "look at the image; swap the two keypoints if they are confused",
          left_right.annotations_with_a_swapped_pair),
 )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import logging
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from posenet.annotations.coco import AnnotationFile, Category, category_edges
-from posenet.annotations.left_right import Pair, pair_by_flip_idx
+from posenet.annotations.left_right import Twins, find_twins
 from posenet.annotations.rules import refuse_errors
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.known_names import Pair, canonical_names, known_edges, known_sigmas
 from posenet.skeleton.skeleton import twins
 from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, connected_components
 
@@ -22,19 +24,30 @@ MIN_EXAMPLES = 20
 """Smallest number of annotations for measuring a layout."""
 MIN_SPREAD = 0.1
 """Smallest spread of a keypoint in a layout, in lengths of the torso."""
+MAX_MEASURED = 300
+"""So many annotations are enough to measure how long parts are."""
+MAX_BRIDGED = 4
+"""A bridge leads over a keypoint with no more parts than this."""
+MANY_KEYPOINTS = 64
+"""An object with more keypoints has no bridges over numbered ones: those of faces and fingers are close together."""
+PARTS_PER_KEYPOINT = 2
+"""Bridges are added up to this number of parts for each keypoint."""
 FITTING_ROUNDS = 5
 """Number of times that the examples are fitted to the mean shape and the mean shape is computed again."""
 
 COMMENTS = {
     "keypoints": "With the names and in the order of the annotation file.",
-    "parts": "The connections that the network learns: those of the annotation file, with their mirror images;\n"
-    "then the shortest ones that connect keypoints which were apart, check them; then bridges over one keypoint:\n"
-    "they connect a body when a keypoint is hidden.",
-    "left_right": "From the names or flip_idx: a mirrored image swaps them. Check that none is missing.",
+    "parts": "The connections that the network learns: those of the annotation file, or of a known body, with their\n"
+    "mirror images; then the shortest ones that connect keypoints which were apart, check them; then bridges over one\n"
+    "keypoint: they connect a body when a keypoint is hidden.",
+    "left_right": "A mirrored image swaps them. Check that none is missing.",
+    "mirror": "Nothing says which keypoints are left and right, so no images are mirrored. Write the pairs in\n"
+    "left_right, then delete this line; delete it too if the object has no left and right.",
     "drawn": "The parts that drawings show.",
-    "sigmas": "OKS constants: how precisely annotators place each keypoint. Those of a person with COCO's names are\n"
-    f"COCO's. {DEFAULT_SIGMA} is only a default: annotate some images twice and compute, for every keypoint, the root\n"
-    "mean square of distance / sqrt(area of the object).",
+    "sigmas": "OKS constants: how precisely annotators place each keypoint. Those of known keypoints of bodies, hands\n"
+    "and faces are COCO's, COCO-WholeBody's and AP-10K's.\n"
+    f"{DEFAULT_SIGMA} is only a default: annotate some images twice and compute, for every keypoint, the root mean\n"
+    "square of distance / sqrt(area of the object).",
     "layout": "Keypoints in an upright person or object: height (down is positive) and spread, measured on the\n"
     "annotations. They help to group keypoints. Delete the table if objects have no usual position.",
 }
@@ -53,16 +66,17 @@ class SkeletonDraft:
     skeleton: Skeleton
     category: str  # name of the category that it describes
     comments: dict[str, str]  # for the keys of the skeleton file: the source of a value and what to check
+    twins: Twins  # left and right, and where they are from
 
 
 def draft_skeleton(annotations: str | Path, category: str | None = None) -> SkeletonDraft:
     """Describe the keypoints of a COCO annotation file as a skeleton.
 
-    The parts are the edges of the category's ``skeleton``, their mirror images, and the shortest parts that connect all
-    keypoints. Parts between keypoints that are two of these apart, such as shoulder and wrist, are added: they connect
-    a person when the keypoint between them is hidden, and drawings leave them out. Left and right come from the names,
-    and for others from the ``flip_idx`` of a YOLO-pose set. The OKS constants are COCO's for a person's keypoints with
-    COCO's names, else ``DEFAULT_SIGMA``.
+    The parts are the edges of the category's ``skeleton`` or, without any, those of known bodies, hands, faces and
+    animals; their mirror images; and the shortest parts that connect all keypoints. Parts between keypoints that are
+    two of these apart, such as shoulder and wrist, are added: they connect a person when the keypoint between them is
+    hidden, and drawings leave them out. Left and right are those of ``find_twins``. The OKS constants are those of
+    known keypoints, else ``DEFAULT_SIGMA``. COCO's keypoints in any spelling and order have COCO's skeleton.
 
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
@@ -73,27 +87,43 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     names = chosen.keypoints or ()
     is_example = file.groups_of_names()[names] & file.has_keypoints & ~file.is_crowd
     joints = file.keypoints.values[is_example & file.keypoints.is_usable, : len(names)]
-    left_right = pair_by_flip_idx(names, chosen.flip_idx)
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
+    kind = chosen.name if chosen.name and num_kinds == 1 else "object"
+    sides = find_twins(names, joints, chosen.flip_idx, chosen.name)
+    canonical = canonical_names(names, chosen.name)
     try:
-        parts = _with_mirror_images(category_edges(chosen), left_right)
-        drawn = (*parts, *_joining_parts(names, parts, left_right, joints))
-        bridging = _bridging_parts(names, drawn)
+        if set(canonical) == set(COCO.file_names):
+            return SkeletonDraft(_spelled_coco(names, canonical, kind), chosen.name, COMMENTS, sides)
+        drawn = _draw_parts(file, chosen, sides.pairs, joints)
+        bridging = _bridging_parts(names, drawn, sides.pairs)
         skeleton = Skeleton(
             keypoints=names,
             parts=(*drawn, *bridging),
-            left_right=left_right,
+            left_right=sides.pairs,
             derived={},
             file_keypoints=names,
             file_names=names,
-            sigmas=_oks_constants(chosen.name, names),
+            sigmas=known_sigmas(names, chosen.name, DEFAULT_SIGMA),
             layout=measure_layout(names, joints),
-            drawn=drawn if bridging else (),
-            category=chosen.name if chosen.name and num_kinds == 1 else "object",
+            drawn=tuple(drawn) if bridging else (),
+            category=kind,
+            mirror=sides.mirror,
         )
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
-    return SkeletonDraft(skeleton, chosen.name, COMMENTS)
+    return SkeletonDraft(skeleton, chosen.name, COMMENTS, sides)
+
+
+def _spelled_coco(names: tuple[str, ...], canonical: Sequence[str], category: str) -> Skeleton:
+    """COCO's skeleton for a file that has other names for COCO's keypoints, or another order."""
+    sigmas = dict(zip(COCO.file_keypoints, COCO.sigmas))
+    return replace(
+        COCO,
+        file_keypoints=tuple(canonical),
+        file_names=names,
+        sigmas=tuple(sigmas[name] for name in canonical),
+        category=category,
+    )
 
 
 def skeleton_of(annotations: str | Path) -> Skeleton:
@@ -113,16 +143,6 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
         max(skeleton.sigmas),
     )
     return skeleton
-
-
-def _oks_constants(category: str, names: Sequence[str]) -> tuple[float, ...]:
-    """COCO's constants for a person's keypoints with COCO's names, ``DEFAULT_SIGMA`` for all others.
-
-    Objects with all of COCO's keypoints are people, whatever they are called.
-    """
-    is_person = category.lower() == COCO.category or names == COCO.file_names
-    known = dict(zip(COCO.file_names, COCO.sigmas)) if is_person else {}
-    return tuple(known.get(name, DEFAULT_SIGMA) for name in names)
 
 
 def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[float, float]]:
@@ -198,32 +218,61 @@ def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> li
     return list(result.values())
 
 
-def _joining_parts(
-    names: Sequence[str], parts: Sequence[Pair], left_right: Sequence[Pair], joints: np.ndarray
-) -> list[Pair]:
-    """The shortest symmetric parts that connect all keypoints; in the order of the names if nothing is labelled."""
-    points = joints[..., :2]
-    labelled = joints[..., 2] > 0
-    lengths = {}
-    for a, b in itertools.combinations(range(len(names)), 2):
-        both = labelled[:, a] & labelled[:, b]
-        distances = np.linalg.norm(points[both, a] - points[both, b], axis=-1)
-        lengths[names[a], names[b]] = float(np.median(distances)) if len(distances) else np.inf
-    joining: list[Pair] = []
-    for a_name, b_name in sorted(lengths, key=lengths.__getitem__):
-        components = connected_components(names, [*parts, *joining])
-        if len(components) == 1:
-            break
-        if not any(a_name in component and b_name in component for component in components):
-            joining += _with_mirror_images([(a_name, b_name)], left_right)
-    return joining
+def _draw_parts(file: AnnotationFile, category: Category, left_right: Sequence[Pair], joints: np.ndarray) -> list[Pair]:
+    """Symmetric parts that connect all keypoints: the category's edges, known ones, the shortest ones."""
+    names = category.keypoints or ()
+    known = known_edges(names, category.name)
+    try:
+        edges = category_edges(category)
+    except ValueError as error:
+        edges = []
+        _log.warning("%s: category %s: %s; it is left out", file.path, category.name, error)
+    parts = _with_mirror_images(edges or known, left_right)
+    component = {name: group for group, members in enumerate(connected_components(names, parts)) for name in members}
+    for a, b in itertools.chain(known, _by_length(names, joints)):
+        if component[a] != component[b]:
+            added = _with_mirror_images([(a, b)], left_right)
+            parts += added
+            for first, second in added:
+                joined = component[second]
+                component = {name: component[first] if group == joined else group for name, group in component.items()}
+            if len(set(component.values())) == 1:
+                break
+    return parts
 
 
-def _bridging_parts(names: Sequence[str], parts: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The pairs of keypoints that two parts connect through a third keypoint, and no part directly."""
-    neighbours: dict[str, set[str]] = {name: set() for name in names}
+def _by_length(names: Sequence[str], joints: np.ndarray) -> list[Pair]:
+    """All pairs of keypoints, the shortest first, in sizes of the objects; by the order of the names if unlabelled."""
+    joints = joints[:MAX_MEASURED]
+    points = np.where(joints[..., 2:] > 0, joints[..., :2], np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of keypoints that are never labelled together
+        sizes = np.nanmax(points, axis=1) - np.nanmin(points, axis=1)  # (P, 2)
+        points = points / np.hypot(*sizes.T).clip(1e-6)[:, None, None]
+        lengths = [np.nanmedian(np.linalg.norm(points - points[:, [row]], axis=2), axis=0) for row in range(len(names))]
+    first, second = np.triu_indices(len(names), 1)
+    of_pairs = np.nan_to_num(np.reshape(lengths, (len(names), len(names)))[first, second], nan=np.inf)
+    order = np.lexsort((first, second - first, of_pairs))
+    return [(names[a], names[b]) for a, b in zip(first[order].tolist(), second[order].tolist())]
+
+
+def _bridging_parts(names: Sequence[str], parts: Sequence[Pair], left_right: Sequence[Pair]) -> list[Pair]:
+    """The pairs of keypoints that two parts connect through a third keypoint, and no part directly.
+
+    They are those over the keypoints with the fewest parts, and so many that the number of parts grows with that of the
+    keypoints.
+    """
+    is_dense = len(names) > MANY_KEYPOINTS
+    middles = [name for name in names if not (is_dense and name[-1].isdigit())]
+    neighbours: dict[str, list[str]] = {name: [] for name in names}
     for a, b in parts:
-        neighbours[a].add(b)
-        neighbours[b].add(a)
-    pairs = itertools.combinations(names, 2)
-    return tuple((a, b) for a, b in pairs if b not in neighbours[a] and neighbours[a] & neighbours[b])
+        neighbours[a].append(b)
+        neighbours[b].append(a)
+    bridges: dict[frozenset[str], Pair] = {}
+    for middle in sorted(middles, key=lambda name: len(neighbours[name])):
+        for a, b in itertools.combinations(sorted(neighbours[middle], key=names.index), 2):
+            added = _with_mirror_images([(a, b)], left_right)
+            is_full = len(parts) + len(bridges) + len(added) > max(PARTS_PER_KEYPOINT * len(names), 3)
+            if b not in neighbours[a] and len(neighbours[middle]) <= MAX_BRIDGED and not is_full:
+                bridges.update({frozenset(pair): pair for pair in added if frozenset(pair) not in bridges})
+    return list(bridges.values())

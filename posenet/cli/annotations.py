@@ -310,6 +310,7 @@ def _print_skeleton(skeleton: Skeleton, messages: TextIO) -> None:
         "keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
         "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
         "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
+        "mirrored": "yes" if skeleton.mirror else "no: nothing says which keypoints are left and right",
         "derived": ", ".join(f"{name} between {a} and {b}" for name, (a, b) in skeleton.derived.items()) or "none",
         "layout": "known" if skeleton.layout else "not known",
         "channels": str(skeleton.num_channels),

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,6 +138,8 @@ class PoseDataset(Dataset[Batch]):
         self.rows = sample_rows(store, framing)
         self.size = size
         self.framing = framing
+        if augment is not None and not store.skeleton.mirror:
+            augment = replace(augment, flip_probability=0.0)  # the other random numbers stay the same
         self.augment = augment
         self.seed = seed
         self.transform = transform

@@ -113,6 +113,10 @@ class Predictor:
             raise ConfigError(
                 f"{network} is for another skeleton than the one that is given, which has {difference}; leave it out"
             )
+        if self.settings.flip and not self.skeleton.mirror:
+            self.settings = dataclasses.replace(self.settings, flip=False)
+            if overrides.get("flip"):
+                _log.warning("No mirrored images are averaged, because the skeleton has mirror = false")
         # Only the checkpoint of a run says how the network was trained.
         if config.data.train and (advice := advise_on_height(dataclasses.replace(config, inference=self.settings))):
             _log.warning("%s: %s", network, advice)

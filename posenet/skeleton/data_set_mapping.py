@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from posenet.skeleton.known_names import canonical_names
 from posenet.skeleton.skeleton import Skeleton
 
 
 class KeypointMapping:
     """Converts joints of one skeleton, ``source``, to those of another, ``target``.
 
-    A keypoint of the target is the one of the source that has its name, or else its name in annotation files. A derived
-    keypoint of the target, such as the neck, is computed if the source has both of the keypoints that it lies between.
+    A keypoint of the target is the one of the source that has its name, or else its name in annotation files, or else
+    its canonical name: "Right Shoulder" is right_shoulder. A derived keypoint of the target, such as the neck, is
+    computed if the source has both of the keypoints that it lies between.
 
     Attributes:
         has_common_keypoints: whether the target has a keypoint of the source.
@@ -26,10 +28,13 @@ class KeypointMapping:
             **{name: source.index(keypoint) for name, keypoint in zip(source.file_names, source.file_keypoints)},
             **{name: row for row, name in enumerate(source.keypoints)},
         }
+        row_of_canonical = {name: row for row, name in enumerate(canonical_names(source.keypoints, source.category))}
         self._rows: dict[str, int] = {}  # the source's row of every keypoint of the target that it has
-        for keypoint in target.keypoints:
+        for keypoint, canonical in zip(target.keypoints, canonical_names(target.keypoints, target.category)):
             row = row_of_name.get(keypoint, row_of_name.get(file_names.get(keypoint, "")))
-            if row is not None:
+            if row is None and keypoint not in target.derived:
+                row = row_of_canonical.get(canonical)
+            if row is not None and row not in self._rows.values():
                 self._rows[keypoint] = row
         self.has_common_keypoints = bool(self._rows)
         self._derived = [name for name, pair in target.derived.items() if set(pair) <= self._rows.keys()]

@@ -37,6 +37,8 @@ class Skeleton:
         keypoints: names of the K keypoints, in channel order.
         parts: B body parts, each a pair of keypoint names, in channel order.
         left_right: pairs of names that a horizontal flip swaps.
+        mirror: whether mirrored images are used, in training and in prediction. False if nothing says which keypoints a
+            flip swaps.
         derived: keypoints that annotation files lack, each computed as the midpoint of two that they contain.
         file_keypoints: the F keypoints in annotation files, in their order, under our names.
         file_names: the same keypoints under the names in the ``categories`` of annotation files. Only annotation files
@@ -64,6 +66,7 @@ class Skeleton:
     drawn: tuple[tuple[str, str], ...] = ()
     colours: dict[str, str] = field(default_factory=dict, hash=False)
     category: str = field(default=PERSON, compare=False)
+    mirror: bool = True
 
     def __post_init__(self) -> None:
         self._replace_short_names()
@@ -73,7 +76,7 @@ class Skeleton:
 
     def _replace_short_names(self) -> None:
         for item in fields(self):
-            if item.name not in ("file_names", "category"):
+            if item.name not in ("file_names", "category", "mirror"):
                 object.__setattr__(self, item.name, _replace_names(getattr(self, item.name)))
 
     def _check_names(self) -> None:
@@ -107,7 +110,7 @@ class Skeleton:
                 raise ValueError(f"colour {colour!r} is not of the form #rrggbb")
 
     def _check_symmetry(self) -> None:
-        mirror = self._mirror
+        mirror = self._twin_of
         parts: set[frozenset[str]] = set()
         for part in self.parts:
             ends = frozenset(part)
@@ -183,7 +186,7 @@ class Skeleton:
         return min(5, math.ceil(len(self.file_keypoints) * 5 / 17))
 
     @property
-    def _mirror(self) -> dict[str, str]:
+    def _twin_of(self) -> dict[str, str]:
         """The name of every keypoint in a mirrored image."""
         return {name: name for name in self.keypoints} | twins(self.left_right)
 
@@ -220,18 +223,18 @@ class Skeleton:
     @cached_property
     def part_ends(self) -> np.ndarray:
         """(B, 2) int64: the indices of both keypoints of every body part."""
-        return np.array([[self.index(a), self.index(b)] for a, b in self.parts])
+        return np.array([[self.index(a), self.index(b)] for a, b in self.parts], np.int64).reshape(-1, 2)
 
     @cached_property
     def flip_keypoints(self) -> np.ndarray:
         """(K,) int64: keypoint k of a flipped image is keypoint ``flip_keypoints[k]`` of the original."""
-        mirror = self._mirror
+        mirror = self._twin_of
         return np.array([self.index(mirror[name]) for name in self.keypoints])
 
     @cached_property
     def flip_channels(self) -> np.ndarray:
         """(C,) int64: channel c of a flipped image is channel ``flip_channels[c]`` of the original."""
-        mirror = self._mirror
+        mirror = self._twin_of
         part_index = {frozenset(part): index for index, part in enumerate(self.parts)}
         parts = [part_index[frozenset((mirror[a], mirror[b]))] for a, b in self.parts]
         keypoints = (self.num_parts + self.flip_keypoints).tolist()
@@ -286,14 +289,14 @@ def compare_names(names: Sequence[str], expected: Sequence[str]) -> str:
     others = [name for name in names if name not in expected]
     missing = [name for name in expected if name not in names]
     if len(others) == len(missing):
-        return _listed([f"{name!r} instead of {other!r}" for name, other in zip(others, missing)]) or "a name twice"
-    texts = [f"no {_listed(list(map(repr, missing)))}"] if missing else []
-    texts += [f"also {_listed(list(map(repr, others)))}"] if others else []
+        return list_names([f"{name!r} instead of {other!r}" for name, other in zip(others, missing)]) or "a name twice"
+    texts = [f"no {list_names(list(map(repr, missing)))}"] if missing else []
+    texts += [f"also {list_names(list(map(repr, others)))}"] if others else []
     return " and ".join(texts)
 
 
-def _listed(texts: Sequence[str]) -> str:
-    """The first of some texts, and how many more there are."""
+def list_names(texts: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
     more = len(texts) - SHOWN_NAMES
     return ", ".join(texts[:SHOWN_NAMES]) + (f" (+{more} more)" if more > 0 else "")
 

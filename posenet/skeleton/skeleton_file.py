@@ -1,7 +1,7 @@
 """Skeletons as TOML files, and as the plain tables in checkpoints and stores.
 
 A skeleton file lists the keypoints with the names and in the order of the annotations. Only ``keypoints`` and
-``parts`` are required. ``docs/custom_data.md`` describes all keys.
+``parts`` are required; a single keypoint has no parts. ``docs/custom_data.md`` describes all keys.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEFAULT_SIGMA = 0.05
 _NAMES = ("keypoints", "file_names", "channels")
 _PAIRS = ("parts", "left_right", "drawn")
 _TABLES = ("derived", "sigmas", "layout", "colours")
-_KEYS = ("category", *_NAMES, *_PAIRS, *_TABLES)
+_KEYS = ("category", *_NAMES, *_PAIRS, "mirror", *_TABLES)
 
 
 def load_skeleton(path: Skeleton | str | Path) -> Skeleton:
@@ -50,8 +50,10 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     if unknown := [key for key in table if key not in _KEYS]:
         raise ValueError(f"unknown key {unknown[0]} (known: {', '.join(_KEYS)})")
     for key in ("keypoints", "parts"):
-        if not table.get(key):
+        if not table.get(key) and not (key == "parts" and len(table["keypoints"]) == 1):
             raise ValueError(f"{key} is missing or empty")
+    if not isinstance(table.get("mirror", True), bool):
+        raise ValueError(f"mirror must be true or false, not {table['mirror']!r}")
     for key in _TABLES:
         if not isinstance(table.get(key, {}), Mapping):
             raise ValueError(f"{key} must be a table")
@@ -77,6 +79,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         drawn=pairs["drawn"],
         colours=colours,
         category=category,
+        mirror=table.get("mirror", True),
     )
     first, *others = connected_components(skeleton.keypoints, skeleton.parts)
     if others:
@@ -106,6 +109,8 @@ def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
     for key in _PAIRS:
         if pairs := getattr(skeleton, key):
             table[key] = [list(pair) for pair in pairs]
+    if not skeleton.mirror:
+        table["mirror"] = False
     for key in ("derived", "layout"):
         if values := getattr(skeleton, key):
             table[key] = {name: list(value) for name, value in values.items()}

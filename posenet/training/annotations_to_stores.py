@@ -6,6 +6,7 @@ this module does not import PyTorch.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -269,7 +270,7 @@ def _draft(train: _Part) -> SkeletonDraft:
         remedy = command_line("annotations", "skeleton", train.path, *choice, "--output", "mine.toml")
         raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
     if draft.skeleton.file_names == COCO.file_names:
-        return SkeletonDraft(COCO, draft.category, {})
+        return dataclasses.replace(draft, skeleton=COCO, comments={})
     return draft
 
 
@@ -285,17 +286,15 @@ def _write_draft(draft: SkeletonDraft, train: _Part, output: Path) -> None:
     pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
     _log.info("Drafted a skeleton of %s, %s and %s; correct the file: %s", *counts, command)
+    if draft.twins.source == "measured":
+        _log.info("%s", draft.twins.message)
+    if not skeleton.mirror:
+        _log.warning("%s; write left_right in %s, or mirror = true", draft.twins.message, output)
     categories = [item for item in train.document["categories"] if item.get("keypoints")]
     same = [str(item.get("name")) for item in categories]
     if len(same) > 1:
         _log.warning(
             "%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same)
-        )
-    if not skeleton.left_right and not any(item.get("flip_idx") for item in categories):
-        _log.warning(
-            "No keypoint has a left or right twin. If the objects have sides, write left_right in %s, and begin "
-            "again with another --checkpoint-path: without it, mirrored images teach wrong sides",
-            output,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,18 @@ def test_a_sample_depends_on_seed_epoch_and_index_alone(store: Store) -> None:
     assert same_batch(one[1, 0], two[1, 0])
     assert not same_batch(one[1, 0], one[2, 0])
     assert not same_batch(one[1, 0], PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=4)[1, 0])
+
+
+def test_a_skeleton_that_lets_nothing_be_mirrored_changes_the_flip_alone(store: Store) -> None:
+    config = AugmentConfig(flip_probability=1.0)
+    still = Store(store.path, replace(store.skeleton, mirror=False))
+    never = PoseDataset(store, (64, 64), augment=replace(config, flip_probability=0.0))
+    always = PoseDataset(store, (64, 64), augment=config)
+    with still:
+        dataset = PoseDataset(still, (64, 64), augment=config)
+        for index in range(len(store)):
+            assert same_batch(dataset[1, index], never[1, index])
+            assert not same_batch(dataset[1, index], always[1, index])
 
 
 def test_a_batch_is_its_samples(store: Store) -> None:

@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import math
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,29 @@ def test_flip_swaps_left_and_right_channels():
     plain = Predictor(SymmetricNetwork(), InferenceConfig(height=128), min_score=0)(image)
     flipped = Predictor(SymmetricNetwork(), InferenceConfig(height=128, flip=True), min_score=0)(image)
     assert plain and flipped == plain
+
+
+def test_a_skeleton_that_lets_nothing_be_mirrored_turns_flip_off_and_says_so_when_it_is_asked_for(caplog):
+    still = dataclasses.replace(COCO, mirror=False)
+    calls = []
+
+    class CountingNetwork(nn.Module):
+        def heatmaps(self, images):
+            calls.append(images)
+            return torch.zeros(len(images), 50, 16, 16)
+
+    network = CountingNetwork()
+    for options, warnings in (
+        (dict(settings=InferenceConfig(height=64, flip=True)), 0),
+        (dict(height=64, flip=True), 1),
+    ):
+        caplog.clear()
+        predictor = Predictor(network, skeleton=still, **options)
+        assert not predictor.settings.flip and len(caplog.records) == warnings
+        calls.clear()
+        predictor(np.zeros((64, 64, 3), np.uint8))
+        assert len(calls) == 1
+    assert Predictor(network, height=64, flip=True).settings.flip
 
 
 def test_the_input_is_padded_on_the_right_and_below_and_scaled_to_one():

@@ -52,6 +52,22 @@ def test_keypoints_are_found_by_name() -> None:
     assert mapping.ignored == ()
 
 
+def test_keypoints_are_found_in_another_spelling_but_derived_ones_are_derived() -> None:
+    spelled = ("Nose", "Head Bottom", *(f"{side} {name}" for side in "LR" for name in ("Shoulder", "Hip", "Knee")))
+    source = make_skeleton(*spelled)
+    mapping = KeypointMapping(source, COCO)
+    joints = random_joints(source)
+    mapped = mapping.map_joints(joints)
+    for name in ("L Shoulder", "R Knee", "Nose"):
+        target = name.lower().replace("l ", "left_", 1).replace("r ", "right_", 1) if " " in name else "nose"
+        np.testing.assert_array_equal(mapped[:, COCO.index(target)], joints[:, source.index(name)], name)
+    middle = (joints[:, source.index("L Shoulder"), :2] + joints[:, source.index("R Shoulder"), :2]) / 2
+    np.testing.assert_allclose(mapped[:, COCO.index("neck"), :2], middle, rtol=1e-6)
+    assert mapping.ignored == ("Head Bottom",)
+    back = KeypointMapping(COCO, source)
+    np.testing.assert_array_equal(back.map_joints(mapped)[:, 2:], joints[:, 2:])
+
+
 def test_keypoints_are_found_under_their_names_in_annotation_files() -> None:
     source = make_skeleton("front", "left_shoulder")
     table = {"keypoints": ["tip", "collar"], "parts": [["tip", "collar"]], "file_names": ["front", "kp_2"]}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import json
 import tomllib
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -166,3 +168,23 @@ def test_objects_are_called_by_their_category(tmp_path: Path) -> None:
     path.write_text(CAT)
     assert load_skeleton(path) == cat, "the name of the category does not matter to networks and stores"
     assert "category" not in skeleton_to_table(COCO)
+
+
+def test_that_nothing_may_be_mirrored_is_kept_and_files_without_the_key_are_mirrored(tmp_path: Path) -> None:
+    path = tmp_path / "cat.toml"
+    path.write_text("mirror = false\n" + CAT)
+    cat = load_skeleton(path)
+    assert not cat.mirror and cat.predicts_like(replace(cat, mirror=True)) and cat != replace(cat, mirror=True)
+    assert skeleton_from_table(json.loads(json.dumps(skeleton_to_table(cat)))) == cat
+    path.write_text(skeleton_to_toml(cat, {"mirror": "why"}))
+    assert load_skeleton(path) == cat and "# why" in path.read_text()
+    assert COCO.mirror and "mirror" not in skeleton_to_table(COCO)
+    with pytest.raises(ValueError, match="mirror.*'no'"):
+        skeleton_from_table(skeleton_to_table(cat) | {"mirror": "no"})
+
+
+def test_one_keypoint_needs_no_parts_but_two_do() -> None:
+    one = skeleton_from_table({"keypoints": ["tip"]})
+    assert (one.num_channels, one.part_ends.shape, one.flip_channels.tolist()) == (3, (0, 2), [0, 1, 2])
+    with pytest.raises(ValueError, match="parts"):
+        skeleton_from_table({"keypoints": ["tip", "end"]})
