@@ -1,8 +1,8 @@
 """The guard: which losses and gradients are bad, and what a run does after too many bad steps; ``loop.py`` does it.
 
-A loss or a gradient norm is bad if it is not finite, or above its limit, a multiple of its median in the last good steps.
-Both limits are known before a step begins, and are the same on all ranks. The constants were chosen on the curves of
-docs/notes/reliability.md.
+A loss or a gradient norm is bad if it is not finite, or above its limit: a multiple of its median in the last good
+steps. Both limits are known before a step begins, and are the same on all ranks. The constants were chosen on the
+curves of docs/notes/reliability.md.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ from posenet.training.teacher import Teacher
 class ModelWithLoss(nn.Module):
     """Renders the targets of a uint8 batch and computes the loss of every image, on the device of the batch.
 
-    ``loss(predictions, target, mask_miss)`` returns (N,), the loss of every image, or (N, ...), terms of which it is the
-    sum and whose means are logged; the arguments are those of ``FocalL2Loss.forward``.
+    ``loss(predictions, target, mask_miss)`` returns (N,), the loss of every image, or (N, ...), terms whose sum
+    it is and whose means are logged. Its arguments are those of ``FocalL2Loss.forward``.
 
     Only the network runs in the precision ``amp``; targets and loss are float32. ``channels_last`` is the memory layout
     of the network. In training mode, the maps of a ``teacher`` join the targets.
