@@ -25,7 +25,8 @@ EARLY_STEPS = 30
 """With fewer good steps so far, the limits are ``EARLY_FACTOR`` times as wide: a new network changes quickly."""
 EARLY_FACTOR = 10
 SMALL_STEP = 2
-"""The limit of the gradient norm is wider by 1 + this / images of a step, because the noise of few images is large."""
+"""The limit of the gradient norm is 1 + this / (images of a step)² times as wide: single images can have 17 times the
+median."""
 
 Action = Literal["continue", "skip", "roll back", "fail"]
 """What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
@@ -117,7 +118,7 @@ class BadStepPolicy:
         self.counts = BadStepCounts()
         self.loss = Watched("loss", settings.factor, settings.threshold)
         """Its history has means over batches and processes; each batch of each process must keep the limit."""
-        self.gradient_norm = Watched("gradient norm", settings.factor * (1 + SMALL_STEP / images_per_step))
+        self.gradient_norm = Watched("gradient norm", settings.factor * (1 + SMALL_STEP / images_per_step**2))
         """Before clipping, of the mean gradient."""
 
     def next_action(self, bad: bool) -> Action:
