@@ -444,7 +444,7 @@ class AverageConfig:
 class GuardConfig:
     """``guard``: protection against exploding losses and gradients."""
 
-    factor: float = 10.0
+    factor: float = 12.0
     """A step is skipped, on all ranks, if a loss is not finite or above this many times the median of the last good
     steps, or its gradient norm likewise (docs/training.md); 0 compares with no median."""
     threshold: float = 2e5

@@ -24,9 +24,8 @@ HISTORY = 50
 EARLY_STEPS = 30
 """With fewer good steps so far, the limits are ``EARLY_FACTOR`` times as wide: a new network changes quickly."""
 EARLY_FACTOR = 10
-SMALL_STEP = 2
-"""The limit of the gradient norm is 1 + this / (images of a step)² times as wide: single images can have 17 times the
-median."""
+SINGLE_IMAGE_FACTOR = 2.5
+"""How much wider the limit of the gradient norm is where a step has one image: one can have 17 times the median."""
 
 Action = Literal["continue", "skip", "roll back", "fail"]
 """What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
@@ -108,7 +107,7 @@ class BadStepPolicy:
     def __init__(
         self,
         settings: GuardConfig,
-        images_per_step: int = 1,
+        images_per_step: int = 2,
         inputs: str = "",
         recovery_steps: int = RECOVERY_STEPS,
     ) -> None:
@@ -118,7 +117,8 @@ class BadStepPolicy:
         self.counts = BadStepCounts()
         self.loss = Watched("loss", settings.factor, settings.threshold)
         """Its history has means over batches and processes; each batch of each process must keep the limit."""
-        self.gradient_norm = Watched("gradient norm", settings.factor * (1 + SMALL_STEP / images_per_step**2))
+        width = SINGLE_IMAGE_FACTOR if images_per_step == 1 else 1
+        self.gradient_norm = Watched("gradient norm", settings.factor * width)
         """Before clipping, of the mean gradient."""
 
     def next_action(self, bad: bool) -> Action:

@@ -44,7 +44,7 @@ def actions(policy: BadStepPolicy, steps: str) -> str:
     "values, factor, limit",
     [
         ([], 10.0, 200_000.0),  # the threshold alone
-        ([4.0, 3.0], 10.0, 300.0),  # wide at first, of the lower of two
+        ([4.0, 3.0], 12.0, 360.0),  # wide at first, of the lower of two
         ([900.0] * 29, 10.0, 90_000.0),
         ([3000.0] * 29, 10.0, 200_000.0),
         ([3.0] * 30, 10.0, 30.0),
@@ -64,13 +64,12 @@ def test_the_limit_of_a_loss_is_a_multiple_of_the_median_of_the_last_good_steps(
     assert policy.gradient_norm.limit == math.inf
 
 
-def test_the_limit_of_the_gradient_norm_is_wider_for_steps_of_few_images() -> None:
-    policies = [BadStepPolicy(GuardConfig(), images) for images in (1, 2, 200)]
+def test_the_limit_of_the_gradient_norm_is_wider_for_single_images() -> None:
+    policies = [BadStepPolicy(GuardConfig(factor=10), images) for images in (1, 2, 200)]
     for policy in policies:
         for _ in range(30):
             policy.gradient_norm.add(1.0)
-    limits = [policy.gradient_norm.limit for policy in policies]
-    assert limits == sorted(limits, reverse=True) and 10 < limits[-1] < 11 < 15 < limits[0]
+    assert [policy.gradient_norm.limit for policy in policies] == [25.0, 10.0, 10.0]
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_the_images_of_a_skipped_step_are_those_of_the_ranks_whose_loss_is_bad(s
 
 LONG = (*LEARNING, "train.epochs=10")
 """Seventy steps, in which the loss falls."""
-EXPLOSIONS = {3: 1e3, 5: 1e6, 50: 30, 53: 1e3, 68: 30}
+EXPLOSIONS = {3: 1e3, 5: 1e6, 50: 30, 53: 1e3, 60: 30}
 
 
 def mixed(changes: Mapping[int, float], kind: str) -> Change:

@@ -19,6 +19,8 @@ from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 from posenet.training.step import MeanMeter
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import Stores, train_tiny
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
 NUM_SCALES = 5
@@ -236,6 +238,22 @@ def test_from_config_applies_every_setting_and_none_is_state() -> None:
     for key in changes:
         others = {name: value for name, value in changes.items() if name != key}
         assert not torch.equal(make_loss(**others)(*inputs), configured(*inputs)), key
+
+
+@pytest.mark.parametrize("method", ["forward", "_cell_losses"])
+def test_a_changed_formula_changes_the_training(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The loss that is read is the one that trains."""
+    original = getattr(FocalL2Loss, method)
+    losses = []
+    for factor in (1, 2):
+        monkeypatch.setattr(FocalL2Loss, method, lambda *inputs: factor * original(*inputs))
+        train_tiny(stores, tmp_path / str(factor), "optim.max_grad_norm=0", max_steps=1)
+        (entry,) = read_log(tmp_path / str(factor), "train")
+        losses.append((entry["loss"], entry["gradient_norm"]))
+    (loss, norm), doubled = losses
+    assert doubled == pytest.approx((2 * loss, 2 * norm), rel=1e-3)
 
 
 def test_a_logged_mean_has_five_digits_and_must_be_finite() -> None:

@@ -19,6 +19,7 @@ from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import make_grad_scaler
+from posenet.errors import ConfigError
 from posenet.settings import GuardConfig, LossConfig, OptimConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.bad_steps import BadStepPolicy
@@ -166,6 +167,33 @@ def test_the_mean_norm_of_the_gradients_before_clipping_is_measured_without_skip
     assert step.gradient_norm.read() is None
 
 
+def test_the_logged_terms_are_those_of_the_steps_that_were_not_skipped() -> None:
+    step, reference = make_step(), make_step()
+    reference([make_batch(1), make_batch(2)])
+    step([make_batch(1), make_batch(2)])
+    step([make_batch(3), make_batch(4, 1e8)])
+    assert step.terms.read() == reference.terms.read()
+    assert step([make_batch(5, 1e8)]).loss is None
+    assert step.terms.read() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_a_gradient_far_above_the_last_ones_changes_nothing(kind: tuple[str, str, float]) -> None:
+    """Neither the loss scale of fp16."""
+    step = make_step(*kind, max_grad_norm=1.0)
+    for seed in (1, 2):
+        step([make_batch(seed)])
+    before = state_of(step)
+    assert math.isfinite(step.bad_steps.gradient_norm.limit)
+    hook = step.model.linear.weight.register_hook(lambda gradient: gradient * 1e4)
+    result = step([make_batch(3)])
+    hook.remove()
+    assert result.bad is not None and (result.bad.name, result.loss) == ("gradient norm", None)
+    assert result.bad.value > result.bad.limit == step.bad_steps.gradient_norm.limit
+    assert find_differences(state_of(step), before) == []
+    assert step([make_batch(4)]).loss is not None
+
+
 def test_an_overflow_of_fp16_lowers_the_loss_scale_and_is_no_bad_step() -> None:
     step = make_step(amp="fp16")
 
@@ -272,6 +300,30 @@ def test_the_terms_are_those_of_the_network_s_predictions_and_the_rendered_targe
     predictions = model.network(images.permute(0, 3, 1, 2) / 255)
     expected = model.loss(predictions, target, mask_miss[:, None] / 255)
     torch.testing.assert_close(model(images, joints, person_mask, mask_miss), expected)
+
+
+class MeanError(nn.Module):
+    """Another loss than that of the package: one value for every image."""
+
+    def forward(self, predictions: list[list[Tensor]], target: Tensor, mask_miss: Tensor) -> Tensor:
+        return (mask_miss * (predictions[-1][0] - target) ** 2).mean((1, 2, 3))
+
+
+class OneNumber(MeanError):
+    def forward(self, *inputs: Any) -> Tensor:
+        return super().forward(*inputs).mean()
+
+
+def test_a_loss_of_other_code_returns_a_value_for_every_image_and_gets_the_mask_of_every_channel() -> None:
+    model = make_model().eval()
+    model.loss = MeanError()
+    batch = random_batch()
+    supervised = torch.zeros(2, 50, dtype=torch.uint8)
+    assert model(*batch).shape == (2,) and model(*batch).min() > 0
+    assert model(*batch, supervised).tolist() == [0, 0]
+    model.loss = OneNumber()
+    with pytest.raises(ConfigError, match="2 images"):
+        model(*batch)
 
 
 class OneConvolution(nn.Module):
