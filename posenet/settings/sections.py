@@ -445,8 +445,8 @@ class GuardConfig:
     """``guard``: protection against exploding losses and gradients."""
 
     factor: float = 12.0
-    """A step is skipped, on all ranks, if a loss is not finite or above this many times the median of the last good
-    steps, or its gradient norm likewise (docs/training.md); 0 compares with no median."""
+    """A step is skipped, on all ranks, if its loss or its gradient is above this many times the median of the last good
+    steps (docs/training.md), or not finite; 0 compares with no median."""
     threshold: float = 2e5
     """A step is also skipped if the loss of one of its batches is larger than this."""
     max_skips: int = 10

@@ -124,9 +124,7 @@ def build_run(
     wrapped_model = runtime.wrap(model)
     average = None if config.average.kind == "off" else on_all(lambda: WeightAverage(network, config.average))
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
-    images_per_step = config.train.batch_size * config.optim.accumulate * runtime.world_size
-    inputs = digest_of_inputs(config, contents, images_per_step)
-    bad_steps = BadStepPolicy(config.guard, images_per_step, inputs)
+    bad_steps = BadStepPolicy(config.guard, digest_of_inputs(config, contents, runtime.world_size))
     return Run(
         config=config,
         runtime=runtime,

@@ -225,34 +225,34 @@ class TrainStep:
         # once, because the device is idle while the host waits for them.
         guard = self.bad_steps
         own = torch.stack([*losses, norm])  # (batches + 1,)
-        is_low = torch.cat([own[:-1] <= guard.loss.limit, own[-1:] <= guard.gradient_norm.limit])
-        is_bad = ~(own.isfinite() & is_low)
+        is_bad = ~(own.isfinite() & (own <= guard.loss.limit))
         votes = self.runtime.all_reduce_sum(torch.stack([own, is_bad.to(own.dtype)]))  # (2, batches + 1)
-        (*loss_sums, norm_sum), (*bad_losses, bad_norms) = votes.tolist()
+        (*loss_sums, norm_sum), (*bad_losses, _) = votes.tolist()
         gradient_norm = norm_sum / self.runtime.world_size
+        mean_loss = sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches)
 
         # Skip or update.
         for number, bad in enumerate(bad_losses):
             if bad:
                 self._keep_loss_scale()
-                return StepResult(bad=guard.loss.explain(own[number].item(), bool(is_bad[number])))
+                is_own = bool(is_bad[number])
+                return StepResult(bad=guard.loss.explain("loss", own[number].item(), is_own=is_own))
+        bad_gradient = guard.relative_gradient.explain("gradient norm", gradient_norm, mean_loss)
         if not math.isfinite(gradient_norm):
             # That the loss scale of fp16 was too large is normal, and no sign of an exploding loss.
             scale = self.scaler.get_scale()
             self.scaler.update()
             was_too_large = scale > 1 and self.scaler.get_scale() < scale
-            return StepResult(bad=None if was_too_large else guard.gradient_norm.explain(gradient_norm))
-        if bad_norms:
+            return StepResult(bad=None if was_too_large else bad_gradient)
+        if mean_loss > 0 and gradient_norm > bad_gradient.limit:
             self._keep_loss_scale()
-            return StepResult(bad=guard.gradient_norm.explain(gradient_norm))
+            return StepResult(bad=bad_gradient)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         for total, count in terms:
             self.terms.add(total, count)
         self.gradient_norm.add(gradient_norm)
-        mean_loss = sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches)
-        guard.loss.add(mean_loss)
-        guard.gradient_norm.add(gradient_norm)
+        guard.record(mean_loss, gradient_norm)
         return StepResult(loss=mean_loss)
 
     def _forward(self, batch: Batch) -> Tensor:
