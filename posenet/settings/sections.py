@@ -442,14 +442,18 @@ class AverageConfig:
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """``guard``: protection against exploding losses."""
+    """``guard``: protection against exploding losses and gradients."""
 
+    factor: float = 12.0
+    """A step is skipped, on all ranks, if its loss or its gradient is above this many times the median of the last good
+    steps (docs/training.md), or not finite; 0 compares with no median."""
     threshold: float = 2e5
-    """A step is skipped, on all ranks, if one of its batches has a larger loss or one that is not finite."""
+    """A step is also skipped if the loss of one of its batches is larger than this."""
     max_skips: int = 10
     """Steps skipped in a row after which the run returns to its last checkpoint."""
 
     def __post_init__(self) -> None:
+        _check(self.factor == 0 or self.factor > 1, "guard.factor must be above 1, or 0 for no such limit")
         _check(self.threshold > 0, "guard.threshold must be positive")
         _check_integer("guard.max_skips", self.max_skips, 1)
 

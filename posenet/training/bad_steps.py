@@ -1,17 +1,33 @@
-"""Steps with an exploded loss or gradient: which are bad, and what a run does after too many; ``loop.py`` does it."""
+"""The guard: which losses and gradients are bad, and what a run does after too many bad steps; ``loop.py`` does it.
+
+A loss is bad if it is not finite, or above its limit: a multiple of its median in the last good steps. The same holds
+for the relative gradient, the gradient norm divided by the loss, which varies less than the norm. Both limits are known
+before a step begins, and are the same on all ranks. docs/notes/reliability.md has the curves behind the constants.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from statistics import median_low
+from typing import Any, Literal
 
-from torch import Tensor
-
-from posenet.settings import GuardConfig
+from posenet.messages import pluralize
+from posenet.settings import Config, GuardConfig, config_to_dict
 
 RECOVERY_STEPS = 100
 """Good steps that must follow a return to a checkpoint before the run may return to one again."""
+HISTORY = 50
+"""Number of the last good steps whose median is the scale of the limits."""
+EARLY_STEPS = 30
+"""With fewer good steps so far, the limits are ``EARLY_FACTOR`` times as wide: a new network changes quickly."""
+EARLY_FACTOR = 10
+SHARE_OF_LARGEST = 0.25
+"""The scale of the loss is at least this share of the largest of them: where most batches show nobody, the median is
+that of batches without people, and people have hundred times the loss."""
 
 Action = Literal["continue", "skip", "roll back", "fail"]
 """What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
@@ -28,23 +44,79 @@ class BadStepCounts:
     """None if the run has not returned to a checkpoint, or has recovered since."""
 
 
-class BadStepPolicy:
-    """Finds bad losses, counts bad steps, and decides what to do. All ranks decide the same."""
+@dataclass(frozen=True)
+class BadValue:
+    """Why a step was skipped."""
 
-    def __init__(self, settings: GuardConfig, recovery_steps: int = RECOVERY_STEPS) -> None:
-        self.threshold = settings.threshold
+    name: str
+    """"loss" or "gradient norm"."""
+    value: float
+    limit: float
+    """What it had to keep below, also where it is not finite."""
+    reason: str
+    """Such as "above 271.3 (12 times the median of 50 good steps)"."""
+    is_own: bool = True
+    """Whether this rank's value is bad; else that of another rank is."""
+
+
+class Watched:
+    """The loss or the relative gradient: its values in the last good steps, and its limit in the next step."""
+
+    def __init__(self, factor: float, highest: float = math.inf, share_of_largest: float = 0.0) -> None:
+        self.factor = factor
+        self.highest = highest
+        self.share_of_largest = share_of_largest
+        self.values: list[float] = []
+        """The oldest first. Checkpoints contain them."""
+
+    @property
+    def limit(self) -> float:
+        """A value above it is bad. It may be infinite."""
+        if not (self.values and self.factor):
+            return self.highest
+        early = EARLY_FACTOR if len(self.values) < EARLY_STEPS else 1
+        scale = max(median_low(self.values), self.share_of_largest * max(self.values))
+        return min(self.highest, early * self.factor * scale)
+
+    def add(self, value: float) -> None:
+        """Add the value of a good step."""
+        self.values = [*self.values, value][-HISTORY:]
+
+    def explain(self, name: str, value: float, unit: float = 1.0, is_own: bool = True) -> BadValue:
+        """Why a value of the last step is bad, which is compared in multiples of ``unit``."""
+        limit = self.limit * unit
+        if not math.isfinite(value):
+            reason = "not finite"
+        elif self.limit == self.highest:
+            reason = f"above guard.threshold ({limit:g})"
+        else:
+            times = self.limit / median_low(self.values)
+            reason = f"above {limit:.4g} ({times:.4g} times the median of {pluralize(len(self.values), 'good step')})"
+        return BadValue(name, value, limit, reason, is_own)
+
+
+class BadStepPolicy:
+    """Knows the limits of the next step, counts bad steps, and decides what to do. All ranks decide the same.
+
+    ``inputs`` identifies what the size of losses depends on, other than the weights: with others, the history in a
+    checkpoint says nothing.
+    """
+
+    def __init__(self, settings: GuardConfig, inputs: str = "", recovery_steps: int = RECOVERY_STEPS) -> None:
         self.max_skips = settings.max_skips
+        self.inputs = inputs
         self.recovery_steps = recovery_steps
         self.counts = BadStepCounts()
+        self.loss = Watched(settings.factor, settings.threshold, SHARE_OF_LARGEST)
+        """Its history has means over batches and processes; each batch of each process must keep the limit."""
+        self.relative_gradient = Watched(settings.factor)
+        """The norm of the mean gradient before clipping, divided by the mean loss over batches and processes."""
 
-    def is_bad(self, value: float) -> bool:
-        """Whether a loss or a gradient norm is bad. A step is bad if this holds on any rank."""
-        return not math.isfinite(value) or value > self.threshold
-
-    def bad_losses(self, losses: Tensor) -> Tensor:
-        """``is_bad`` of losses that stay on their device: 1 where one is bad, else 0, in the dtype of the losses."""
-        good = losses.isfinite() & (losses <= self.threshold)
-        return (~good).to(losses.dtype)
+    def record(self, loss: float, gradient_norm: float) -> None:
+        """Add a good step to the history. A loss that is not positive has no size to compare with."""
+        if loss > 0:
+            self.loss.add(loss)
+            self.relative_gradient.add(gradient_norm / loss)
 
     def next_action(self, bad: bool) -> Action:
         """Count one step and decide what to do next. ``bad`` must be the same on all ranks."""
@@ -64,3 +136,35 @@ class BadStepPolicy:
         counts.bad_in_a_row = 0
         counts.good_since_roll_back = 0
         return "roll back"
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint contains: the counts and the history."""
+        history = {"losses": self.loss.values, "relative_gradients": self.relative_gradient.values}
+        return {**asdict(self.counts), **history, "inputs": self.inputs}
+
+    def restore_history(self, state: Mapping[str, Any]) -> bool:
+        """Continue the history of a checkpoint; return False, with an empty one, if it has none or other ``inputs``.
+
+        ``ValueError`` if it is not valid.
+        """
+        is_continued = state.get("inputs") == self.inputs
+        for watched, key in ((self.loss, "losses"), (self.relative_gradient, "relative_gradients")):
+            values = [float(value) for value in state[key]] if is_continued else []
+            if not all(0 <= value < math.inf for value in values):
+                raise ValueError(f"guard.{key} has values that are negative or not finite")
+            watched.values = values[-HISTORY:]
+        return is_continued
+
+
+def digest_of_inputs(config: Config, contents: Mapping[str, Any], world_size: int) -> str:
+    """Identifies what the size of losses depends on, other than the weights: the network, the data, the loss, the step.
+
+    ``contents`` are those of the data and of the teacher; their paths do not count.
+    """
+    tables = config_to_dict(config)
+    inputs = {name: tables[name] for name in ("model", "augment", "targets", "loss", "distill")}
+    inputs["data"] = {name: tables["data"][name] for name in ("framing", "background", "transform", "exif_frame")}
+    inputs["train"] = {name: tables["train"][name] for name in ("input_size", "batch_size", "amp", "freeze")}
+    inputs["contents"] = {name: contents.get(name) for name in ("data.train", "train.teacher")}
+    inputs["step"] = {"world_size": world_size, "accumulate": config.optim.accumulate}
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

@@ -63,7 +63,8 @@ class TrainingCallback:
         """
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
-        """A step was skipped because of a bad loss or gradient norm: ``value`` and ``image_ids``."""
+        """A step was skipped: ``name`` ("loss" or "gradient norm"), ``value`` as a text, ``limit``, ``reason``,
+        ``image_ids``."""
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         """An epoch has ended and was validated: ``epoch`` (from 1), ``train_loss``, ``val_loss`` (None without

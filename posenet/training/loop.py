@@ -165,21 +165,20 @@ class TrainingLoop:
             if run.average is not None:
                 run.average.after_step()
             return
-        if result.bad_value is None:
+        if result.bad is None:
             return
         # If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
-        own = result.bad_value, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
-        reports = run.runtime.gather_objects(own)
-        # A float32 loss that is bad on the device may round to the threshold itself here.
-        bad_reports = [report for report in reports if run.bad_steps.is_bad(report[0])] or reports
-        value, image_ids = bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
-        self.report.skipped_step(value, image_ids)
+        own = result.bad, [image_id for batch in batches for image_id in batch.image_ids.tolist()]
+        reports = [report for report in run.runtime.gather_objects(own) if report[0].is_own]
+        bad, image_ids = reports[0][0], [image_id for _, ids in reports for image_id in ids]
+        self.report.skipped_step(bad, image_ids)
         action = run.bad_steps.next_action(bad=True)
         if action == "fail":
             run.runtime.raise_on_all(
                 TrainingError(
-                    f"the loss explodes again after a return to a checkpoint (step {self.progress.total_steps}, value "
-                    f"{value:g}); lower optim.lr or look at images {image_ids}"
+                    f"the loss explodes again after a return to a checkpoint (step {self.progress.total_steps}, "
+                    f"{bad.name} {bad.value:g}, {bad.reason}); lower optim.lr, look at images {image_ids}, or raise "
+                    "guard.factor if such values are right"
                 )
             )
         if action == "roll back":
@@ -202,6 +201,7 @@ class TrainingLoop:
         path, state = found
         _log.warning("%d steps skipped in a row: returning to %s", run.bad_steps.max_skips, path)
         restore_weights(run, path, state)
+        run.bad_steps.restore_history(state["guard"])
 
     def finish_epoch(self) -> bool:
         """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""

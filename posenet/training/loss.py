@@ -1,4 +1,4 @@
-"""The focal L2 loss over all stacks, scales and channels: one value per image."""
+"""The focal L2 loss over all stacks, scales and channels: one value per image, or its terms."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class FocalL2Loss(nn.Module):
     """Squared error with a larger weight for cells that are far from their target (Simple Pose, section 3.4).
 
     For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
-    elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is 0 in channels
-    that the image's data set does not supervise. It is summed over channels and cells, averaged over stacks and
-    averaged over scales; both averages are weighted.
+    elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
+    channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
 
-    ``forward`` is this formula. Training calls ``terms``, which computes the same with few operations on whole stacks.
+    Training calls ``forward``; the formula is in ``_cell_losses`` alone. The rest puts many cells into few operations.
     """
 
     channel_weights: Tensor
     scale_weights: Tensor
     stack_weights: Tensor | None
 
-    def __init__(self, settings: LossConfig, skeleton: Skeleton) -> None:
+    def __init__(self, settings: LossConfig, skeleton: Skeleton, keep_terms: bool = False) -> None:
         super().__init__()
+        self.keep_terms = keep_terms
         self.gamma = settings.gamma
         self.positive_threshold = settings.positive_threshold
         weights = (
@@ -45,55 +45,34 @@ class FocalL2Loss(nn.Module):
         stack_weights = _normalized(settings.stack_weights) if settings.stack_weights else None
         self.register_buffer("stack_weights", stack_weights, persistent=False)
 
-    @property
-    def num_channels(self) -> int:
-        """Number C of channels of the maps."""
-        return self.channel_weights.shape[1]
-
     @classmethod
-    def from_config(cls, config: Config) -> FocalL2Loss:
-        return cls(config.loss, config.model.skeleton)
+    def from_config(cls, config: Config, keep_terms: bool = False) -> FocalL2Loss:
+        return cls(config.loss, config.model.skeleton, keep_terms)
 
-    def forward(
-        self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
-    ) -> Tensor:
-        """(N,) float32: the loss of every image, the sum of its ``terms``, whose arguments these are."""
-        targets, weights = self._targets_and_weights(predictions, target, mask_miss, supervised)
-        stack_weights = [1 / len(predictions)] * len(predictions) if self.stack_weights is None else self.stack_weights
-        loss = torch.zeros(len(target), device=target.device)
-        for stack_weight, scales in zip(stack_weights, predictions):
-            for scale_weight, s, t, weight in zip(self.scale_weights, scales, targets, weights):
-                s = s.float()
-                q = torch.where(t >= self.positive_threshold, s, 1 - s)
-                cells = (s - t) ** 2 * (1 - q).abs() ** self.gamma * weight
-                loss = loss + stack_weight * scale_weight * cells.sum((1, 2, 3))
-        return loss
-
-    def terms(
-        self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
-    ) -> Tensor:
-        """The contribution of every stack and scale to the loss of every image, weights included.
+    def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
+        """The loss of every image.
 
         Args:
             predictions: predictions[stack][scale] of shape (N, C, h >> scale, w >> scale).
             target: (N, C, h, w) at the finest scale, in [0, 1].
-            mask_miss: (N, 1, h, w); 1 where a cell is supervised, 0 where it is ignored.
-            supervised: (N, C); 1 for channels that are supervised, 0 for those that are ignored; None means all.
+            mask_miss: (N, 1, h, w), or (N, C, h, w) where it differs between channels; 1 where a cell is supervised, 0
+                where it is ignored.
 
         Returns:
-            (N, stacks, scales) float32.
+            (N,) float32; with ``keep_terms`` (N, stacks, scales), the contribution of every stack and scale, weights
+            included, whose sum is the loss.
 
         Raises:
             ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
         """
-        targets, weights = self._targets_and_weights(predictions, target, mask_miss, supervised)
+        targets, weights = self._targets_and_weights(predictions, target, mask_miss)
         # Maps become (N, L) in the order in which the predictions are in memory. So every operation on them reads and
         # writes memory in order, and the target is reordered once and not once for each stack.
         finest = predictions[0][0]
         is_channels_last = finest.is_contiguous(memory_format=torch.channels_last) and not finest.is_contiguous()
         flatten = _flatten_channels_last if is_channels_last else _flatten_channels_first
         cells = self._cells(flatten(targets[0]), flatten(weights[0]))
-        finest_sums = [self._weighted_error(flatten(scales[0]), *cells).sum(1) for scales in predictions]  # (N,) each
+        finest_sums = [self._cell_losses(flatten(scales[0]), *cells).sum(1) for scales in predictions]  # (N,) each
         # The coarser scales have a third of the cells of the finest. One copy joins those of all stacks, because an
         # accelerator takes longer to start an operation than to compute a single one of them.
         lengths = [maps[0].numel() for maps in targets[1:]]
@@ -101,15 +80,16 @@ class FocalL2Loss(nn.Module):
         coarse_weight = torch.cat([flatten(maps) for maps in weights[1:]], 1)[:, None]  # (N, 1, L')
         coarse = torch.cat([flatten(maps) for scales in predictions for maps in scales[1:]], 1)
         coarse = coarse.view(len(target), len(predictions), -1)  # (N, stacks, L')
-        errors = self._weighted_error(coarse, *self._cells(coarse_target, coarse_weight))  # (N, stacks, L')
+        errors = self._cell_losses(coarse, *self._cells(coarse_target, coarse_weight))  # (N, stacks, L')
         coarse_sums = [scale_errors.sum(2) for scale_errors in torch.split(errors, lengths, 2)]  # (N, stacks) each
 
         sums = torch.stack([torch.stack(finest_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
         stack_weights = 1 / len(predictions) if self.stack_weights is None else self.stack_weights[:, None]
-        return sums * stack_weights * self.scale_weights
+        terms = sums * stack_weights * self.scale_weights
+        return terms if self.keep_terms else sum_per_image(terms)
 
     def _targets_and_weights(
-        self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None
+        self, predictions: Predictions, target: Tensor, mask_miss: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """For every scale, the target (N, C, h, w) and the weight of its cells, mask times channel weight."""
         if self.stack_weights is not None and len(self.stack_weights) != len(predictions):
@@ -118,19 +98,16 @@ class FocalL2Loss(nn.Module):
             raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
         if any(scales[0].shape != target.shape for scales in predictions):
             raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
-        channel_weights = self.channel_weights  # (1, C, 1, 1)
-        if supervised is not None:
-            channel_weights = channel_weights * supervised[:, :, None, None]  # (N, C, 1, 1)
         targets = [target.float()]
         for _ in range(1, len(self.scale_weights)):
             targets.append(F.avg_pool2d(targets[-1], 2))
-        return targets, [channel_weights * _shrink_mask(mask_miss.float(), maps) for maps in targets]
+        return targets, [self.channel_weights * _shrink_mask(mask_miss.float(), maps) for maps in targets]
 
     def _cells(self, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The target of some cells, 1 where it is foreground and 0 elsewhere, and their weight."""
         return target, (target >= self.positive_threshold).float(), weight
 
-    def _weighted_error(self, prediction: Tensor, target: Tensor, foreground: Tensor, weight: Tensor) -> Tensor:
+    def _cell_losses(self, prediction: Tensor, target: Tensor, foreground: Tensor, weight: Tensor) -> Tensor:
         """Squared error times the focal factor |1 - q|^gamma times the weight of every cell."""
         prediction = prediction.float()
         error = target - prediction
@@ -141,6 +118,11 @@ class FocalL2Loss(nn.Module):
         if self.gamma == 2:
             return (error * distance) ** 2 * weight
         return error**2 * distance.abs() ** self.gamma * weight
+
+
+def sum_per_image(terms: Tensor) -> Tensor:
+    """(N,): the loss of every image, from (N, ...): what a loss returns is that, or terms of it in any dimensions."""
+    return terms.reshape(len(terms), -1).sum(1)
 
 
 def _normalized(weights: Sequence[float]) -> Tensor:
@@ -159,7 +141,7 @@ def _flatten_channels_first(maps: Tensor) -> Tensor:
 
 
 def _shrink_mask(mask_miss: Tensor, target: Tensor) -> Tensor:
-    """(N, 1, h, w) mask at the resolution of ``target``; values below 0.5 become 0."""
+    """The mask at the resolution of ``target``; values below 0.5 become 0."""
     small = mask_miss
     if mask_miss.shape[2:] != target.shape[2:]:
         small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)

@@ -19,6 +19,7 @@ from posenet.devices.parallel import Runtime
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import Config, ModelConfig
+from posenet.training.bad_steps import BadValue
 from posenet.training.log import CallbackList
 from posenet.training.optimizer import lr_factor
 from posenet.training.run import Run
@@ -137,11 +138,12 @@ class Report:
         }
         self.callbacks.call("on_step", progress.total_steps, values)
 
-    def skipped_step(self, value: float, image_ids: Sequence[int]) -> None:
+    def skipped_step(self, bad: BadValue, image_ids: Sequence[int]) -> None:
         """Report the bad value of a skipped step, and its images."""
         step = self.run.progress.total_steps
-        _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, image_ids)
-        self.callbacks.call("on_skip", step, {"value": str(value), "image_ids": image_ids})
+        _log.warning("Step %d skipped: %s %g is %s; image ids %s", step, bad.name, bad.value, bad.reason, image_ids)
+        values = {"name": bad.name, "value": str(bad.value), "limit": bad.limit, "reason": bad.reason}
+        self.callbacks.call("on_skip", step, values | {"image_ids": image_ids})
 
     def drawing(self, epoch: int, image: np.ndarray) -> None:
         """Report a sheet of drawings of a validation."""

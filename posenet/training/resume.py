@@ -175,7 +175,7 @@ def state_of(run: Run) -> dict[str, Any]:
         **_weights_of(run),
         "optimizer": run.optimizer.state_dict(),
         "scaler": run.scaler.state_dict(),
-        "guard": dataclasses.asdict(run.bad_steps.counts),
+        "guard": run.bad_steps.state(),
         "progress": dataclasses.asdict(run.progress),
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
@@ -220,7 +220,12 @@ def restore_run(run: Run, checkpoint: FoundCheckpoint) -> None:
     _require_same_teacher(run.model.teacher, path, state)
     try:
         restore_weights(run, path, state)
-        run.bad_steps.counts = restore_values(BadStepCounts, state["guard"])
+        counts = {field.name: state["guard"][field.name] for field in dataclasses.fields(BadStepCounts)}
+        run.bad_steps.counts = restore_values(BadStepCounts, counts)
+        if not run.bad_steps.restore_history(state["guard"]):
+            _log.info(
+                "The guard has no history of losses yet: the checkpoint has none, or its data or settings were others"
+            )
         run.progress = restore_values(Progress, state["progress"])
         run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
         before, now = state.get("world_size", run.runtime.world_size), run.runtime.world_size

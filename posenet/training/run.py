@@ -22,7 +22,7 @@ from posenet.devices.precision import Amp, make_grad_scaler, select_training_mod
 from posenet.errors import ConfigError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
-from posenet.training.bad_steps import BadStepPolicy
+from posenet.training.bad_steps import BadStepPolicy, digest_of_inputs
 from posenet.training.batches import StepBatches, make_step_batches, make_validation_loader
 from posenet.training.compare_ranks import require_same_run
 from posenet.training.freezing import freeze
@@ -125,7 +125,7 @@ def build_run(
     wrapped_model = runtime.wrap(model)
     average = None if config.average.kind == "off" else on_all(lambda: WeightAverage(network, config.average))
     scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
-    bad_steps = BadStepPolicy(config.guard)
+    bad_steps = BadStepPolicy(config.guard, digest_of_inputs(config, contents, runtime.world_size))
     return Run(
         config=config,
         runtime=runtime,
@@ -176,9 +176,8 @@ def build_model(config: Config, network: PoseNet, device: torch.device) -> Model
     network.channels_last = mode.channels_last
     layout = torch.channels_last if mode.channels_last else torch.contiguous_format
     network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    model = ModelWithLoss(
-        network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), mode.amp, mode.channels_last
-    )
+    loss = FocalL2Loss.from_config(config, keep_terms=True)
+    model = ModelWithLoss(network, TargetRenderer.from_config(config), loss, mode.amp, mode.channels_last)
     if config.parallel.compile:
         model.compile()
     return model

@@ -23,16 +23,20 @@ from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp, autocast
+from posenet.errors import ConfigError
 from posenet.model.input_format import images_to_input
 from posenet.model.posenet import PoseNet
-from posenet.training.bad_steps import BadStepPolicy
+from posenet.training.bad_steps import BadStepPolicy, BadValue
 from posenet.training.freezing import batch_norm_layers
-from posenet.training.loss import FocalL2Loss
+from posenet.training.loss import sum_per_image
 from posenet.training.teacher import Teacher
 
 
 class ModelWithLoss(nn.Module):
     """Renders the targets of a uint8 batch and computes the loss of every image, on the device of the batch.
+
+    ``loss(predictions, target, mask_miss)`` returns (N,), the loss of every image, or (N, ...), terms whose sum
+    it is and whose means are logged. Its arguments are those of ``FocalL2Loss.forward``.
 
     Only the network runs in the precision ``amp``; targets and loss are float32. ``channels_last`` is the memory layout
     of the network. In training mode, the maps of a ``teacher`` join the targets.
@@ -42,7 +46,7 @@ class ModelWithLoss(nn.Module):
         self,
         network: PoseNet,
         renderer: TargetRenderer,
-        loss: FocalL2Loss,
+        loss: nn.Module,
         amp: Amp,
         channels_last: bool,
         teacher: Teacher | None = None,
@@ -77,7 +81,7 @@ class ModelWithLoss(nn.Module):
         mask_miss: Tensor,
         supervised: Tensor | None = None,
     ) -> Tensor:
-        """The contribution of every stack and scale to the loss of every image; their sum is its loss.
+        """What the loss returns.
 
         Args:
             images: (N, H, W, 3) BGR uint8.
@@ -87,7 +91,10 @@ class ModelWithLoss(nn.Module):
             supervised: (N, C) uint8, 1 for the channels that the loss supervises; None means all.
 
         Returns:
-            (N, stacks, scales) float32.
+            (N, ...) float32; with ``FocalL2Loss`` (N, stacks, scales).
+
+        Raises:
+            ConfigError: a loss of other code returns something else.
         """
         if self._compiled is None or not self.training:
             return self._loss_terms(images, joints, person_mask, mask_miss, supervised)
@@ -96,7 +103,7 @@ class ModelWithLoss(nn.Module):
         # The graph does not depend on the number of people, nor on whether all channels are supervised.
         torch._dynamo.maybe_mark_dynamic(joints, 1)
         if supervised is None:
-            supervised = images.new_ones(len(images), self.loss.num_channels)
+            supervised = images.new_ones(len(images), self.renderer.skeleton.num_channels)
         # By default, DistributedDataParallel cuts the graph at each bucket of gradients. Compiling many graphs takes
         # longer, and no kernel can join operations of two of them.
         with torch._dynamo.config.patch(optimize_ddp=False):
@@ -111,10 +118,17 @@ class ModelWithLoss(nn.Module):
         if self.teacher is not None and self.training:
             target = self.teacher.teach(inputs, target, mask, supervised)
             mask = torch.ones_like(mask)
-            supervised = None
+        elif supervised is not None:
+            mask = mask * supervised[:, :, None, None]  # (N, C, H/4, W/4)
         with autocast(images.device, self.amp):
             predictions = self.network(inputs)
-        return self.loss.terms(predictions, target, mask, supervised)
+        terms: Tensor = self.loss(predictions, target, mask)
+        if terms.shape[:1] != images.shape[:1]:
+            raise ConfigError(
+                f"the loss returns the shape {tuple(terms.shape)} for {len(images)} images; it must return one value, "
+                "or several terms, for every image"
+            )
+        return terms
 
 
 @dataclass(frozen=True)
@@ -123,7 +137,7 @@ class StepResult:
 
     loss: float | None = None
     """Mean loss over its batches and all processes; None if the step was skipped."""
-    bad_value: float | None = None
+    bad: BadValue | None = None
     """Why the step was skipped: a bad gradient norm, or this rank's loss of the first batch whose loss was bad on some
     rank, here or elsewhere. None if the step was not skipped, or only because the loss scale of fp16 was too large."""
 
@@ -178,9 +192,9 @@ class TrainStep:
 
     def __post_init__(self) -> None:
         self.terms = MeanMeter()
-        """Of the images: the terms of the loss by stack and scale."""
+        """Of the images of steps that were not skipped: what the loss returns, (stacks, scales) for ``FocalL2Loss``."""
         self.gradient_norm = MeanMeter()
-        """Of the steps that were not skipped, before clipping."""
+        """Of these steps, before clipping."""
         self._batch_norm = BatchNormStatistics(self.model)
         self._parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
@@ -195,47 +209,61 @@ class TrainStep:
     def _step(self, batches: Sequence[Batch]) -> StepResult:
         # Forward and backward. Only the last backward pass averages the gradients over the processes.
         losses = []
+        terms = []
         for number, batch in enumerate(batches, 1):
             is_last = number == len(batches)
             with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
-                loss = self._forward(batch)
+                terms_of_images = self._forward(batch)  # (N, ...)
+                loss = sum_per_image(terms_of_images).mean()
                 self.scaler.scale(loss / len(batches)).backward()  # type: ignore[no-untyped-call]
             losses.append(loss.detach())
-
-        # Vote on the losses, so that either all ranks skip the step or none does. The gradient and its norm are the
-        # same on all ranks. All numbers are read at once, because the device is idle while the host waits for them.
-        own_losses = torch.stack(losses)  # (batches,)
-        sums = torch.stack([own_losses, self.bad_steps.bad_losses(own_losses)])  # (2, batches)
-        sums = self.runtime.all_reduce_sum(sums)
+            terms.append((terms_of_images.detach().sum(0), len(terms_of_images)))
         self.scaler.unscale_(self.optimizer)
         norm = self._clip_gradient()
-        *numbers, gradient_norm = torch.cat([sums.flatten(), norm[None]]).tolist()
-        loss_sums, bad_counts = numbers[: len(batches)], numbers[len(batches) :]
+
+        # Vote on the losses and the norm, so that either all ranks skip the step or none does. All numbers are read at
+        # once, because the device is idle while the host waits for them.
+        guard = self.bad_steps
+        own = torch.stack([*losses, norm])  # (batches + 1,)
+        is_bad = ~(own.isfinite() & (own <= guard.loss.limit))
+        votes = self.runtime.all_reduce_sum(torch.stack([own, is_bad.to(own.dtype)]))  # (2, batches + 1)
+        (*loss_sums, norm_sum), (*bad_losses, _) = votes.tolist()
+        gradient_norm = norm_sum / self.runtime.world_size
+        mean_loss = sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches)
 
         # Skip or update.
-        for number, bad in enumerate(bad_counts):
+        for number, bad in enumerate(bad_losses):
             if bad:
-                # A bad loss says nothing about the loss scale, which stays as it is.
-                self.scaler.update(self.scaler.get_scale())
-                return StepResult(bad_value=own_losses[number].item())
+                self._keep_loss_scale()
+                is_own = bool(is_bad[number])
+                return StepResult(bad=guard.loss.explain("loss", own[number].item(), is_own=is_own))
+        bad_gradient = guard.relative_gradient.explain("gradient norm", gradient_norm, mean_loss)
         if not math.isfinite(gradient_norm):
             # That the loss scale of fp16 was too large is normal, and no sign of an exploding loss.
             scale = self.scaler.get_scale()
             self.scaler.update()
             was_too_large = scale > 1 and self.scaler.get_scale() < scale
-            return StepResult(bad_value=None if was_too_large else gradient_norm)
-        self.gradient_norm.add(gradient_norm)
+            return StepResult(bad=None if was_too_large else bad_gradient)
+        if mean_loss > 0 and gradient_norm > bad_gradient.limit:
+            self._keep_loss_scale()
+            return StepResult(bad=bad_gradient)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return StepResult(loss=sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches))
+        for total, count in terms:
+            self.terms.add(total, count)
+        self.gradient_norm.add(gradient_norm)
+        guard.record(mean_loss, gradient_norm)
+        return StepResult(loss=mean_loss)
 
     def _forward(self, batch: Batch) -> Tensor:
-        """The mean loss of the images of a batch, a tensor of shape ()."""
+        """What the loss returns for the images of a batch: (N, ...)."""
         batch = self.runtime.to_device(batch)
-        # (N, stacks, scales)
         terms: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
-        self.terms.add(terms.detach().sum(0), len(terms))
-        return terms.sum((1, 2)).mean()
+        return terms
+
+    def _keep_loss_scale(self) -> None:
+        """End a step whose values are bad: they say nothing about the loss scale of fp16."""
+        self.scaler.update(self.scaler.get_scale())
 
     def _clip_gradient(self) -> Tensor:
         """Clip the gradient if configured. Return its original norm, which is not finite if any gradient is not."""

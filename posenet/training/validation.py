@@ -45,6 +45,7 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
+from posenet.training.loss import sum_per_image
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -57,7 +58,7 @@ def image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tens
     """The losses of the images of a batch, (N,) float64 in host memory. They are all that stays of it on return."""
     batch = runtime.to_device(batch)
     terms: torch.Tensor = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
-    return terms.sum((1, 2)).cpu().double()
+    return sum_per_image(terms).cpu().double()
 
 
 @torch.no_grad()

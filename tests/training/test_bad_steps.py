@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.devices.parallel import Runtime
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
-from posenet.training.bad_steps import BadStepPolicy
-from tests.helpers.process_groups import errors_in_processes
-from tests.helpers.process_runs import find_differences
+from posenet.training.bad_steps import BadStepPolicy, BadValue, Watched
+from tests.helpers.process_groups import errors_in_processes, fork_ranks
+from tests.helpers.process_runs import find_differences, wait_for_exit
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
+    LEARNING,
+    Change,
+    ChangingDistributedRuntime,
     ChangingRuntime,
     Stores,
     last,
@@ -36,14 +40,46 @@ def actions(policy: BadStepPolicy, steps: str) -> str:
     return "".join(LETTERS[policy.next_action(bad=step == "x")] for step in steps)
 
 
-@pytest.mark.parametrize("loss, bad", [(math.nan, 1), (-math.inf, 1), (100.1, 1), (100.0, 0), (0.0, 0), (-5.0, 0)])
-def test_a_loss_that_is_not_finite_or_exceeds_the_threshold_is_bad(loss: float, bad: int) -> None:
-    policy = BadStepPolicy(GuardConfig(threshold=100))
-    assert policy.is_bad(loss) == bool(bad)
-    for dtype in (torch.float32, torch.float64):
-        vote = policy.bad_losses(torch.tensor(loss, dtype=dtype))
-        assert vote.dtype == dtype and vote.item() == bad
-    assert BadStepPolicy(GuardConfig()).is_bad(2.1e5) and not BadStepPolicy(GuardConfig()).is_bad(1.9e5)
+@pytest.mark.parametrize(
+    "values, factor, limit",
+    [
+        ([], 10.0, 200_000.0),  # the threshold alone
+        ([4.0, 3.0], 12.0, 360.0),  # wide at first, of the lower of two
+        ([900.0] * 29, 10.0, 90_000.0),
+        ([3000.0] * 29, 10.0, 200_000.0),
+        ([3.0] * 30, 10.0, 30.0),
+        ([7.0] * 50 + [2.0] * 26, 10.0, 20.0),  # of the last 50
+        ([3.0] * 30, 4.0, 12.0),
+        ([3.0] * 30, 0.0, 200_000.0),
+    ],
+)
+def test_the_limit_of_a_loss_is_a_multiple_of_the_median_of_the_last_good_steps(
+    values: list[float], factor: float, limit: float
+) -> None:
+    policy = BadStepPolicy(GuardConfig(factor=factor))
+    for value in values:
+        policy.loss.add(value)
+    assert policy.loss.limit == limit
+    assert policy.relative_gradient.limit == math.inf
+
+
+def test_the_limit_of_the_gradient_is_relative_to_the_loss() -> None:
+    policy = BadStepPolicy(GuardConfig(factor=10))
+    for number in range(60):
+        policy.record(loss=1.0 + number, gradient_norm=3.0 * (1.0 + number))
+    policy.record(loss=0.0, gradient_norm=0.0)
+    assert policy.relative_gradient.limit == pytest.approx(30.0)
+    bad = policy.relative_gradient.explain("gradient norm", 7000.0, unit=100.0)
+    assert (bad.value, bad.limit) == (7000.0, pytest.approx(3000.0))
+
+
+def test_people_are_no_explosion_where_most_batches_show_nobody() -> None:
+    policy = BadStepPolicy(GuardConfig())
+    for number in range(200):
+        loss = 30.0 if number % 20 == 0 else 0.1
+        assert loss <= policy.loss.limit
+        policy.record(loss, 100 * loss)
+    assert policy.loss.limit < 100
 
 
 @pytest.mark.parametrize(
@@ -68,10 +104,10 @@ def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Sto
         folder = tmp_path / name
         train_tiny(stores, folder, *EVERY_STEP, runtime=ChangingRuntime(change), max_steps=2)
         (skip,) = read_log(folder, "skip")
-        assert (skip["step"], skip["value"]) == (2, {"loss": "nan", "gradient": "nan"}[name])
+        assert (skip["step"], skip["value"]) == (2, "nan")
+        assert skip["name"].startswith(name) and "not finite" in skip["reason"]
         assert len(skip["image_ids"]) == 2
-        log = (folder / "log.txt").read_text()
-        assert f"Step 2 skipped: loss or gradient norm nan; image ids {skip['image_ids']}" in log
+        assert f"Step 2 skipped: {skip['name']} nan" in (folder / "log.txt").read_text()
         assert find_differences(weights(folder), weights(tmp_path / "one")) == []
         states = [last(path)["optimizer"]["state"] for path in (folder, tmp_path / "one")]
         assert find_differences(*states) == []
@@ -82,21 +118,130 @@ def test_the_images_of_a_skipped_step_are_those_of_the_ranks_whose_loss_is_bad(s
     """Where the loss of all is good, as that of a bad gradient, they are those of all."""
 
     class OtherRank(Runtime):
-        """Pretends that another process has a bad loss in the first step, and a good one in the second."""
+        """Pretends that another process has a bad loss in the first step, and the same bad gradient in the second."""
 
-        losses = iter([1e9, 5.0])
+        names = iter(["loss", "gradient norm"])
 
         def all_reduce_sum(self, values: torch.Tensor) -> torch.Tensor:
-            return values + torch.tensor([[0.0], [1.0]])
+            self.name = next(self.names)
+            others = {"loss": [[0.0, 0.0], [1.0, 0.0]], "gradient norm": [[0.0, math.nan], [0.0, 1.0]]}
+            return values + torch.tensor(others[self.name])
 
         def gather_objects(self, value: Any) -> list[Any]:
-            is_report = isinstance(value, tuple)  # of a skipped step: its loss and its images
-            return [value, (next(self.losses), [77, 78])] if is_report else [value]
+            is_report = isinstance(value, tuple)  # of a skipped step: its bad value and its images
+            return [value, (BadValue(self.name, 1e9, 1.0, "", True), [77, 78])] if is_report else [value]
 
     train_tiny({"train": stores["train"]}, tmp_path, runtime=OtherRank(), max_steps=2)
     first, second = read_log(tmp_path, "skip")
-    assert (first["value"], first["image_ids"]) == ("1000000000.0", [77, 78])
+    assert (first["name"], first["value"], first["image_ids"]) == ("loss", "1000000000.0", [77, 78])
+    assert second["name"] == "gradient norm"
     assert len(second["image_ids"]) == 4 and second["image_ids"][2:] == [77, 78]
+
+
+LONG = (*LEARNING, "train.epochs=10")
+"""Seventy steps, in which the loss falls."""
+EXPLOSIONS = {3: 1e3, 5: 1e6, 50: 30, 53: 1e3, 60: 30}
+
+
+def mixed(changes: Mapping[int, float], kind: str) -> Change:
+    """Explosions of the loss, or of the gradient alone."""
+    if kind == "loss":
+        return multiply(changes)
+
+    def change(number: int, terms: torch.Tensor) -> torch.Tensor:
+        return spoil_gradient({number}, changes.get(number, 1.0))(number, terms)
+
+    return change
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+@pytest.mark.parametrize("amp", ["off", "bf16"])
+def test_an_explosion_leaves_the_weights_of_a_run_without_its_batch(
+    stores: Stores, tmp_path: Path, kind: str, amp: str
+) -> None:
+    """With the default settings of the guard; and no other step is refused."""
+    without = ChangingRuntime(multiply(dict.fromkeys(EXPLOSIONS, math.nan)))
+    train_tiny(stores, tmp_path / "without", *LONG, f"train.amp={amp}", runtime=without)
+    train_tiny(stores, tmp_path / "with", *LONG, f"train.amp={amp}", runtime=ChangingRuntime(mixed(EXPLOSIONS, kind)))
+    skips = read_log(tmp_path / "with", "skip")
+    assert [skip["step"] for skip in skips] == list(EXPLOSIONS)
+    assert all(skip["name"].startswith(kind) and float(skip["value"]) > skip["limit"] for skip in skips)
+    states = [last(tmp_path / name) for name in ("with", "without")]
+    for name in ("model", "optimizer", "progress", "guard"):
+        assert find_differences(states[0][name], states[1][name]) == [], name
+
+
+def test_without_a_factor_only_the_threshold_limits_a_loss(stores: Stores, tmp_path: Path) -> None:
+    for factor, steps in ((0, []), (1e4, []), (1.5, [4])):
+        folder = tmp_path / str(factor)
+        runtime = ChangingRuntime(multiply({4: 1e3}))
+        train_tiny(stores, folder, f"guard.factor={factor}", runtime=runtime, max_steps=4)
+        assert [skip["step"] for skip in read_log(folder, "skip")] == steps
+
+
+def test_a_resumed_run_knows_the_limits_and_other_inputs_begin_without(stores: Stores, tmp_path: Path) -> None:
+    """Other inputs have other losses. Neither has a checkpoint of version 0.6 a history."""
+    train_tiny(stores, tmp_path / "run", max_steps=3)
+    old = last(tmp_path / "run")
+    old["guard"] = {name: old["guard"][name] for name in ("bad_in_a_row", "good_since_roll_back")}
+    (tmp_path / "old").mkdir()
+    write_checkpoint(tmp_path / "old" / "last.pth", old)
+    cases = {
+        "same": ("run", ["data.workers=1", "optim.lr=2e-5"], [4]),
+        "loss": ("run", ["loss.keypoint_weight=3000"], []),
+        "batch": ("run", ["train.batch_size=3"], []),
+        "old": ("old", [], []),
+    }
+    for name, (source, settings, expected) in cases.items():
+        folder = tmp_path / f"resumed-{name}"
+        checkpoint = tmp_path / source / "last.pth"
+        settings = [*settings, f"checkpoint.path={folder}"]
+        runtime = ChangingRuntime(multiply({1: 1e3}) if name != "loss" else multiply({}))
+        train_tiny(stores, folder, *settings, resume=checkpoint, runtime=runtime, max_steps=4)
+        assert [skip["step"] for skip in read_log(folder, "skip")] == expected, name
+        assert len(last(folder)["guard"]["losses"]) == (3 if name == "same" else 1), name
+
+
+def test_a_return_to_a_checkpoint_returns_to_its_limits(stores: Stores, tmp_path: Path) -> None:
+    exploding = ChangingRuntime(multiply({5: 1e3, 6: 1e3}))
+    settings = ("checkpoint.every_steps=2", "checkpoint.keep=99", "guard.max_skips=2")
+    train_tiny(stores, tmp_path, *settings, runtime=exploding, max_steps=6)
+    before = read_checkpoint(tmp_path / "step-00000004.pth")["guard"]
+    assert len(before["losses"]) == len(before["relative_gradients"]) == 4
+    after = last(tmp_path)["guard"]
+    assert (after["losses"], after["relative_gradients"]) == (before["losses"], before["relative_gradients"])
+
+
+def train_rank(stores: Stores, folder: Path) -> None:
+    """Train in one of two processes, of which the second has an exploding loss and the first an exploding gradient.
+
+    Each saves the history of its guard.
+    """
+    runtime = ChangingDistributedRuntime(timeout_minutes=0.5)
+    runtime.change = multiply({3: 1e3}) if runtime.rank else mixed({5: 1e6}, "gradient")
+    histories: list[list[float]] = []
+    watched = Watched.add
+
+    def add(self: Watched, value: float) -> None:
+        watched(self, value)
+        histories.append(self.values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Watched, "add", add)
+        train_tiny(stores, folder, runtime=runtime, max_steps=6)
+    torch.save(histories[-2:], folder.with_name(f"{runtime.rank}.pt"))
+    runtime.close()
+
+
+def test_the_ranks_skip_together_whichever_of_them_explodes(stores: Stores, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    pids = fork_ranks(2, lambda _: train_rank(stores, folder), tmp_path / "outputs")
+    assert [wait_for_exit(pid) for pid in pids] == [0, 0]
+    skips = read_log(folder, "skip")
+    assert [(skip["step"], skip["name"]) for skip in skips] == [(3, "loss"), (5, "gradient norm")]
+    assert len(skips[0]["image_ids"]) == 2 and len(skips[1]["image_ids"]) == 4
+    ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    assert ranks[0] == ranks[1] and [len(values) for values in ranks[0]] == [4, 4]
 
 
 def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(stores: Stores, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 from posenet.training.step import MeanMeter
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import Stores, train_tiny
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
 NUM_SCALES = 5
@@ -29,18 +31,24 @@ Predictions = list[list[Tensor]]
 """One list per stack of (N, C, H, W) maps per scale, fine to coarse."""
 
 
-class BothForms(FocalL2Loss):
-    """The loss by its fast form, after a comparison with the formula."""
-
-    def forward(self, *inputs: Any) -> Tensor:
-        losses = self.terms(*inputs).sum((1, 2))
-        torch.testing.assert_close(losses, super().forward(*inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
-        return losses
+def formula(loss: FocalL2Loss, predictions: Predictions, target: Tensor, mask: Tensor) -> Tensor:
+    """The loss as the paper writes it, map by map."""
+    stack_weights = [1 / len(predictions)] * len(predictions) if loss.stack_weights is None else loss.stack_weights
+    losses = torch.zeros(len(target))
+    for stack_weight, scales in zip(stack_weights, predictions):
+        for scale, (scale_weight, s) in enumerate(zip(loss.scale_weights, scales)):
+            t = F.avg_pool2d(target, 1 << scale)
+            shrunk = F.interpolate(mask, size=t.shape[2:], mode="bilinear", align_corners=False)
+            weight = torch.where(shrunk < 0.5, 0, shrunk) * loss.channel_weights
+            q = torch.where(t >= loss.positive_threshold, s, 1 - s)
+            cells = (s - t) ** 2 * (1 - q).abs() ** loss.gamma * weight
+            losses = losses + stack_weight * scale_weight * cells.sum((1, 2, 3))
+    return losses
 
 
 def make_loss(**changes: Any) -> FocalL2Loss:
     """The loss with the default settings, except for ``changes``."""
-    return BothForms(LossConfig(**changes), COCO)
+    return FocalL2Loss(LossConfig(**changes), COCO)
 
 
 def measured_input(case: dict[str, Any]) -> tuple[Predictions, Tensor, Tensor]:
@@ -119,7 +127,7 @@ def test_stacks_are_averaged_equally_unless_weighted_and_the_terms_add_up() -> N
     torch.testing.assert_close(losses, (first + second) / 2)
     weighted = make_loss(stack_weights=(1, 3))(predictions, target, mask)
     torch.testing.assert_close(weighted, (first + 3 * second) / 4)
-    terms = make_loss().terms(predictions, target, mask)
+    terms = FocalL2Loss(LossConfig(), COCO, keep_terms=True)(predictions, target, mask)
     assert terms.shape == (2, 2, NUM_SCALES)
     torch.testing.assert_close(terms.sum((1, 2)), losses)
     torch.testing.assert_close(terms[:, 0].sum(1), first / 2)
@@ -160,16 +168,13 @@ def test_the_loss_of_an_image_does_not_depend_on_the_rest_of_the_batch() -> None
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 1.5, 2.0])
-def test_loss_and_gradients_of_the_fast_form_are_those_of_the_formula(gamma: float) -> None:
+def test_loss_and_gradients_are_those_of_the_formula(gamma: float) -> None:
     predictions, target, mask = measured_input({"seed": 3, "batch": 2, "size": 32, "nstack": 3})
-    supervised = torch.arange(2 * 50).view(2, 50).remainder(3).clamp(max=1).to(torch.uint8)
-    loss = FocalL2Loss(LossConfig(gamma=gamma, stack_weights=(1, 2, 5)), COCO)
+    mask = mask * torch.arange(2 * 50).view(2, 50, 1, 1).remainder(3).clamp(max=1)
+    loss = make_loss(gamma=gamma, stack_weights=(1, 2, 5))
     leaves = [maps.requires_grad_() for stack in predictions for maps in stack]
     results = []
-    for losses in (
-        loss(predictions, target, mask, supervised),
-        loss.terms(predictions, target, mask, supervised).sum((1, 2)),
-    ):
+    for losses in (loss(predictions, target, mask), formula(loss, predictions, target, mask)):
         results.append([losses.detach(), *torch.autograd.grad(losses.sum(), leaves)])
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
     assert results[0][0].min() > 1
@@ -186,11 +191,11 @@ def test_the_loss_of_half_precision_predictions_is_computed_in_single_precision(
 
 def test_channels_that_are_not_supervised_have_no_loss_and_exactly_zero_gradient() -> None:
     predictions, target, mask = random_input(stacks=2, num_images=3)
-    supervised = torch.ones(3, 50, dtype=torch.uint8)
+    supervised = torch.ones(3, 50)
     supervised[0, :7] = 0
     supervised[2, 40:] = 0
     leaves = [maps.requires_grad_() for stack in predictions for maps in stack]
-    losses = make_loss()(predictions, target, mask, supervised)
+    losses = make_loss()(predictions, target, mask * supervised[:, :, None, None])
     gradients = torch.autograd.grad(losses.sum(), leaves)
     all_losses = make_loss()(predictions, target, mask)
     all_gradients = torch.autograd.grad(all_losses.sum(), leaves)
@@ -226,13 +231,29 @@ def test_from_config_applies_every_setting_and_none_is_state() -> None:
     changes |= {"part_weight": 2.0, "keypoint_weight": 4.0, "mask_weight": 5.0, "foreground_weight": 6.0}
     changes |= {"positive_threshold": 0.1}
     overrides = [f"loss.{key}={list(value) if isinstance(value, tuple) else value}" for key, value in changes.items()]
-    configured = BothForms.from_config(load_config(None, ["model.stacks=2", *overrides]))
+    configured = FocalL2Loss.from_config(load_config(None, ["model.stacks=2", *overrides]))
     inputs = random_input(2)
     assert torch.equal(configured(*inputs), make_loss(**changes)(*inputs))
     assert configured.state_dict() == {}
     for key in changes:
         others = {name: value for name, value in changes.items() if name != key}
         assert not torch.equal(make_loss(**others)(*inputs), configured(*inputs)), key
+
+
+@pytest.mark.parametrize("method", ["forward", "_cell_losses"])
+def test_a_changed_formula_changes_the_training(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The loss that is read is the one that trains."""
+    original = getattr(FocalL2Loss, method)
+    losses = []
+    for factor in (1, 2):
+        monkeypatch.setattr(FocalL2Loss, method, lambda *inputs: factor * original(*inputs))
+        train_tiny(stores, tmp_path / str(factor), "optim.max_grad_norm=0", max_steps=1)
+        (entry,) = read_log(tmp_path / str(factor), "train")
+        losses.append((entry["loss"], entry["gradient_norm"]))
+    (loss, norm), doubled = losses
+    assert doubled == pytest.approx((2 * loss, 2 * norm), rel=1e-3)
 
 
 def test_a_logged_mean_has_five_digits_and_must_be_finite() -> None:

@@ -19,13 +19,14 @@ from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import make_grad_scaler
+from posenet.errors import ConfigError
 from posenet.settings import GuardConfig, LossConfig, OptimConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import batch_norm_layers
 from posenet.training.loss import FocalL2Loss
 from posenet.training.optimizer import make_optimizer
-from posenet.training.step import BatchNormStatistics, ModelWithLoss, StepResult, TrainStep
+from posenet.training.step import BatchNormStatistics, ModelWithLoss, TrainStep
 from posenet.training.teacher import Teacher
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_groups import run_in_processes
@@ -92,7 +93,7 @@ def test_a_step_with_one_bad_loss_changes_nothing(kind: tuple[str, str, float]) 
         batches[position] = make_batch(9, bad)
         result = step(batches)
         assert result.loss is None
-        assert result.bad_value is not None and step.bad_steps.is_bad(result.bad_value)
+        assert result.bad is not None and result.bad.is_own and not result.bad.value <= result.bad.limit < math.inf
         assert find_differences(state_of(step), before) == []
         assert all(parameter.grad is None for parameter in step.model.parameters())
         assert step([make_batch(5)]).loss is not None
@@ -111,7 +112,7 @@ def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing(
         result = step([make_batch(2), make_batch(3)])
         hook.remove()
         assert result.loss is None
-        assert result.bad_value is not None and not math.isfinite(result.bad_value)
+        assert result.bad is not None and not math.isfinite(result.bad.value)
         after = state_of(step)
         for name in ("model", "optimizer"):
             assert find_differences(after[name], before[name]) == []
@@ -166,6 +167,33 @@ def test_the_mean_norm_of_the_gradients_before_clipping_is_measured_without_skip
     assert step.gradient_norm.read() is None
 
 
+def test_the_logged_terms_are_those_of_the_steps_that_were_not_skipped() -> None:
+    step, reference = make_step(), make_step()
+    reference([make_batch(1), make_batch(2)])
+    step([make_batch(1), make_batch(2)])
+    step([make_batch(3), make_batch(4, 1e8)])
+    assert step.terms.read() == reference.terms.read()
+    assert step([make_batch(5, 1e8)]).loss is None
+    assert step.terms.read() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_a_gradient_far_above_the_last_ones_changes_nothing(kind: tuple[str, str, float]) -> None:
+    """Neither the loss scale of fp16."""
+    step = make_step(*kind, max_grad_norm=1.0)
+    for seed in (1, 2):
+        step([make_batch(seed)])
+    before = state_of(step)
+    assert math.isfinite(step.bad_steps.relative_gradient.limit)
+    hook = step.model.linear.weight.register_hook(lambda gradient: gradient * 1e4)
+    result = step([make_batch(3)])
+    hook.remove()
+    assert result.bad is not None and (result.bad.name, result.loss) == ("gradient norm", None)
+    assert result.bad.value > result.bad.limit
+    assert find_differences(state_of(step), before) == []
+    assert step([make_batch(4)]).loss is not None
+
+
 def test_an_overflow_of_fp16_lowers_the_loss_scale_and_is_no_bad_step() -> None:
     step = make_step(amp="fp16")
 
@@ -178,12 +206,12 @@ def test_an_overflow_of_fp16_lowers_the_loss_scale_and_is_no_bad_step() -> None:
     assert find_differences(state_of(step)["model"], before) == []
     results += [step([make_batch(1)]) for _ in range(2)]
     assert [result.loss is None for result in results] == [True, True, False, False]
-    assert all(result.bad_value is None for result in results)
+    assert all(result.bad is None for result in results)
     assert step.scaler.get_scale() == 2**14
 
 
 class TwoRanks(Runtime):
-    """Pretends that another process reports one loss for every batch, and whether that is bad."""
+    """Pretends that another process reports one loss for every batch, whether that is bad, and the same gradient."""
 
     world_size = 2
 
@@ -193,7 +221,8 @@ class TwoRanks(Runtime):
         self._syncs = True
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        return values + self.other
+        losses = values[:, :-1] + self.other[:, :1]
+        return torch.cat([losses, 2 * values[:, -1:]], 1)
 
     @contextlib.contextmanager
     def no_gradient_sync(self, module: nn.Module) -> Iterator[None]:
@@ -222,7 +251,8 @@ def test_the_loss_is_the_mean_over_batches_and_processes_and_any_process_can_mak
     step = make_step(runtime=TwoRanks(bad=1.0))
     before = state_of(step)
     result = step([make_batch(1)])
-    assert result == StepResult(bad_value=alone[0])
+    assert result.loss is None and result.bad is not None
+    assert (result.bad.name, result.bad.value, result.bad.is_own) == ("loss", alone[0], False)
     assert find_differences(state_of(step), before) == []
 
 
@@ -248,7 +278,7 @@ SIZE = 64
 
 def make_model(teacher: Teacher | None = None) -> ModelWithLoss:
     renderer = TargetRenderer(TargetsConfig(), COCO)
-    loss = FocalL2Loss(LossConfig(), COCO)
+    loss = FocalL2Loss(LossConfig(), COCO, keep_terms=True)
     network = tiny_network(stacks=1)
     return ModelWithLoss(network, renderer, loss, "off", channels_last=False, teacher=teacher)
 
@@ -268,8 +298,32 @@ def test_the_terms_are_those_of_the_network_s_predictions_and_the_rendered_targe
     images, joints, person_mask, mask_miss = random_batch()
     target = model.renderer(joints, person_mask / 255)
     predictions = model.network(images.permute(0, 3, 1, 2) / 255)
-    expected = model.loss.terms(predictions, target, mask_miss[:, None] / 255)
+    expected = model.loss(predictions, target, mask_miss[:, None] / 255)
     torch.testing.assert_close(model(images, joints, person_mask, mask_miss), expected)
+
+
+class MeanError(nn.Module):
+    """Another loss than that of the package: one value for every image."""
+
+    def forward(self, predictions: list[list[Tensor]], target: Tensor, mask_miss: Tensor) -> Tensor:
+        return (mask_miss * (predictions[-1][0] - target) ** 2).mean((1, 2, 3))
+
+
+class OneNumber(MeanError):
+    def forward(self, *inputs: Any) -> Tensor:
+        return super().forward(*inputs).mean()
+
+
+def test_a_loss_of_other_code_returns_a_value_for_every_image_and_gets_the_mask_of_every_channel() -> None:
+    model = make_model().eval()
+    model.loss = MeanError()
+    batch = random_batch()
+    supervised = torch.zeros(2, 50, dtype=torch.uint8)
+    assert model(*batch).shape == (2,) and model(*batch).min() > 0
+    assert model(*batch, supervised).tolist() == [0, 0]
+    model.loss = OneNumber()
+    with pytest.raises(ConfigError, match="2 images"):
+        model(*batch)
 
 
 class OneConvolution(nn.Module):

@@ -19,6 +19,7 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import set_train_mode
+from posenet.training.loss import sum_per_image
 from posenet.training.optimizer import make_optimizer
 from posenet.training.run import build_model
 from posenet.training.step import ModelWithLoss, TrainStep
@@ -73,7 +74,7 @@ def build_steps(config: Config, device: torch.device, runtime: Runtime | None = 
     model = build_model(config, network, device)
     optimizer = make_optimizer(network, dataclasses.replace(config.optim, lr=1e-9))
     scaler = make_grad_scaler(device, model.amp, config.train.loss_scale)
-    policy = BadStepPolicy(dataclasses.replace(config.guard, threshold=float("inf")))
+    policy = BadStepPolicy(dataclasses.replace(config.guard, factor=0.0, threshold=float("inf")))
     wrapped = runtime.wrap(model)
     set_train_mode(model)
     step = TrainStep(wrapped, optimizer, scaler, policy, runtime, config.optim.max_grad_norm)
@@ -81,7 +82,7 @@ def build_steps(config: Config, device: torch.device, runtime: Runtime | None = 
 
     def plain() -> None:
         terms = wrapped(batch.images, batch.joints, batch.person_mask, batch.mask_miss)
-        terms.sum((1, 2)).mean().backward()
+        sum_per_image(terms).mean().backward()
         get_total_norm([parameter.grad for parameter in network.parameters()])
         optimizer.step()
         optimizer.zero_grad()
