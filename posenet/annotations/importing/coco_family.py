@@ -6,6 +6,7 @@ ignored regions, a file for each video), and sets with the edges of another one,
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -78,7 +79,7 @@ def edges_of(names: Sequence[str]) -> list[list[int]]:
         pairs.append((f"{side}_wrist", hand[0]))
         for start in range(1, len(hand), 4):
             chain = (hand[0], *hand[start : start + 4])
-            pairs += zip(chain, chain[1:])
+            pairs += itertools.pairwise(chain)
     pairs += [("nose", "head"), ("head", "neck"), ("neck", "hip")]
     number = {name: index for index, name in enumerate(names, 1)}
     return [[number[a], number[b]] for a, b in pairs if a in number and b in number]

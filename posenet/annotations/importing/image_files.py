@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -76,7 +77,8 @@ class ImageFiles:
 
 def _common_end(a: Sequence[str], b: Sequence[str]) -> int:
     """How many items two sequences have in common at their ends."""
-    return len(os.path.commonprefix([list(reversed(a)), list(reversed(b))]))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(reversed(a), reversed(b)))
+    return sum(1 for _ in same)
 
 
 def write_frames(video: Path, numbers: Sequence[int], folder: Path) -> dict[int, Path]:

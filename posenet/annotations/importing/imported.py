@@ -5,9 +5,10 @@ An importer transcribes: what the format does not state, such as areas, is left 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ class ImportedPerson(NamedTuple):
     category_id: int
     keypoints: np.ndarray  # (K, 3) x, y and visibility; the centre of the first pixel is (0, 0)
     box: Sequence[float] | None  # x, y, width, height; None for that around the labelled keypoints
-    outline: list[list[float]] = []  # polygons x, y, x, y, ... in pixels
+    outline: Sequence[list[float]] = ()  # polygons x, y, x, y, ... in pixels
 
 
 class Labels(NamedTuple):
@@ -60,6 +61,16 @@ class ImportedAnnotations(NamedTuple):
     document: dict[str, Any]
     folder: Path  # the file names of the images are relative to it
     notes: tuple[str, ...]  # what was left out, and other remarks: one line each
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn the errors of content that is not as it should be into a ``DataError`` that names the file."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = to_single_line(f"{type(error).__name__}: {error}")
+        raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
 
 
 def note_lines(notes: Notes) -> tuple[str, ...]:
@@ -176,7 +187,7 @@ def _annotations(people: Sequence[ImportedPerson], images: Sequence[Entry], whol
                 "image_id": image["id"],
                 "category_id": person.category_id,
                 "keypoints": values,
-                "segmentation": person.outline,
+                "segmentation": list(person.outline),
             }
         )
         if person.box is not None:

@@ -19,10 +19,9 @@ from posenet.annotations.importing.imported import (
     Labels,
     Notes,
     flip_idx_of,
+    readable,
     to_coco,
 )
-from posenet.errors import DataError
-from posenet.messages import to_single_line
 
 AIC_NAMES = (
     "right_shoulder right_elbow right_wrist left_shoulder left_elbow left_wrist right_hip right_knee right_ankle "
@@ -205,18 +204,3 @@ def _as_list(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
         return [value]
     return [item for item in (value if isinstance(value, (list, np.ndarray)) else []) if isinstance(item, dict)]
-
-
-class readable:
-    """Turns the errors of a file that is not as it should be into a ``DataError`` that names it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, (LookupError, TypeError, ValueError, AttributeError, OverflowError)):
-            reason = to_single_line(f"{type(error).__name__}: {error}")
-            raise DataError(f"{self.path} cannot be read ({reason}); it may be damaged: get it again") from error

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import Entry
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Labels, Notes, to_coco
 from posenet.annotations.left_right import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
@@ -81,7 +81,8 @@ def import_yolo_pose(
         return people, "" if all(person.keypoints.any() for person in people) else _BOXES
 
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
+    labels = Labels(categories, layout.keypoints, flip_idx=flip_idx)
+    imported = to_coco(paths, read_people, labels, notes, whole=1)
     num_images = len(imported.document["images"])
     num_without = len(notes[_WITHOUT_FILE])
     if num_without > num_images / 2:
