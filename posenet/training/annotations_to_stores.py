@@ -132,7 +132,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
     if is_yolo(file):
         if images:
             raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
-        imported = import_yolo_pose(file, split, number_unnamed=True)
+        imported = import_yolo_pose(file, split)
         flags = ["--split", split]
     else:
         content = read_document(file)
@@ -147,7 +147,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
             )
         if not images:
             images = file.parent / "images" if (file.parent / "images").is_dir() else file.parent
-        imported = import_label_studio(file, images)
+        imported = import_label_studio(content, file, images)
         flags = ["--images", images]
     output = folder / f"imported_{split}.json"
     write_output(output, json.dumps(imported.document))
