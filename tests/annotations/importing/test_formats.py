@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from tests.helpers.other_formats import (
 CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
 for _entry in CONTENT["annotations"]:
     _entry["keypoints"][5] = 1  # the left eye is hidden
+CONTENT["categories"][0]["skeleton"] = [[16, 14], [14, 12], [1, 2]]
 
 
 def write(folder: Path, writer: Callable[..., Path], *arguments: Any, **options: Any) -> Path:
@@ -124,7 +127,7 @@ def test_a_flag_of_leeds_sports_pose_means_hidden_and_in_the_extended_set_visibl
     points = people_of(extended)["im00002.jpg"][0]
     truth = people_of(ImportedAnnotations(CONTENT, Path(), ()))["000000000002.jpg"][0]
     # This writer leaves out the shift of Matlab.
-    assert points["left_knee"] == (truth["left_knee"][0] - 1, truth["left_knee"][1] - 1, 2)
+    assert points["left_knee"] == pytest.approx((truth["left_knee"][0] - 1, truth["left_knee"][1] - 1, 2), abs=0.01)
     assert "neck" not in points
 
 
@@ -256,7 +259,10 @@ def test_labels_of_deeplabcut_stay_with_their_images_where_some_are_missing(tmp_
         found = read_annotations(path)
         expected = people_of(ImportedAnnotations(CONTENT, Path(), ()))["000000000002.jpg"][0]
         [[points]] = people_of(found).values()
-        assert points["left_knee"][:2] == expected["left_knee"][:2] and "000000000001.jpg" in found.notes[0]
+        assert (
+            points["left_knee"][:2] == pytest.approx(expected["left_knee"][:2], abs=0.01)
+            and "000000000001.jpg" in found.notes[0]
+        )
     assert found.document["categories"][0]["keypoints"] == CONTENT["categories"][0]["keypoints"]
 
 
@@ -310,7 +316,6 @@ BOMB = (
 @pytest.mark.parametrize(
     "name, content",
     [
-        ("a.xml", BOMB),
         ("a.xml", "<annotations><image name='a'>"),
         ("a.xml", "<html></html>"),
         ("a.xml", "<annotations></annotations>"),
@@ -328,7 +333,6 @@ BOMB = (
         ("a.txt", "hello"),
     ],
 )
-@pytest.mark.timeout(60)
 def test_what_is_damaged_or_unknown_is_one_line(tmp_path: Path, name: str, content: str) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="latin-1")
@@ -339,6 +343,14 @@ def test_what_is_damaged_or_unknown_is_one_line(tmp_path: Path, name: str, conte
     assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
     assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "out.json")]) == 2
     assert not (tmp_path / "out.json").exists()
+
+
+def test_entities_that_grow_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.xml"
+    path.write_text(BOMB)
+    words = [sys.executable, "-m", "posenet", "annotations", "import", path, "--output", tmp_path / "out.json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "document type" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_an_unknown_file_or_folder_names_the_formats(tmp_path: Path) -> None:

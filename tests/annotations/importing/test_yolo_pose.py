@@ -352,7 +352,7 @@ def test_the_tool_names_what_it_reads(data_file: Path, tmp_path: Path, capsys: p
     assert run_tool("annotations", ["import", str(tmp_path / "a.xml"), "--output", str(tmp_path / "b.json")]) == 2
     assert f"cannot read annotations {tmp_path / 'a.xml'}" in capsys.readouterr().err
     assert run_tool("annotations", ["import", str(data_file), "--images", str(tmp_path), "--output", "-"]) == 2
-    assert "leave out images=DIR" in capsys.readouterr().err
+    assert "leave out --images DIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["data.yaml", "labels/train/000000000001.txt", "train.txt"])
