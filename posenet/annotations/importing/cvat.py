@@ -7,7 +7,7 @@ outside are not labelled, occluded ones are hidden. Several points in one shape 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -80,12 +80,11 @@ def import_cvat(
     everything = [(file.name, item) for file, items in objects_of.items() for item in items]
     if not any(item.points for _, item in everything):
         raise DataError(f"{path} has no points and no skeletons; label keypoints with a skeleton, and export it again")
-    parents = _sublabels(root)
-    order = [name for name in parents if any(name in item.points for _, item in everything)]
-    names = choose_names(everything, keypoints, notes)
-    if not keypoints and set(order) >= set(names):
-        names = tuple(order)
     categories = number_categories(item for _, item in everything)
+    names = choose_names(everything, keypoints, notes)
+    of_skeletons = _sublabels(root, categories)
+    if not keypoints and set(of_skeletons) >= set(names):
+        names = of_skeletons
     labels = Labels({number: name for name, number in categories.items()}, names, _edges(root, names))
     return to_coco(list(objects_of), lambda file: (to_people(objects_of[file], names, categories), ""), labels, notes)
 
@@ -142,7 +141,8 @@ def _read_objects(shapes: Iterable[Shape], notes: Notes, name: str) -> list[Obje
         key: Hashable = ("shape", number) if group == "0" else group
         if shape.tag == "skeleton":
             own = {point.name: (point.x, point.y, point.visibility) for child in shape for point in _points(child)}
-            skeletons[key if key not in skeletons else ("shape", number)] = Object(label, None, own)
+            if own:
+                skeletons[key if key not in skeletons else ("shape", number)] = Object(label, None, own)
         elif shape.tag == "box":
             left, top, right, bottom = (float(shape.attrib[side]) for side in ("xtl", "ytl", "xbr", "ybr"))
             objects[key] = Object(label, (left, top, right - left, bottom - top), {})
@@ -191,10 +191,10 @@ def _corners(shape: Shape) -> list[list[float]]:
     return pairs
 
 
-def _sublabels(root: ElementTree.Element) -> list[str]:
-    """The names of the points of skeletons, in the order of the task."""
-    labels = [label for label in root.iter("label") if label.findtext("parent")]
-    return list(dict.fromkeys(label.findtext("name") or "" for label in labels))
+def _sublabels(root: ElementTree.Element, categories: Container[str]) -> tuple[str, ...]:
+    """The names of the points of the skeletons of some categories, in the order of the task."""
+    labels = [label for label in root.iter("label") if (label.findtext("parent") or None) in categories]
+    return tuple(dict.fromkeys(label.findtext("name") or "" for label in labels))
 
 
 def _edges(root: ElementTree.Element, names: Sequence[str]) -> list[list[int]] | None:
