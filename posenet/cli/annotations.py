@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from posenet.annotations.coco import describe_counts, write_output
 from posenet.annotations.importing.coco_family import PARTS
-from posenet.annotations.importing.formats import read_annotations, recognise
+from posenet.annotations.importing.formats import COCO_FAMILY, Options, read_source, recognise
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.yolo_pose import label_path
 from posenet.annotations.outlines import SHARE_OF_BOX, SHARE_OF_KEYPOINT_BOX
@@ -213,24 +213,19 @@ def _import(args: argparse.Namespace) -> None:
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
-    if args.split is not None and not recognise(args.source)[0].has_splits:
+    format_, source = recognise(args.source)
+    if args.split is not None and not format_.has_splits:
         raise DataError(
             f"{args.source} has no splits, which only YOLO-pose has; leave out --split, and divide the imported file "
             "with posenet annotations split"
         )
     for split, path in zip(splits, outputs):
-        imported = read_annotations(
-            args.source,
-            images=args.images,
-            split=split,
-            keypoints=args.keypoints,
-            part=args.part,
-            frames=None if is_standard_output(path) else path.with_name(f"{path.stem}_frames"),
-        )
-        _write_imported(args, path, imported)
+        frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
+        options = Options(args.images, split, args.keypoints, args.part, frames)
+        _write_imported(args, path, read_source(format_, source, options), format_.name != COCO_FAMILY)
 
 
-def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations) -> None:
+def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations, has_estimates: bool) -> None:
     document, folder, notes = imported
     images = [folder / image["file_name"] for image in document["images"]]
     check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
@@ -239,7 +234,7 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
     print_message(describe_counts(document), file=messages)
     for note in notes:
         print_message(note, file=messages)
-    if document["annotations"]:
+    if document["annotations"] and has_estimates:
         print_message(
             f"areas are estimated as {SHARE_OF_BOX} of the boxes, {SHARE_OF_KEYPOINT_BOX} of those around the "
             "keypoints, the medians of COCO's people: whole boxes make the AP too high",

@@ -20,6 +20,7 @@ from posenet.annotations.importing.imported import (
     complete,
     flip_idx_of,
     note_lines,
+    readable,
 )
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -103,16 +104,17 @@ def import_coco(
         raise DataError(f"part={part} is none of {', '.join(PARTS)}; choose one of them")
     if part is not None and not is_whole_body:
         raise DataError(f"{path} has one list of keypoints; part={part} is for COCO-WholeBody, leave it out")
-    if is_whole_body:
-        sections = _read_parts(sections, PARTS[part or "whole"], part or "whole", notes)
-    sections = _read_posetrack(sections, notes)
-    sections = sections | {"categories": [dict(entry) for entry in sections["categories"]]}
-    sections = _name_keypoints(sections)
-    for category in sections["categories"]:
-        count = len(category.get("keypoints") or [])
-        if count and _leads_nowhere(category.get("skeleton"), count):
-            category["skeleton"] = []
-            notes[_EDGES].append(str(category.get("name")))
+    with readable(path):
+        if is_whole_body:
+            sections = _read_parts(sections, PARTS[part or "whole"], part or "whole", notes)
+        sections = _read_posetrack(sections, notes)
+        sections = sections | {"categories": [dict(entry) for entry in sections["categories"]]}
+        sections = _name_keypoints(sections)
+        for category in sections["categories"]:
+            count = len(category.get("keypoints") or [])
+            if count and _leads_nowhere(category.get("skeleton"), count):
+                category["skeleton"] = []
+                notes[_EDGES].append(str(category.get("name")))
     folder, listed = _locate(sections["images"], path, images)
     return ImportedAnnotations(dict(document) | sections | {"images": listed}, folder, note_lines(notes))
 
@@ -146,7 +148,7 @@ def _read_parts(
             )
         for index in confidences:
             values[index] = 1
-        own = {key: entry[key] for key in ("id", "image_id", "category_id", "iscrowd") if key in entry}
+        own: Entry = {key: entry[key] for key in ("id", "image_id", "category_id", "iscrowd") if key in entry}
         own |= {"keypoints": values, "bbox": entry.get("bbox")}
         if not is_object:
             own |= {key: entry[key] for key in ("segmentation", "area") if key in entry}

@@ -17,6 +17,7 @@ from posenet.annotations.importing.grouping import (
     assign_points,
     box_of_corners,
     choose_names,
+    join_boxes,
     number_categories,
     to_people,
 )
@@ -157,22 +158,7 @@ def _read_objects(shapes: Iterable[Shape], notes: Notes, name: str) -> list[Obje
                 skeletons[key if key not in skeletons else ("shape", number)] = Object(label, None, own)
             elif own_points:
                 points.append(own_points[0]._replace(owner=None if group == "0" else group))
-    return _join(skeletons, objects) + assign_points(objects, points, notes, name)
-
-
-def _join(skeletons: dict[Hashable, Object], objects: dict[Hashable, Object]) -> list[Object]:
-    """The skeletons, with the boxes and outlines of the same group or around them, which leave ``objects``."""
-    joined = []
-    for key, skeleton in skeletons.items():
-        around = [
-            other
-            for other, item in objects.items()
-            if skeleton.points and all(item.contains(Point("", x, y), 0.1) for x, y, _ in skeleton.points.values())
-        ]
-        chosen = key if key in objects else around[0] if len(around) == 1 else None
-        box = objects.pop(chosen, None)
-        joined.append(skeleton if box is None else skeleton._replace(box=box.box, outline=box.outline))
-    return joined
+    return join_boxes(skeletons, objects) + assign_points(objects, points, notes, name)
 
 
 def _points(shape: Shape) -> list[Point]:

@@ -40,11 +40,11 @@ SHOWN_FILES = 5
 class Options(NamedTuple):
     """How a data set is read; see ``read_annotations``."""
 
-    images: str | Path | None
-    split: str
-    keypoints: Sequence[str] | None
-    part: str | None
-    frames: Path | None
+    images: str | Path | None = None
+    split: str = "train"
+    keypoints: Sequence[str] | None = None
+    part: str | None = None
+    frames: Path | None = None
 
 
 class Source(NamedTuple):
@@ -91,10 +91,14 @@ def read_annotations(
         ConfigError: a package for the format is not installed.
         DataError: the format is not known, a file is damaged, or no image is found.
     """
-    format_, source = recognise(path)
-    if part is not None and format_.name != COCO_FAMILY:
-        raise DataError(f"{path} is {format_.name}; part={part} is for COCO-WholeBody, leave it out")
-    return format_.read(source, Options(images, split, keypoints, part, frames))
+    return read_source(*recognise(path), Options(images, split, keypoints, part, frames))
+
+
+def read_source(format_: Format, source: Source, options: Options) -> ImportedAnnotations:
+    """Read what ``recognise`` has found; see ``read_annotations``."""
+    if options.part is not None and format_.name != COCO_FAMILY:
+        raise DataError(f"{source.path} is {format_.name}; part={options.part} is for COCO-WholeBody, leave it out")
+    return format_.read(source, options)
 
 
 def recognise(path: str | Path) -> tuple[Format, Source]:
@@ -112,7 +116,7 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
 def _unknown(path: Path) -> DataError:
     names = ", ".join(format_.name for format_ in FORMATS)
     remedy = remedy_for_format(path) if path.suffix.lower() == ".zip" else ""
-    return DataError(f"{path} has no annotations that can be read; {remedy or f'give one of: {names}'}")
+    return DataError(f"{path} has no annotations that are known; {remedy or f'give those of {names}'}")
 
 
 def _open_folder(folder: Path) -> Source:
@@ -222,7 +226,7 @@ def _read_labelme(source: Source, options: Options) -> ImportedAnnotations:
     return import_labelme(files, source.path, options.images, options.keypoints)
 
 
-COCO_FAMILY = "COCO keypoints"
+COCO_FAMILY = "COCO"
 FORMATS = (
     Format("YOLO-pose", lambda source: source.kind == "yaml", _read_yolo, has_splits=True),
     Format("Label Studio", lambda source: _is_list(source, "data"), _read_label_studio),
@@ -235,7 +239,7 @@ FORMATS = (
         _read_labelme,
     ),
     Format(
-        "CVAT for images or video",
+        "CVAT",
         lambda source: source.kind == "xml" and source.content.tag == "annotations",
         lambda source, options: import_cvat(
             source.content, source.path, options.images, options.keypoints, options.frames
@@ -257,7 +261,7 @@ FORMATS = (
         lambda source, options: import_coco(source.content, source.path, options.images, options.part),
     ),
     Format(
-        "AI Challenger",
+        "AIC",
         lambda source: _is_list(source, "keypoint_annotations", "image_id"),
         lambda source, options: import_aic(source.content, source.path, options.images),
     ),
@@ -273,7 +277,7 @@ FORMATS = (
         ),
     ),
     Format(
-        "Leeds Sports Pose",
+        "LSP",
         lambda source: _has_variable(source, "joints"),
         lambda source, options: import_lsp(source.content, source.path, options.images),
     ),
@@ -283,8 +287,13 @@ FORMATS = (
         lambda source, options: import_deeplabcut(source.content, source.path, options.images, options.keypoints),
     ),
     Format(
-        "SLEAP, NWB, JABS, LEAP or AlphaTracker",
-        lambda source: source.kind in ("hdf5", "mat") or _is_list(source, "filename", "class", "annotations"),
+        "SLEAP",
+        lambda source: (
+            source.kind == "hdf5"
+            or (source.kind == "mat" and source.content is None)
+            or _has_variable(source, "positions")
+            or _is_list(source, "filename", "class", "annotations")
+        ),
         lambda source, options: import_sleap(source.path, options.images, options.keypoints, options.frames),
     ),
 )

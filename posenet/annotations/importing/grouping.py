@@ -94,7 +94,29 @@ def assign_points(
             notes[REPEATED].append(name)
         else:
             owners[0].points[point.name] = point.x, point.y, point.visibility
-    return list(objects.values())
+    grouped = {key: item for key, item in objects.items() if item.box is None}
+    boxes = {key: item for key, item in objects.items() if item.box is not None and not item.points}
+    if not grouped or not boxes:
+        return list(objects.values())
+    others = [item for key, item in objects.items() if key not in grouped and key not in boxes]
+    return others + join_boxes(grouped, boxes) + list(boxes.values())
+
+
+def join_boxes(objects: Mapping[Hashable, Object], boxes: dict[Hashable, Object]) -> list[Object]:
+    """The objects, each with the box and the outline of the same key, or else the only one around its points.
+
+    What is joined leaves ``boxes``.
+    """
+    joined = []
+    for key, item in objects.items():
+        points = [Point("", x, y) for x, y, _ in item.points.values()]
+        around = [
+            other for other, box in boxes.items() if points and all(box.contains(point, MARGIN) for point in points)
+        ]
+        chosen = key if key in boxes else around[0] if len(around) == 1 else None
+        box = boxes.pop(chosen, None)
+        joined.append(item if box is None else box._replace(points=item.points))
+    return joined
 
 
 def choose_names(

@@ -198,7 +198,8 @@ def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[Ob
             place = float(value["x"]), float(value["y"])
             _require_percentages("keypoint", place)
             parent = region.get("parentID")
-            points.append(Point(str(value["keypointlabels"][0]), *place, owner=parent if parent in people else None))
+            owner = parent if parent in people else None
+            points.append(Point(str(value["keypointlabels"][0]), place[0], place[1], owner=owner))
     return assign_points(people, points, notes, name)
 
 

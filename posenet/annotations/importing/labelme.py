@@ -75,7 +75,8 @@ def _read_objects(shapes: Sequence[Mapping[str, Any]], notes: Notes, name: str) 
         corners = [[float(x), float(y)] for x, y in shape["points"]]
         group = shape.get("group_id")
         if kind == "point":
-            points.append(Point(label, *corners[0], owner=group))
+            x, y = corners[0]
+            points.append(Point(label, x, y, owner=group))
         elif kind in ("rectangle", "polygon"):
             key = ("shape", number) if group is None else group
             outline = [[value for corner in corners for value in corner]] if kind == "polygon" else []

@@ -95,7 +95,7 @@ def _are_in(order: Sequence[str], *names: str) -> bool:
 
 def _flip_idx(skeleton: Any, order: Sequence[str]) -> list[int] | None:
     """The twins in the skeleton's symmetries; None if it has none."""
-    twin = {}
+    twin: dict[str, str] = {}
     for a, b in skeleton.symmetry_names:
         twin |= {a: b, b: a}
     return (
@@ -122,8 +122,8 @@ def _find_images(video: Any, number: int, frames: Sequence[int], files: ImageFil
     """The images of the labelled frames of a video: files, or frames that are written to the folder."""
     name = video.filename
     if isinstance(name, list):
-        found = {frame: Path(name[frame]) for frame in frames if frame < len(name)}
-        found = {frame: path if path.is_file() else files.find(str(path)) for frame, path in found.items()}
+        paths = {frame: Path(name[frame]) for frame in frames if frame < len(name)}
+        found = {frame: path if path.is_file() else files.find(str(path)) for frame, path in paths.items()}
         return {frame: path for frame, path in found.items() if path is not None}
     if _is_embedded(video):
         return _write_embedded(video, number, frames, folder)

@@ -81,7 +81,7 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
 def choose_format(path: Path, format: CorrectionFormat | None = None) -> CorrectionFormat:
     """The format of a file; ``ConfigError`` if it is not known, or a package for it is not installed."""
     chosen = format or SUFFIXES.get(path.suffix.lower())
-    if chosen not in get_args(CorrectionFormat):
+    if chosen is None or chosen not in get_args(CorrectionFormat):
         reason = f"format={format}" if format else f"{path}"
         raise ConfigError(f"{reason} is no format for corrections; end the name with {', '.join(SUFFIXES)}")
     if chosen == "sleap":
@@ -225,9 +225,9 @@ def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[FoundPeople]) -
     shape = sleap_io.Skeleton(nodes=[sleap_io.Node(name) for name in names], name=skeleton.category)
     for a, b in edges_of(skeleton):
         shape.add_edge(names[a - 1], names[b - 1])
-    for a, b in skeleton.left_right:
-        if a in shown_as and b in shown_as:
-            shape.add_symmetry(shown_as[a], shown_as[b])
+    for left, right in skeleton.left_right:
+        if left in shown_as and right in shown_as:
+            shape.add_symmetry(shown_as[left], shown_as[right])
     tracks: dict[int, Any] = {}
     images: dict[tuple[int, int], list[FoundPeople]] = {}
     videos: dict[Source, list[FoundPeople]] = {}

@@ -18,7 +18,7 @@ from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.cli.main import run_tool
 from posenet.errors import ConfigError, DataError
 from tests.helpers.drawn_data import document, person, write_images
-from tests.helpers.malformed_inputs import mutate_bytes
+from tests.helpers.malformed_inputs import mutate_bytes, mutate_tree
 from tests.helpers.other_formats import (
     Document,
     write_aic,
@@ -87,16 +87,16 @@ def compare(found: ImportedAnnotations, hidden: bool = True, first_only: bool = 
 @pytest.mark.parametrize(
     "writer, name, hidden, options",
     [
-        (write_aic, "AI Challenger", True, {}),
+        (write_aic, "AIC", True, {}),
         (write_ochuman, "OCHuman", True, {}),
         (write_mpii, "MPII", True, {}),
         (write_mpii_list, "MPII", False, {}),
         (write_mpii_list, "MPII", True, {"form": "joint_self"}),
-        (write_crowdpose, "COCO keypoints", True, {}),
+        (write_crowdpose, "COCO", True, {}),
         (write_labelme, "Labelme", False, {}),
-        (write_cvat_xml, "CVAT for images or video", True, {}),
-        (write_cvat_xml, "CVAT for images or video", True, {"kind": "points"}),
-        (write_cvat_xml, "CVAT for images or video", True, {"kind": "video"}),
+        (write_cvat_xml, "CVAT", True, {}),
+        (write_cvat_xml, "CVAT", True, {"kind": "points"}),
+        (write_cvat_xml, "CVAT", True, {"kind": "video"}),
         (write_deeplabcut, "DeepLabCut", False, {"individuals": True}),
         (write_label_studio_json, "Label Studio", False, {}),
     ],
@@ -282,6 +282,20 @@ def test_a_mistyped_label_is_left_out_and_named(tmp_path: Path) -> None:
     assert any("'left_kne' in" in note and "'left_knee'" in note for note in found.notes)
 
 
+def test_a_group_of_points_in_a_rectangle_without_the_group_is_one_person(tmp_path: Path) -> None:
+    """A box of its own would be a place that training ignores, in the midst of the person."""
+    root = write(tmp_path, write_labelme)
+    for path in root.glob("*.json"):
+        content = json.loads(path.read_text())
+        for shape in content["shapes"]:
+            shape["group_id"] = None if shape["shape_type"] == "rectangle" else shape["group_id"]
+        path.write_text(json.dumps(content))
+    found = read_annotations(root)
+    assert compare(found, hidden=False) == len(found.document["annotations"]) == 3
+    boxes = [entry["bbox"] for entry in found.document["annotations"]]
+    np.testing.assert_allclose(boxes, [entry["bbox"] for entry in CONTENT["annotations"]], atol=0.01)
+
+
 def test_points_of_cvat_without_groups_belong_to_the_box_around_them(tmp_path: Path) -> None:
     path = write(tmp_path, write_cvat_xml, kind="points")
     path.write_text(path.read_text().replace('group_id="1"', "").replace('group_id="2"', ""))
@@ -374,6 +388,20 @@ def test_any_damage_is_read_or_refused_in_one_line(tmp_path: Path, writer: Calla
             read_annotations(path)
         except DataError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000
+
+
+def test_any_wrong_value_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    """Of COCO-WholeBody, PoseTrack18 and Labelme; what the reader of COCO files checks may stay as it is."""
+    coco, labelme = write_coco(tmp_path, whole_body(CONTENT)), write(tmp_path, write_labelme)
+    video = next(posetrack(tmp_path / "track").iterdir())
+    for path in (coco, min(labelme.glob("*.json")), video):
+        content = json.loads(path.read_text())
+        for seed in range(60):
+            path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), content)))
+            try:
+                read_annotations(path)
+            except DataError as error:
+                assert "\n" not in str(error) and len(str(error)) < 1000
 
 
 def test_joints_of_another_shape_are_refused(tmp_path: Path) -> None:
