@@ -144,6 +144,7 @@ def _write_embedded(video: Any, number: int, frames: Sequence[int], folder: Path
     for frame in frames:
         paths[frame] = folder / f"video{number + 1}_{frame:06d}.png"
         try:
+            video.open()
             image = video[frame]
         except Exception as error:  # of h5py, or of a decoder
             raise DataError(

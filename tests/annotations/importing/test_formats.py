@@ -112,6 +112,15 @@ def test_keypoints_are_those_that_were_labelled(
     assert compare(read_annotations(path), hidden) == 3
 
 
+@pytest.mark.parametrize("writer", [write_aic, write_ochuman, write_mpii, write_mpii_list, write_cvat_xml, write_lsp])
+def test_a_folder_with_one_file_of_annotations_is_that_file(tmp_path: Path, writer: Callable[..., Path]) -> None:
+    path = write(tmp_path, writer)
+    assert read_annotations(path.parent) == read_annotations(path)
+    (path.parent / "other.json").write_text("{}")
+    with pytest.raises(DataError, match=r"2 files of annotations .*other\.json.*; give one of them"):
+        read_annotations(path.parent)
+
+
 def test_yolo_pose_is_recognised(tmp_path: Path) -> None:
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     path = write(tmp_path, write_yolo_pose)
