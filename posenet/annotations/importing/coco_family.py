@@ -255,8 +255,6 @@ def _locate(listed: Sequence[Entry], path: Path, images: str | Path | None) -> t
     names = [image["file_name"] for image in listed if isinstance(image.get("file_name"), str)]
     if images is not None and any((files.folder / name).is_file() for name in names[:100] if len(name) < 4096):
         return files.folder, list(listed)
-    if not names:
-        return files.folder, list(listed)
     found, _ = files.require(names, path)
     bases = Counter(_base(file, name) for name, file in found.items())
     [(base, count)] = bases.most_common(1)

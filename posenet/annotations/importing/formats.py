@@ -33,6 +33,8 @@ HDF5 = b"\x89HDF\r\n\x1a\n"
 """How files of SLEAP, NWB and JABS begin."""
 SUFFIXES = frozenset(".csv .h5 .json .mat .nwb .slp .xml .yaml .yml".split())
 """Names of files that may be annotations."""
+MAX_BYTES_OF_AN_IMAGE = 2**26
+"""A larger JSON file is not that of an image or a video; it takes long to read."""
 SHOWN_FILES = 5
 """Number of file names in a message."""
 
@@ -121,25 +123,37 @@ def _unknown(path: Path) -> DataError:
 
 def _open_folder(folder: Path) -> Source:
     """The only file of annotations in a folder, or all of its files if they are one set together."""
-    tables = find_tables(folder) or sorted(folder.glob("CollectedData_*.csv"))
-    if tables:
-        return Source(folder, "csv files", tables)
+    if source := open_set_of_files(folder):
+        return source
     for place in (folder, folder / "annotations"):
-        files = [file for file in sorted(place.glob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
-        documents = [file for file in files if file.suffix.lower() == ".json"]
-        if documents and (len(documents) > 1 or len(files) == 1):
-            first = read_document(documents[0])
-            if is_labelme(first) or (len(documents) > 1 and _is_posetrack(first)):
-                others = {file: read_document(file) for file in documents[1:]}
-                fits = is_labelme if is_labelme(first) else _is_posetrack
-                contents = {documents[0]: first} | {file: own for file, own in others.items() if fits(own)}
-                return Source(folder, "json files", contents)
+        files = _files_in(place)
         if len(files) == 1:
             return _open_file(files[0])
         if files:
             found = ", ".join(file.name for file in files[:SHOWN_FILES])
             raise DataError(f"{place} has {len(files)} files of annotations ({found}); give one of them")
     raise _unknown(folder)
+
+
+def open_set_of_files(folder: Path) -> Source | None:
+    """The files of a folder that are one data set together: of DeepLabCut, Labelme or PoseTrack18; None for others."""
+    tables = find_tables(folder) or sorted(folder.glob("CollectedData_*.csv"))
+    if tables:
+        return Source(folder, "csv files", tables)
+    for place in (folder, folder / "annotations"):
+        documents = [file for file in _files_in(place) if file.suffix.lower() == ".json"]
+        if not documents or documents[0].stat().st_size > MAX_BYTES_OF_AN_IMAGE:
+            continue
+        first = read_document(documents[0])
+        if is_labelme(first) or (len(documents) > 1 and _is_posetrack(first)):
+            fits = is_labelme if is_labelme(first) else _is_posetrack
+            contents = {documents[0]: first} | {file: read_document(file) for file in documents[1:]}
+            return Source(folder, "json files", {file: own for file, own in contents.items() if fits(own)})
+    return None
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.glob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
 
 
 def _open_file(path: Path) -> Source:

@@ -69,9 +69,11 @@ class ImageFiles:
         if not files:
             first = next(iter(found), "")
             several = self._candidates(first)[:2]
-            reason = f"{several[0]} and {several[1]} are both" if several else f"no folder in {self.folder} has"
+            reason = f"no folder in {self.folder} has"
+            if several:
+                reason = f"{several[0].parent} and {several[1].parent} both have"
             such = f", such as {first}" if first else ""
-            raise DataError(f"{reason} the images of {source}{such}; name the folder of the images with images=DIR")
+            raise DataError(f"{reason} the images of {source}{such}; name the folder with images=DIR")
         return files, [name for name in found if name not in files]
 
 
