@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document, select_sections, write_output
+from posenet.annotations.importing.formats import read_annotations, recognise
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
 from posenet.annotations.main_persons import MIN_AREA
@@ -129,7 +130,10 @@ def _read_parts(plan: StorePlan) -> list[_Part]:
 def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
     """Read a COCO file, or import another one into the folder."""
     flags: list[object]
-    if is_yolo(file):
+    if not is_yolo(file) and recognise(file)[0].name not in ("COCO", "Label Studio"):
+        imported = read_annotations(file, images=images, split=split, frames=folder / f"{split}_frames")
+        flags = ["--images", images] if images else []
+    elif is_yolo(file):
         if images:
             raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
         imported = import_yolo_pose(file, split)

@@ -485,7 +485,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "results.json": "results.json has no annotations: a file of COCO keypoints has .*; results are not annotations",
         "text.json": "text.json has no annotations",
         "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
-        "cvat.xml": "cvat.xml is no",
+        "cvat.xml": "cvat.xml has no annotations",
     }.items():
         refused(lambda: prepare(source, SETTINGS), DataError, message)
     content = read_document(Path("coco/chairs.json"))

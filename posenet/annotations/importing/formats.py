@@ -111,7 +111,10 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
         if format_.fits(source):
             return format_, source
     if _is_list(source, "image_id", "score"):
-        raise DataError(f"{source.path} has results, which are not annotations; give the file of the annotations")
+        raise DataError(
+            f"{source.path} has no annotations: a file of COCO keypoints has images, annotations and categories; "
+            "results are not annotations"
+        )
     raise _unknown(source.path)
 
 

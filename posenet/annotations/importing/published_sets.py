@@ -95,7 +95,8 @@ def import_mpii_list(
     """Read MPII as a list of people, in either form that is common; both count from 1, as Matlab does.
 
     One has ``joints`` and ``joints_vis``, which is 1 for joints that are labelled. The other has ``joint_self``, whose
-    third value is 1 for visible joints; joints that are not labelled are at (0, 0).
+    third value is 1 for visible joints; joints that are not labelled are at (0, 0). People without joints: see
+    ``import_mpii_release``.
     """
     people: People = {}
     with readable(path):
@@ -105,13 +106,19 @@ def import_mpii_list(
                 is_labelled = (keypoints[:, :2] > 0).all(axis=1)
                 keypoints[:, 2] = np.where(is_labelled, np.where(keypoints[:, 2] > 0, 2, 1), 0)
                 name = entry["img_paths"]
+                place, scale = entry.get("objpos"), entry.get("scale_provided")
             else:
                 points = np.array(entry["joints"], np.float64).reshape(len(MPII_NAMES), 2)
                 labelled = np.array(entry["joints_vis"], np.float64).reshape(len(MPII_NAMES), 1) > 0
                 keypoints = np.hstack([points, 2.0 * labelled])
                 name = entry["image"]
+                place, scale = entry.get("center"), entry.get("scale")
             keypoints[:, :2] -= 1
-            people.setdefault(str(name), []).append(ImportedPerson(1, keypoints, None))
+            own = people.setdefault(str(name), [])
+            if keypoints[:, 2].any():
+                own.append(ImportedPerson(1, keypoints, None))
+            elif place is not None and scale is not None:
+                own.append(ImportedPerson(1, keypoints, _box_of_scale(place, scale)))
     return _convert(people, MPII_NAMES, path, images, Notes(list))
 
 
@@ -138,8 +145,7 @@ def import_mpii_release(content: Mapping[str, Any], path: Path, images: str | Pa
                 if not keypoints.any():
                     if not isinstance(person.get("objpos"), dict):
                         continue
-                    side = 200 * float(person["scale"])
-                    box = [float(person["objpos"][axis]) - 1 - side / 2 for axis in "xy"] + [side, side]
+                    box = _box_of_scale([person["objpos"][axis] for axis in "xy"], person["scale"])
                 own.append(ImportedPerson(1, keypoints, box))
     return _convert(people, MPII_NAMES, path, images, Notes(list))
 
@@ -189,6 +195,12 @@ def _rows(values: Any, count: int) -> np.ndarray:
     if not np.isfinite(rows).all():
         raise ValueError("a number is not finite")
     return rows
+
+
+def _box_of_scale(place: Sequence[Any], scale: Any) -> list[float]:
+    """x, y, width, height around a position, counted from 1, with a side of 200 times ``scale`` pixels."""
+    side = 200 * float(scale)
+    return [float(place[0]) - 1 - side / 2, float(place[1]) - 1 - side / 2, side, side]
 
 
 def _from_corners(corners: Any) -> list[float] | None:
