@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path, PureWindowsPath
 
 import cv2
@@ -20,29 +19,31 @@ FOLDERS_OF_LABELS = frozenset("annot annotations labels".split())
 class ImageFiles:
     """The image files in a folder, at any depth."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, outer: Path | None = None) -> None:
+        """``outer`` is searched in place of the folder if that has none of the images that ``require`` needs."""
         self.folder = folder
+        self.outer = outer
+        self._by_name: dict[str, list[Path]] | None = None
 
     @classmethod
     def near(cls, path: Path, images: str | Path | None) -> ImageFiles:
-        """Those in ``images``; by default those beside a file of annotations, or beside its folder of annotations."""
+        """Those in ``images``; by default those beside annotations, or beside the folder of annotations they are in."""
         if images is not None:
             return cls(Path(images))
         folder = path if path.is_dir() else path.parent
-        parts = folder.absolute().parts
-        for index, part in enumerate(parts):
-            if part.lower() in FOLDERS_OF_LABELS:
-                return cls(Path(*parts[:index]))
-        return cls(folder)
+        inner = folder.absolute()
+        above = next((place for place in (inner, inner.parent) if place.name.lower() in FOLDERS_OF_LABELS), None)
+        return cls(folder, above.parent if above else None)
 
-    @cached_property
-    def _by_name(self) -> dict[str, list[Path]]:
-        files: dict[str, list[Path]] = {}
-        for folder, _, names in os.walk(self.folder):
-            for name in names:
-                if os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES:
-                    files.setdefault(name, []).append(Path(folder, name))
-        return files
+    def _named(self, name: str) -> list[Path]:
+        """All image files with a name; the folder is searched when the first one is asked for."""
+        if self._by_name is None:
+            self._by_name = {}
+            for folder, _, names in os.walk(self.folder):
+                for found in names:
+                    if os.path.splitext(found)[1].lower() in IMAGE_SUFFIXES:
+                        self._by_name.setdefault(found, []).append(Path(folder, found))
+        return self._by_name.get(name, [])
 
     def find(self, name: str) -> Path | None:
         """The file of this name: relative to the folder, or else the one whose path ends like it most; None if no file
@@ -55,17 +56,20 @@ class ImageFiles:
         if not parts:
             return []
         try:
-            if (self.folder / name).is_file() and not Path(name).is_absolute():
+            if (self.folder / name).is_file() and not Path(name).is_absolute() and ".." not in parts:
                 return [self.folder / name]
         except (OSError, ValueError):  # too long, or with a null character
             return []
-        found = {path: _common_end(path.parts, parts) for path in self._by_name.get(parts[-1], [])}
+        found = {path: _common_end(path.parts, parts) for path in self._named(parts[-1])}
         return [path for path, length in found.items() if length == max(found.values())]
 
     def require(self, names: Sequence[str], source: Path) -> tuple[dict[str, Path], list[str]]:
         """The files of the names that are there, and the names of the others; ``DataError`` if none is there."""
         found = {name: self.find(name) for name in dict.fromkeys(names)}
         files = {name: path for name, path in found.items() if path is not None}
+        if not files and self.outer is not None:
+            self.folder, self.outer, self._by_name = self.outer, None, None
+            return self.require(names, source)
         if not files:
             first = next(iter(found), "")
             several = self._candidates(first)[:2]

@@ -261,6 +261,16 @@ def test_images_are_found_by_the_ends_of_their_paths(tmp_path: Path) -> None:
         assert compare(read_annotations(root / "train.json", images=root)) == 3
 
 
+def test_images_beside_the_annotations_go_before_those_of_other_folders(tmp_path: Path) -> None:
+    """Although a folder above is called like one of labels, beside which images may be."""
+    path = write(tmp_path / "labels", write_aic)
+    write_images(tmp_path / "others", CONTENT)
+    assert read_annotations(path).folder == path.parent / "keypoint_images"
+    (path.parent / "keypoint_images").rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="elsewhere and .*others both have the images"):
+        read_annotations(path)
+
+
 def test_labels_of_deeplabcut_stay_with_their_images_where_some_are_missing(tmp_path: Path) -> None:
     root = write(tmp_path, write_deeplabcut)
     (root / "labeled-data" / "video" / "000000000001.jpg").unlink()
