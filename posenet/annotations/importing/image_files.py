@@ -61,7 +61,8 @@ class ImageFiles:
         except (OSError, ValueError):  # too long, or with a null character
             return []
         found = {path: _common_end(path.parts, parts) for path in self._named(parts[-1])}
-        return [path for path, length in found.items() if length == max(found.values())]
+        longest = max(found.values(), default=0)
+        return [path for path, length in found.items() if length == longest]
 
     def require(self, names: Sequence[str], source: Path) -> tuple[dict[str, Path], list[str]]:
         """The files of the names that are there, and the names of the others; ``DataError`` if none is there."""
