@@ -10,7 +10,8 @@ From an image to its people:
 
 Prediction: ``Predictor`` runs a trained network; its checkpoint holds the network, its settings and its skeleton. A
 ``Result`` is the people of one image; a ``Person`` has keypoints in pixels of the image. ``draw_people`` draws them,
-``predict`` writes drawings and files of any number of images and videos, and ``app`` serves a page that shows people in
+``predict`` writes drawings and files of any number of images and videos, ``export_results`` writes files in which
+labelling tools correct results, and ``app`` serves a page that shows people in
 images and videos. A ``Tracker`` recognises people from frame to frame of a video. ``decode`` finds the people in maps.
 
 Training: ``train("data.yaml")`` takes annotations and does all that is needed. Step by step, ``build_store`` makes a
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from posenet.inference.app import app as app
     from posenet.inference.decoder.decode import decode as decode
     from posenet.inference.evaluation import evaluate as evaluate
+    from posenet.inference.outputs.corrections import export_results as export_results
     from posenet.inference.predict import predict as predict
     from posenet.inference.predictor import Predictor as Predictor
     from posenet.inference.result import Result as Result
@@ -77,6 +79,7 @@ _MODULES = {
     "draw_people": "posenet.visualization.drawing",
     "Result": "posenet.inference.result",
     "evaluate": "posenet.inference.evaluation",
+    "export_results": "posenet.inference.outputs.corrections",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",
     "load_weights": "posenet.checkpoints.weights",

@@ -402,7 +402,7 @@ def refuse_labelme(document: Any, path: str | Path) -> None:
     """Raise ``DataError`` for the content of a file of Labelme, which has one for each image."""
     if isinstance(document, dict) and "shapes" in document and "imagePath" in document:
         raise DataError(
-            f"{path} is a file of Labelme; make one COCO file of all, with the script in posenet docs custom_data"
+            f"{path} is a file of Labelme; convert the folder with posenet annotations import DIR --output train.json"
         )
 
 

@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from posenet.annotations.coco import describe_counts, remedy_for_format, write_output
+from posenet.annotations.coco import describe_counts, write_output
+from posenet.annotations.importing.coco_family import PARTS
+from posenet.annotations.importing.formats import COCO_FAMILY, Options, read_source, recognise
 from posenet.annotations.importing.imported import ImportedAnnotations
-from posenet.annotations.importing.label_studio import import_label_studio
-from posenet.annotations.importing.yolo_pose import import_yolo_pose, label_path
+from posenet.annotations.importing.yolo_pose import label_path
 from posenet.annotations.outlines import SHARE_OF_BOX, SHARE_OF_KEYPOINT_BOX
 from posenet.annotations.rules import fix_annotations, lint_annotations, list_errors
 from posenet.annotations.skeleton_draft import draft_skeleton
@@ -78,11 +79,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave out what cannot be repaired, and name it: images, annotations, or the keypoints of an annotation, "
         "whose place training then ignores",
     )
-    imported = add_action("import", _import, "convert YOLO-pose, or the JSON export of Label Studio, to COCO")
+    imported = add_action("import", _import, "convert annotations of another tool or data set to COCO")
     add = imported.add_argument
-    add("source", type=Path, metavar="FILE", help="data.yaml (YOLO-pose) or .json (JSON export of Label Studio)")
+    add(
+        "source",
+        type=Path,
+        metavar="PATH",
+        help="a file, or a folder with the files of one set; see posenet docs formats",
+    )
     add("--split", nargs="+", metavar="NAME", help="YOLO-pose: train, val or test, or several (default: train)")
-    add("--images", type=Path, metavar="DIR", help="Label Studio: folder of the images, at any depth")
+    add(
+        "--images",
+        type=Path,
+        metavar="DIR",
+        help="folder of the images, at any depth (default: beside the annotations)",
+    )
+    add("--part", choices=PARTS, help="COCO-WholeBody: read only these keypoints (default: all 133)")
     add(
         "--keypoints",
         nargs="+",
@@ -201,27 +213,19 @@ def _import(args: argparse.Namespace) -> None:
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
-    suffix = args.source.suffix.lower()
-    if suffix in (".yaml", ".yml"):
-        if args.images is not None:
-            raise DataError(f"{args.source} names the folders of its images; leave out --images")
-        for split, path in zip(splits, outputs):
-            _write_imported(args, path, import_yolo_pose(args.source, split, args.keypoints))
-    elif suffix != ".json":
-        remedy = remedy_for_format(args.source) or "give one of them"
-        raise DataError(f"{args.source} is neither a data.yaml (YOLO-pose) nor a .json (Label Studio); {remedy}")
-    elif args.split is not None:
+    format_, source = recognise(args.source)
+    if args.split is not None and not format_.has_splits:
         raise DataError(
             f"{args.source} has no splits, which only YOLO-pose has; leave out --split, and divide the imported file "
             "with posenet annotations split"
         )
-    elif args.images is None:
-        raise DataError("name the folder of the images with --images; a COCO file needs no import")
-    else:
-        _write_imported(args, output, import_label_studio(args.source, args.images, args.keypoints))
+    for split, path in zip(splits, outputs):
+        frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
+        options = Options(args.images, split, args.keypoints, args.part, frames)
+        _write_imported(args, path, read_source(format_, source, options), format_.name != COCO_FAMILY)
 
 
-def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations) -> None:
+def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations, has_estimates: bool) -> None:
     document, folder, notes = imported
     images = [folder / image["file_name"] for image in document["images"]]
     check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
@@ -230,7 +234,7 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
     print_message(describe_counts(document), file=messages)
     for note in notes:
         print_message(note, file=messages)
-    if document["annotations"]:
+    if document["annotations"] and has_estimates:
         print_message(
             f"areas are estimated as {SHARE_OF_BOX} of the boxes, {SHARE_OF_KEYPOINT_BOX} of those around the "
             "keypoints, the medians of COCO's people: whole boxes make the AP too high",
@@ -240,7 +244,7 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
         return
     print_message(f"wrote {output}; its images are in {folder}", file=messages)
     words = ["lint", output, "--images", folder]
-    if tuple(document["categories"][0]["keypoints"]) != COCO.file_names:
+    if tuple(document["categories"][0].get("keypoints") or ()) != COCO.file_names:
         words = ["skeleton", output, "--output", output.with_suffix(".toml")]
     print_message(f"next: {command_line('annotations', *words)}", file=messages)
 

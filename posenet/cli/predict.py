@@ -58,6 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--csv", metavar="FILE", help="write a table with one person per row")
     group.add_argument(
+        "--export",
+        metavar="FILE",
+        help="write the people for correction in a labelling tool: .slp (SLEAP), .xml (CVAT) or .json (Label Studio)",
+    )
+    group.add_argument(
         "--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame"
     )
     add_switch(

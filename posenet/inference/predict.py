@@ -22,6 +22,7 @@ from posenet.files import name_file_in_errors, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
+from posenet.inference.outputs.corrections import choose_format, write_corrections
 from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
 from posenet.inference.outputs.journal import Journal, journal_path, remove_earlier_journal
 from posenet.inference.outputs.output_files import (
@@ -80,6 +81,7 @@ def predict(
                 image.
             coco: file of a COCO data set: all images, with the people as annotations.
             csv: file of a table with one person per row.
+            export: file for correction in a labelling tool; see ``posenet.export_results``.
             heatmaps: folder for sheets with all maps of the network.
             show: show the drawings in a window.
             overwrite: replace files that exist. An input is never replaced.
@@ -142,6 +144,8 @@ def _prepare(
     if options.show:
         require_display()
     sources = _find_inputs(names, options)
+    if options.export:
+        choose_format(Path(options.export))
     outputs = choose_outputs(sources, options, other_inputs)
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
@@ -265,6 +269,9 @@ def _predict(
             files = [resolve_link(Path(file)) for file in run.outputs.files]
             stack.enter_context(journal.open(files, resume=run.options.resume))
         write_people = open_people_files(run.outputs, run.sources, run.predictor, stack)
+        if run.outputs.export:
+            writer = write_corrections(Path(run.outputs.export), run.predictor.skeleton)
+            write_people.append(stack.enter_context(writer))
         image_outputs = stack.enter_context(contextlib.ExitStack())
         write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
         results = stack.enter_context(contextlib.closing(_find_people(run, summary, stop_requested)))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posenet.annotations.coco import AnnotationFile, describe_counts, read_document, select_sections, write_output
+from posenet.annotations.importing.formats import read_annotations, recognise
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose, places_of_split
 from posenet.annotations.main_persons import MIN_AREA
@@ -130,10 +131,13 @@ def _read_parts(plan: StorePlan) -> list[_Part]:
 def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
     """Read a COCO file, or import another one into the folder."""
     flags: list[object]
-    if is_yolo(file):
+    if not is_yolo(file) and recognise(file)[0].name not in ("COCO", "Label Studio"):
+        imported = read_annotations(file, images=images, split=split, frames=folder / f"{split}_frames")
+        flags = ["--images", images] if images else []
+    elif is_yolo(file):
         if images:
             raise ConfigError(f"{file} names the folders of its images; leave out images=DIR and val_images=DIR")
-        imported = import_yolo_pose(file, split, number_unnamed=True)
+        imported = import_yolo_pose(file, split)
         flags = ["--split", split]
     else:
         content = read_document(file)
@@ -148,7 +152,7 @@ def _read_part(file: Path, split: str, images: str | Path | None, folder: Path) 
             )
         if not images:
             images = file.parent / "images" if (file.parent / "images").is_dir() else file.parent
-        imported = import_label_studio(file, images)
+        imported = import_label_studio(content, file, images)
         flags = ["--images", images]
     output = folder / f"imported_{split}.json"
     write_output(output, json.dumps(imported.document))

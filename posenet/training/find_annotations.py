@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from posenet.annotations.coco import read_document, refuse_labelme, remedy_for_format
+from posenet.annotations.coco import remedy_for_format
+from posenet.annotations.importing.formats import SUFFIXES, open_set_of_files
 from posenet.annotations.importing.yolo_pose import places_of_split
 from posenet.errors import DataError
 from posenet.settings.experiments import experiment_names
 
 YAML_SUFFIXES = (".yaml", ".yml")
-DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
-"""What annotations are called; experiments end in .toml."""
-OTHER_SUFFIXES = (".zip", ".xml")
-"""What exports are called that have to be unpacked or made again."""
+DATA_SUFFIXES = tuple(SUFFIXES - {".h5"})
+"""What annotations are called; experiments end in .toml, and stores in .h5."""
+OTHER_SUFFIXES = (".zip",)
+"""What exports are called that have to be unpacked."""
 SAMPLED_NAMES = 20
 """Number of listed images by which their folder is found."""
 SPLIT_FOLDERS = ("train", "valid", "val")
@@ -46,11 +47,12 @@ def find_annotations(source: Path, val: Path | None) -> tuple[Path, Path | None]
         train = source
     if val is not None and val.is_dir():
         val, _ = _search_folder(val)
-    if train.suffix.lower() not in DATA_SUFFIXES or not train.exists():
+    is_known = train.is_dir() or train.suffix.lower() in DATA_SUFFIXES
+    if not is_known or not train.exists():
         reason = "is not a file of annotations" if train.exists() else "does not exist"
         remedy = (
-            "give a data.yaml (YOLO-pose), a .json (COCO keypoints or Label Studio) or a folder with one; an "
-            "experiment is given as config=NAME, a store as data.train=FILE.h5"
+            "give a data.yaml (YOLO-pose), a .json (COCO, Label Studio), another one of posenet docs formats, or its "
+            "folder; an experiment is given as config=NAME, a store as data.train=FILE.h5"
         )
         raise DataError(f"{train} {reason}; {(train.exists() and remedy_for_format(train)) or remedy}")
     if val is None and is_yolo(train):
@@ -65,7 +67,10 @@ def is_yolo(file: Path) -> bool:
 
 
 def _search_folder(folder: Path) -> tuple[Path, Path | None]:
-    """The annotation files of a folder: its data.yaml, or COCO files for train and val, or its only file."""
+    """The annotations of a folder: the folder itself if all of its files are one set; its data.yaml, or COCO files for
+    train and val, or its only file."""
+    if open_set_of_files(folder):
+        return folder, None
     tables = [path for path in sorted(folder.iterdir()) if is_yolo(path)]
     if len(tables) == 1:
         return tables[0], None
@@ -78,9 +83,10 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
         return trains[0], next(iter(vals), None)
     if len(tables) + len(texts) == 1:
         return texts[0], None
-    if texts:
-        refuse_labelme(read_document(texts[0]), texts[0])
-    found = ", ".join(path.name for path in [*tables, *texts][:SAMPLED_NAMES]) or "none"
+    others = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in DATA_SUFFIXES]
+    if len(others) == 1:
+        return others[0], None
+    found = ", ".join(path.name for path in ([*tables, *texts] or others)[:SAMPLED_NAMES]) or "none"
     raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
 
 

@@ -28,7 +28,7 @@ from tests.helpers.source_files import ROOT
 
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--preview", "--fix"),  # write nothing
+    *("--output", "--json", "--csv", "--coco", "--export", "--heatmaps", "--preview", "--fix"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera"),  # read nothing
     *("--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
 }

@@ -118,9 +118,30 @@ def write_labelme(root: Path, images: Path, content: Document) -> Path:
 
 
 MPII_NAMES = (
-    "right_ankle right_knee right_hip left_hip left_knee left_ankle pelvis thorax neck head_top right_wrist "
+    "right_ankle right_knee right_hip left_hip left_knee left_ankle pelvis thorax upper_neck head_top right_wrist "
     "right_elbow right_shoulder left_shoulder left_elbow left_wrist"
 ).split()
+
+
+def write_mpii_list(root: Path, images: Path, content: Document, form: str = "joints") -> Path:
+    """One of the lists of people that repositories have; joints count from 1. ``form`` is joints or joint_self."""
+    shutil.copytree(images, root / "images")
+    entries: list[Document] = []
+    for image in content["images"]:
+        for entry in annotations_of(image, content):
+            points = _named_points(entry, content)
+            rows = [points.get(name, (-1, -1, 0)) for name in MPII_NAMES]
+            common = {"scale": 1.5, "center": [10.0, 20.0]}
+            if form == "joints":
+                joints = [[x + 1, y + 1] for x, y, _ in rows]
+                labelled = [int(visibility > 0) for _, _, visibility in rows]
+                entries.append({"joints_vis": labelled, "joints": joints, "image": image["file_name"], **common})
+            else:
+                joints = [[x + 1, y + 1, float(v == 2)] if v else [0.0, 0.0, 0.0] for x, y, v in rows]
+                entries.append({"dataset": "MPI", "img_paths": image["file_name"], "joint_self": joints, **common})
+    path = root / "train.json"
+    path.write_text(json.dumps(entries))
+    return path
 
 
 def write_mpii(root: Path, images: Path, content: Document) -> Path:
@@ -167,11 +188,11 @@ CROWD_POSE_NAMES = (
 
 
 def write_crowdpose(root: Path, images: Path, content: Document) -> Path:
-    """crowdpose_train.json and images/: 14 keypoints, edges that count from 0, neither areas nor outlines."""
+    """crowdpose_train.json and images/: 14 keypoints, COCO's edges, neither areas nor outlines."""
     shutil.copytree(images, root / "images")
-    edges = [[12, 13], [13, 0], [13, 1], [0, 2], [2, 4], [1, 3], [3, 5], [13, 7], [13, 6], [7, 9], [9, 11], [6, 8]]
     category = {"supercategory": "person", "id": 1, "name": "person", "keypoints": CROWD_POSE_NAMES}
-    document: Document = {"images": [], "annotations": [], "categories": [category | {"skeleton": [*edges, [8, 10]]}]}
+    edges = COCO_CATEGORY["skeleton"][:12]
+    document: Document = {"images": [], "annotations": [], "categories": [category | {"skeleton": edges}]}
     for image in content["images"]:
         document["images"].append(image | {"crowdIndex": 0.5})
         for entry in annotations_of(image, content):
@@ -205,6 +226,143 @@ def write_lsp_extended(root: Path, images: Path, content: Document, count: int) 
                 joints[row, :, number] = x, y, 1
     scipy.io.savemat(root / "joints.mat", {"joints": joints})
     return root / "joints.mat"
+
+
+def write_lsp(root: Path, images: Path, content: Document) -> Path:
+    """joints.mat of Leeds Sports Pose, (3, 14, N), where 1 marks hidden joints, and images/im0001.jpg and so on."""
+    (root / "images").mkdir(parents=True)
+    joints = np.zeros((3, len(LSP_NAMES), len(content["images"])))
+    for number, image in enumerate(content["images"]):
+        shutil.copy(images / image["file_name"], root / "images" / f"im{number + 1:04d}.jpg")
+        known = _named_points(annotations_of(image, content)[0], content)
+        for row, name in enumerate(LSP_NAMES):
+            x, y, visibility = known.get(name, (5, 5, 1))
+            joints[:, row, number] = x + 1, y + 1, visibility < 2
+    scipy.io.savemat(root / "joints.mat", {"joints": joints})
+    return root / "joints.mat"
+
+
+AIC_NAMES = (
+    "right_shoulder right_elbow right_wrist left_shoulder left_elbow left_wrist right_hip right_knee right_ankle "
+    "left_hip left_knee left_ankle head_top neck"
+).split()
+
+
+def write_aic(root: Path, images: Path, content: Document) -> Path:
+    """keypoint_annotations.json of AI Challenger: boxes are corners, and 3 is a joint that is not labelled."""
+    shutil.copytree(images, root / "keypoint_images")
+    entries = []
+    for image in content["images"]:
+        boxes: Document = {}
+        people: Document = {}
+        for number, entry in enumerate(annotations_of(image, content), 1):
+            x, y, width, height = entry["bbox"]
+            boxes[f"human{number}"] = [x, y, x + width, y + height]
+            points = _named_points(entry, content)
+            rows = [points.get(name, (0, 0, 0)) for name in AIC_NAMES]
+            people[f"human{number}"] = [value for px, py, v in rows for value in (px, py, {0: 3, 1: 2, 2: 1}[v])]
+        name = Path(image["file_name"]).stem
+        labels = {"image_id": name, "keypoint_annotations": people, "human_annotations": boxes}
+        entries.append({"url": f"http://example.org/{name}.jpg", **labels})
+    path = root / "keypoint_annotations.json"
+    path.write_text(json.dumps(entries))
+    return path
+
+
+def write_ochuman(root: Path, images: Path, content: Document) -> Path:
+    """ochuman.json: keypoints in an order of its own; 2 and 3 are hidden; some people have a box alone."""
+    shutil.copytree(images, root / "images")
+    names = [*LSP_NAMES, "nose"]
+    entries = []
+    for image in content["images"]:
+        people: list[Document] = []
+        for number, entry in enumerate(annotations_of(image, content)):
+            x, y, width, height = entry["bbox"]
+            points = _named_points(entry, content)
+            rows = [points.get(name, (0, 0, 0)) for name in names]
+            values = [value for px, py, v in rows for value in (px, py, {0: 0, 1: 2 + number % 2, 2: 1}[v])]
+            people.append({"bbox": [x, y, x + width, y + height], "keypoints": values, "segms": None, "max_iou": 0.7})
+        people.append({"bbox": [1, 1, 9, 9], "keypoints": None, "segms": None, "max_iou": 0.7})
+        entries.append({"image_id": "x", **image, "annotations": people})
+    visible = {"missing": 0, "vis": 1, "self_occluded": 2, "others_occluded": 3}
+    path = root / "ochuman.json"
+    path.write_text(json.dumps({"keypoint_names": names, "keypoint_visible": visible, "images": entries}))
+    return path
+
+
+def write_deeplabcut(root: Path, images: Path, content: Document, individuals: bool = False) -> Path:
+    """A project: config.yaml, and labeled-data/video with images and CollectedData_Ann.csv.
+
+    Without individuals, a table has one animal for each image: the first one.
+    """
+    folder = root / "labeled-data" / "video"
+    folder.parent.mkdir(parents=True)
+    shutil.copytree(images, folder)
+    names = content["categories"][0]["keypoints"]
+    most = max(len(annotations_of(image, content)) for image in content["images"]) if individuals else 1
+    columns = [(f"mouse{one}", name, axis) for one in range(most) for name in names for axis in "xy"]
+    lines = [["scorer"] + ["Ann"] * len(columns)]
+    lines += [["individuals"] + [column[0] for column in columns]] if individuals else []
+    lines += [["bodyparts"] + [column[1] for column in columns], ["coords"] + [column[2] for column in columns]]
+    for image in content["images"]:
+        people = [_named_points(entry, content) for entry in annotations_of(image, content)][:most]
+        cells = [f"labeled-data/video/{image['file_name']}"]
+        for number in range(most):
+            for name in names:
+                x, y, visibility = people[number][name] if number < len(people) else (0, 0, 0)
+                cells += [repr(x), repr(y)] if visibility else ["", ""]
+        lines.append(cells)
+    (folder / "CollectedData_Ann.csv").write_text("\n".join(map(",".join, lines)) + "\n")
+    (root / "config.yaml").write_text("Task: openfield\nscorer: Ann\nbodyparts:\n- nose\n")
+    return root
+
+
+def write_cvat_xml(root: Path, images: Path, content: Document, kind: str = "skeleton") -> Path:
+    """annotations.xml and images/ of "CVAT for images 1.1".
+
+    ``kind``: skeleton has a box of the same group; points are single ones with a group; video has tracks of skeletons.
+    """
+    names = content["categories"][0]["keypoints"]
+    (root / "images").mkdir(parents=True)
+    edges = "".join(
+        f'<line x1="1" data-type="edge" data-node-from="{a}" data-node-to="{b}"></line>'
+        for a, b in content["categories"][0]["skeleton"]
+    )
+    nodes = "".join(
+        f'<circle r="1" data-type="element node" data-node-id="{number}" data-label-name="{name}"></circle>'
+        for number, name in enumerate(names, 1)
+    )
+    drawing = (edges + nodes).replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    labels = f"<label><name>person</name><type>skeleton</type><svg>{drawing}</svg></label>"
+    labels += "".join(f"<label><name>{name}</name><parent>person</parent></label>" for name in names)
+    lines = [f"<version>1.1</version><meta><task><labels>{labels}</labels><source>a.mp4</source></task></meta>"]
+    tracks: dict[int, list[str]] = {}
+    for number, image in enumerate(content["images"]):
+        name = f"frame_{number:06d}.PNG" if kind == "video" else image["file_name"]
+        shutil.copy(images / image["file_name"], root / "images" / name)
+        shapes = []
+        for group, entry in enumerate(annotations_of(image, content), 1):
+            x, y, width, height = entry["bbox"]
+            corners = f'xtl="{x!r}" ytl="{y!r}" xbr="{x + width!r}" ybr="{y + height!r}"'
+            points = ""
+            for label, (px, py, visibility) in _named_points(entry, content).items():
+                mark = f'occluded="{int(visibility == 1)}" outside="{int(visibility == 0)}"'
+                mark += f' group_id="{group}"' if kind == "points" else ""
+                if visibility or kind != "points":
+                    points += f'<points label="{label}" {mark} points="{px!r},{py!r}"/>'
+            if kind == "skeleton":
+                points = f'<skeleton label="person" group_id="{group}">{points}</skeleton>'
+            if kind == "video":
+                tracks.setdefault(group, []).append(f'<skeleton frame="{number}" keyframe="1">{points}</skeleton>')
+            shapes.append(f'{points}<box label="person" occluded="0" {corners} group_id="{group}"/>')
+        size = f'width="{image["width"]}" height="{image["height"]}"'
+        if kind != "video":
+            lines.append(f'<image id="{number}" name="{name}" {size}>{"".join(shapes)}</image>')
+    for group, own in tracks.items():
+        lines.append(f'<track id="{group}" label="person">{"".join(own)}</track>')
+    path = root / "annotations.xml"
+    path.write_text(f'<?xml version="1.0" encoding="utf-8"?>\n<annotations>{"".join(lines)}</annotations>\n')
+    return path
 
 
 LSP_NAMES = (

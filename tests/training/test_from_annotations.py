@@ -410,7 +410,7 @@ def test_keypoints_without_names_have_the_sides_of_flip_idx(caplog: pytest.LogCa
     skeleton = load_skeleton(data.folder / "data" / "skeleton.toml")
     assert skeleton.keypoints[:2] == ("keypoint_1", "keypoint_2")
     assert set(skeleton.left_right) == {(f"keypoint_{k}", f"keypoint_{k + 1}") for k in range(1, len(NAMES), 2)}
-    assert import_yolo_pose(source, number_unnamed=True).document["categories"][0]["flip_idx"] == FLIP_IDX
+    assert import_yolo_pose(source).document["categories"][0]["flip_idx"] == FLIP_IDX
 
 
 def test_a_yolo_data_set_may_have_images_for_validation(caplog: pytest.LogCaptureFixture) -> None:
@@ -485,7 +485,7 @@ def test_what_cannot_be_prepared_is_refused_in_one_line() -> None:
         "results.json": "results.json has no annotations: a file of COCO keypoints has .*; results are not annotations",
         "text.json": "text.json has no annotations",
         "cvat.zip": "cvat.zip is not a file of annotations; unpack it, and give a file in it; CVAT exports one as COCO",
-        "cvat.xml": "cvat.xml is not a file of annotations; in CVAT, export the task as COCO Keypoints 1.0",
+        "cvat.xml": "cvat.xml has no annotations",
     }.items():
         refused(lambda: prepare(source, SETTINGS), DataError, message)
     content = read_document(Path("coco/chairs.json"))

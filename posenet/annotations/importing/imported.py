@@ -1,12 +1,16 @@
-"""A data set of another format as COCO annotations."""
+"""A data set of another format as a COCO-shaped document.
+
+An importer transcribes: what the format does not state, such as areas, is left to the reader of COCO files.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,29 +38,50 @@ Notes = defaultdict[str, list[str]]
 
 
 class ImportedPerson(NamedTuple):
-    """A person in shares of the displayed image, in which the other formats annotate."""
+    """A person in pixels, or in shares, of the image as it is displayed."""
 
     category_id: int
-    keypoints: np.ndarray  # (K, 3) x, y and visibility
+    keypoints: np.ndarray  # (K, 3) x, y and visibility; the centre of the first pixel is (0, 0)
     box: Sequence[float] | None  # x, y, width, height; None for that around the labelled keypoints
+    outline: Sequence[list[float]] = ()  # polygons x, y, x, y, ... in pixels
+
+
+class Labels(NamedTuple):
+    """What the keypoints of a data set are called, and how they belong together."""
+
+    categories: Mapping[int, str]  # names by id
+    keypoints: Sequence[str]
+    edges: Sequence[Sequence[int]] | None = None  # pairs of numbers from 1; None for COCO's if the keypoints are COCO's
+    flip_idx: Sequence[int] | None = None  # for every keypoint the number, from 0, of its twin or its own
 
 
 class ImportedAnnotations(NamedTuple):
     """The result of an import."""
 
-    document: dict[str, list[Entry]]
+    document: dict[str, Any]
     folder: Path  # the file names of the images are relative to it
     notes: tuple[str, ...]  # what was left out, and other remarks: one line each
 
 
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn the errors of content that is not as it should be into a ``DataError`` that names the file."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = to_single_line(f"{type(error).__name__}: {error}")
+        raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
+
+
 def note_lines(notes: Notes) -> tuple[str, ...]:
     """Each note in one line, with the number of names and the first of them."""
-    return tuple(
-        f"{note}: {len(names)} ({to_single_line(', '.join(names[:SHOWN_NAMES]))}"
-        f"{', ...' if len(names) > SHOWN_NAMES else ''})"
-        for note, names in notes.items()
-        if names
-    )
+    lines = []
+    for note, names in notes.items():
+        different = list(dict.fromkeys(names))
+        if different:
+            shown = to_single_line(", ".join(different[:SHOWN_NAMES]))
+            lines.append(f"{note}: {len(names)} ({shown}{', ...' if len(different) > SHOWN_NAMES else ''})")
+    return tuple(lines)
 
 
 def are_few(num_faults: int, count: int) -> bool:
@@ -64,16 +89,20 @@ def are_few(num_faults: int, count: int) -> bool:
     return num_faults < count and num_faults <= max(1, FEW * count)
 
 
+def flip_idx_of(names: Sequence[str], pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """For every name the number, from 0, of the other one of its pair, or its own."""
+    twin = dict(pairs) | {b: a for a, b in pairs}
+    return [names.index(twin.get(name, name)) for name in names]
+
+
 def to_coco(
     images: Sequence[Path],
     read_people: Callable[[Path], tuple[Sequence[ImportedPerson], str]],
-    categories: Mapping[int, str],
-    keypoints: Sequence[str],
-    whole: float,
+    labels: Labels,
     notes: Notes,
-    flip_idx: Sequence[int] | None = None,
+    whole: float | None = None,
 ) -> ImportedAnnotations:
-    """Convert the people of all images to COCO annotations in pixels. Areas are estimated (see ``estimate_areas``).
+    """Convert the people of all images to COCO annotations in pixels.
 
     A few images that cannot be used, or whose people cannot be read, are left out and named in the notes.
 
@@ -81,10 +110,7 @@ def to_coco(
         images: the innermost folder that holds all becomes that of the data set.
         read_people: the people of an image, and a note about it, or ""; ``DataError`` if they cannot be read. It is
             called by several threads.
-        categories: their names by id.
-        keypoints: names of the keypoints of all categories; COCO's names get COCO's connections.
-        whole: the share that is the whole image: 1 for fractions, 100 for percentages.
-        flip_idx: for every keypoint the number of its twin on the other side, or its own; None if that is not known.
+        whole: the share that is the whole image: 1 for fractions, 100 for percentages; None for pixels.
 
     Raises:
         DataError: more than a few images cannot be used.
@@ -121,46 +147,39 @@ def to_coco(
     if failures and not are_few(len(failures), len(images)):
         others = f" (and {len(failures) - 1} of {len(images)} images more)" if len(failures) > 1 else ""
         raise DataError(f"{failures[0]}{others}") from failures[0]
-    shape = {
-        "keypoints": list(keypoints),
-        "skeleton": COCO_CATEGORY["skeleton"] if tuple(keypoints) == COCO.file_names else [],
+    names = list(labels.keypoints)
+    edges = COCO_CATEGORY["skeleton"] if tuple(names) == COCO.file_names else []
+    shape: dict[str, Any] = {
+        "keypoints": names,
+        "skeleton": edges if labels.edges is None else [list(edge) for edge in labels.edges],
     }
-    if flip_idx is not None:
-        shape["flip_idx"] = list(flip_idx)
+    if labels.flip_idx is not None:
+        shape["flip_idx"] = list(labels.flip_idx)
     document = {
         "images": entries,
         "annotations": _annotations(people, image_of_person, whole),
-        "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
+        "categories": [{"id": number, "name": name} | shape for number, name in labels.categories.items()],
     }
     return ImportedAnnotations(document, folder, note_lines(notes))
 
 
-def _annotations(people: Sequence[ImportedPerson], images: Sequence[Entry], whole: float) -> list[Entry]:
+def _annotations(people: Sequence[ImportedPerson], images: Sequence[Entry], whole: float | None) -> list[Entry]:
     """The annotations of all people, each with its image."""
     if not people:
         return []
     # All people at once: arrays of a single person take most of the time of an import.
-    units = np.array([(image["width"], image["height"]) for image in images]) / whole  # (P, 2) pixels for one unit
     keypoints = np.array([person.keypoints for person in people], np.float64)  # (P, K, 3)
+    boxes = np.array([person.box or (0, 0, 0, 0) for person in people], np.float64)
+    if whole is not None:
+        units = np.array([(image["width"], image["height"]) for image in images]) / whole  # (P, 2) pixels for one unit
+        keypoints[..., :2] *= units[:, None]
+        boxes *= np.tile(units, 2)
     is_labelled = keypoints[..., 2] > 0
-    keypoints[..., :2] *= units[:, None]
-    around = boxes_around(keypoints[..., :2], is_labelled)
-    boxes = np.array([person.box or (0, 0, 0, 0) for person in people], np.float64) * np.tile(units, 2)
-    has_none = [person.box is None for person in people]
-    boxes[has_none] = around[has_none]
-    areas = estimate_areas(boxes, around)
     keypoints[..., :2] = keypoints[..., :2].round(DECIMALS)
     keypoints[~is_labelled] = 0
     annotations: list[Entry] = []
-    rows = zip(
-        people,
-        images,
-        keypoints.reshape(len(people), -1).tolist(),
-        is_labelled.sum(axis=1).tolist(),
-        boxes.tolist(),
-        areas.tolist(),
-    )
-    for person, image, values, num_labelled, box, area in rows:
+    rows = zip(people, images, keypoints.reshape(len(people), -1).tolist(), boxes.round(DECIMALS).tolist())
+    for person, image, values, box in rows:
         values[2::3] = [int(value) if value.is_integer() else value for value in values[2::3]]
         annotations.append(
             {
@@ -168,11 +187,38 @@ def _annotations(people: Sequence[ImportedPerson], images: Sequence[Entry], whol
                 "image_id": image["id"],
                 "category_id": person.category_id,
                 "keypoints": values,
-                "num_keypoints": num_labelled,
-                "bbox": [round(value, DECIMALS) for value in box],
-                "area": round(area, DECIMALS),
-                "iscrowd": 0,
-                "segmentation": [],
+                "segmentation": list(person.outline),
             }
         )
+        if person.box is not None:
+            annotations[-1]["bbox"] = box
+    return complete(annotations)
+
+
+def complete(annotations: list[Entry]) -> list[Entry]:
+    """The annotations with boxes, areas and numbers of keypoints where they have none; see ``estimate_areas``.
+
+    The polygons of an outline give the area, and the box.
+    """
+    for entry in annotations:
+        points = np.array(entry["keypoints"], np.float64).reshape(1, -1, 3)
+        is_labelled = points[..., 2] > 0
+        around = boxes_around(points[..., :2], is_labelled)
+        polygons = [np.reshape(polygon, (-1, 2)) for polygon in entry.get("segmentation") or []]
+        if "bbox" not in entry:
+            corners = np.concatenate(polygons) if polygons else None
+            box = around[0] if corners is None else np.array([*corners.min(0), *np.ptp(corners, axis=0)])
+            entry["bbox"] = box.round(DECIMALS).tolist()
+        if "area" not in entry:
+            box = np.array([entry["bbox"]], np.float64)
+            area = sum(_polygon_area(polygon) for polygon in polygons) or float(estimate_areas(box, around)[0])
+            entry["area"] = round(area, DECIMALS)
+        entry["num_keypoints"] = int(is_labelled.sum())
+        entry["iscrowd"] = int(entry.get("iscrowd") or 0)
+        entry.setdefault("segmentation", [])
     return annotations
+
+
+def _polygon_area(corners: np.ndarray) -> float:
+    x, y = corners.T
+    return float(abs((x * np.roll(y, 1) - y * np.roll(x, 1)).sum()) / 2)

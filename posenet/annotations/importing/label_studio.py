@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from posenet.annotations.coco import read_document
+from posenet.annotations.importing.grouping import (
+    NO_RECTANGLE,
+    REPEATED,
+    Object,
+    Point,
+    assign_points,
+    choose_names,
+    number_categories,
+    to_people,
+)
 from posenet.annotations.importing.imported import (
     FEW,
     ImportedAnnotations,
     ImportedPerson,
+    Labels,
     Notes,
     are_few,
     note_lines,
@@ -28,21 +38,13 @@ from posenet.annotations.importing.imported import (
 )
 from posenet.errors import DataError
 from posenet.images import find_images
-from posenet.messages import pluralize, to_single_line, truncate_for_message
-from posenet.skeleton import COCO
+from posenet.messages import pluralize, to_single_line
 
-NO_RECTANGLE = "person"
-"""Category of people without a rectangle."""
-MARGIN = 0.1
-"""A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
 MAX_PERCENT = 110
 """Label Studio keeps keypoints inside the image, of which the whole is 100; rounding explains a little more."""
 FEW_LOST = 0.03
 """Largest share of the tasks that may have no image in the folder without a warning."""
 
-_NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
-_REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
-_OTHER_NAMES = "keypoints with other names than those that are given, left out"
 _NO_IMAGE = "tasks whose image is not in the folder, left out"
 _SEVERAL_IMAGES = "tasks whose image may be one of several files in the folder, left out: rename these files"
 _SAME_IMAGE = "tasks with the image of an earlier task, left out"
@@ -56,37 +58,17 @@ _log = logging.getLogger(__name__)
 _Region = Mapping[str, Any]
 
 
-class _Person(NamedTuple):
-    """One person of a task; coordinates are percentages."""
-
-    category: str
-    box: tuple[float, float, float, float] | None  # x, y, width, height
-    points: dict[str, tuple[float, float]]
-
-    def contains(self, point: tuple[float, float], margin: float) -> bool:
-        """Whether a point is in the rectangle, extended by a share of its sides; always true without a rectangle."""
-        if self.box is None:
-            return True
-        x, y, width, height = self.box
-        is_between = -margin * width <= point[0] - x <= (1 + margin) * width
-        return is_between and -margin * height <= point[1] - y <= (1 + margin) * height
-
-
 def import_label_studio(
-    path: str | Path, images: str | Path, keypoints: Sequence[str] | None = None
+    tasks: Sequence[Mapping[str, Any]], path: Path, images: str | Path, keypoints: Sequence[str] | None = None
 ) -> ImportedAnnotations:
-    """Read a JSON export of Label Studio; ``DataError`` if the file is none, or has no image of the folder.
+    """Read a JSON export of Label Studio; ``DataError`` if it has no image of the folder.
 
     Args:
+        tasks: the content of the file.
         images: folder of the images, which are found by their names at any depth.
         keypoints: names of the keypoints in order; None takes COCO's if it has all names, or else the order in which
             they first appear.
     """
-    tasks = read_document(path)
-    if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
-        raise DataError(
-            f"{path} is not a list of tasks; export the project from Label Studio as JSON; a COCO file needs no import"
-        )
     notes = Notes(list)
     people_of = _people_of_images(tasks, path, Path(images), notes)
     if not people_of:
@@ -97,7 +79,7 @@ def import_label_studio(
     if num_lost > FEW_LOST * len(tasks):
         reasons = "; ".join(note_lines(lost))
         _log.warning("%d of %d tasks have no image in %s, and are left out: %s", num_lost, len(tasks), images, reasons)
-    repeated = dict.fromkeys(notes[_REPEATED])  # each task once
+    repeated = dict.fromkeys(notes[REPEATED])  # each task once
     if len(repeated) > max(1, FEW * len(tasks)):
         raise DataError(
             f"{path} has objects with the same keypoint twice in {len(repeated)} of {pluralize(len(tasks), 'task')} "
@@ -105,36 +87,31 @@ def import_label_studio(
             "around each object in Label Studio, and export the project again"
         )
     everybody = [person for people in people_of.values() for person in people]
-    found = dict.fromkeys(name for person in everybody for name in person.points)
-    if not found:
+    if not any(person.points for person in everybody):
         raise DataError(
             f"{path} has no keypoint in any of {pluralize(len(people_of), 'task')} with an image; label keypoints "
             "(KeyPointLabels) in Label Studio, submit the annotations, and export the project again as JSON"
         )
-    names = _keypoint_names(list(found), keypoints)
-    if others := [name for person in everybody for name in person.points if name not in names]:
-        notes[_OTHER_NAMES] = others
-    categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
+    named = [(image.name, person) for image, people in people_of.items() for person in people]
+    names = choose_names(named, keypoints, notes)
+    categories = number_categories(everybody)
 
     def convert(image: Path) -> tuple[list[ImportedPerson], str]:
-        people = []
-        for person in people_of[image]:
-            points = [(*person.points[name], 2) if name in person.points else (0, 0, 0) for name in names]
-            people.append(ImportedPerson(categories[person.category], np.array(points, np.float64), person.box))
-        return people, ""
+        return to_people(people_of[image], names, categories), ""
 
-    return to_coco(list(people_of), convert, {number: name for name, number in categories.items()}, names, 100, notes)
+    labels = Labels({number: name for name, number in categories.items()}, names)
+    return to_coco(list(people_of), convert, labels, notes, whole=100)
 
 
 def _people_of_images(
     tasks: Sequence[Mapping[str, Any]], path: str | Path, folder: Path, notes: Notes
-) -> dict[Path, list[_Person]]:
+) -> dict[Path, list[Object]]:
     """The people of every image of the folder that one task means; all other tasks are noted."""
     files: dict[str, list[Path]] = {}
     for file in find_images([folder], recursive=True):
         files.setdefault(_uploaded_name(file.name), []).append(file)
     # Of every image: the address in a task, its name and its people.
-    claims: dict[Path, list[tuple[str, str, list[_Person]]]] = {}
+    claims: dict[Path, list[tuple[str, str, list[Object]]]] = {}
     for number, task in enumerate(tasks, start=1):
         name = f"task {task.get('id', number)}"
         try:
@@ -153,7 +130,7 @@ def _people_of_images(
             notes[_DAMAGED].append(f"{name}: {reason}")
             if not are_few(len(notes[_DAMAGED]), len(tasks)):
                 raise DataError(f"{path}: {name} cannot be read ({reason}); export the project again") from error
-    people_of: dict[Path, list[_Person]] = {}
+    people_of: dict[Path, list[Object]] = {}
     for file, claims_of_file in claims.items():
         is_one_image = len({address for address, _, _ in claims_of_file}) == 1
         if is_one_image:
@@ -207,32 +184,23 @@ def _regions(task: Mapping[str, Any], notes: Notes, name: str) -> list[_Region] 
     return regions
 
 
-def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[_Person]:
+def _read_people(regions: Sequence[_Region], notes: Notes, name: str) -> list[Object]:
     """The people of a task. Regions of other kinds than rectangles and keypoints are ignored."""
-    people: dict[object, _Person] = {}
+    people: dict[Hashable, Object] = {}
     for region in regions:
         if region.get("type") == "rectanglelabels":
             labels = region["value"].get("rectanglelabels") or [NO_RECTANGLE]
-            people[region["id"]] = _Person(str(labels[0]), _rectangle(region), {})
-    points = [region for region in regions if region.get("type") == "keypointlabels"]
-    if points and not people:
-        people[None] = _Person(NO_RECTANGLE, None, {})
-    # The points of a rectangle come first: of two with the same name, the one that has a parent is right.
-    for region in sorted(points, key=lambda region: region.get("parentID") not in people):
-        value = region["value"]
-        point = float(value["x"]), float(value["y"])
-        _require_percentages("keypoint", point)
-        owners = [people[region.get("parentID")]] if region.get("parentID") in people else []
-        for margin in (0, MARGIN):  # without a parent, a point belongs to the only rectangle around it
-            owners = owners or [person for person in people.values() if person.contains(point, margin)]
-        label = str(value["keypointlabels"][0])
-        if len(owners) != 1:
-            notes[_NO_PERSON].append(name)
-        elif label in owners[0].points:
-            notes[_REPEATED].append(name)
-        else:
-            owners[0].points[label] = point
-    return list(people.values())
+            people[region["id"]] = Object(str(labels[0]), _rectangle(region), {})
+    points = []
+    for region in regions:
+        if region.get("type") == "keypointlabels":
+            value = region["value"]
+            place = float(value["x"]), float(value["y"])
+            _require_percentages("keypoint", place)
+            parent = region.get("parentID")
+            owner = parent if parent in people else None
+            points.append(Point(str(value["keypointlabels"][0]), place[0], place[1], owner=owner))
+    return assign_points(people, points, notes, name)
 
 
 def _rectangle(region: _Region) -> tuple[float, float, float, float]:
@@ -256,10 +224,3 @@ def _require_percentages(what: str, numbers: Sequence[float]) -> None:
     if not all(abs(number) <= MAX_PERCENT for number in numbers):
         text = ", ".join(f"{number:g}" for number in numbers)
         raise ValueError(f"a {what} at {text}, which are not percentages of the image")
-
-
-def _keypoint_names(found: Sequence[str], keypoints: Sequence[str] | None) -> tuple[str, ...]:
-    names = tuple(keypoints or (COCO.file_names if set(found) <= set(COCO.file_names) else found))
-    if len(set(names)) < len(names):
-        raise DataError(f"keypoints=NAMES has a keypoint twice: {truncate_for_message(names)}")
-    return names

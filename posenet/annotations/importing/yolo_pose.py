@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import Entry
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Notes, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Labels, Notes, to_coco
 from posenet.annotations.left_right import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
@@ -51,20 +51,20 @@ class YoloFormat(NamedTuple):
 
 
 def import_yolo_pose(
-    data_file: str | Path, split: str = "train", keypoints: Sequence[str] | None = None, number_unnamed: bool = False
+    data_file: str | Path, split: str = "train", keypoints: Sequence[str] | None = None
 ) -> ImportedAnnotations:
     """Read one split, such as train or val, of the YOLO-pose data set of a ``data.yaml``.
 
-    The names of the keypoints are given in order; None takes them from ``kpt_names``, or COCO's if there are 17.
-    ``number_unnamed`` calls keypoints without names keypoint_1, keypoint_2 and so on.
+    The names of the keypoints are given in order; None takes them from ``kpt_names``, or COCO's if there are 17, or
+    calls them keypoint_1, keypoint_2 and so on.
 
     Raises:
         ConfigError: PyYAML is not installed.
-        DataError: a file is missing or cannot be read, is not of this format, or the keypoints have no names.
+        DataError: a file is missing or cannot be read, or is not of this format.
     """
     data_file = Path(data_file)
     content = _read_yaml(data_file)
-    layout = _parse_format(content, data_file, keypoints, number_unnamed)
+    layout = _parse_format(content, data_file, keypoints)
     paths = _find_images(content, data_file, split)
     flip_idx = content.get("flip_idx") or None
     if flip_idx is not None and not is_flip_idx(flip_idx, len(layout.keypoints)):
@@ -81,7 +81,8 @@ def import_yolo_pose(
         return people, "" if all(person.keypoints.any() for person in people) else _BOXES
 
     categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    imported = to_coco(paths, read_people, categories, layout.keypoints, 1, notes, flip_idx)
+    labels = Labels(categories, layout.keypoints, flip_idx=flip_idx)
+    imported = to_coco(paths, read_people, labels, notes, whole=1)
     num_images = len(imported.document["images"])
     num_without = len(notes[_WITHOUT_FILE])
     if num_without > num_images / 2:
@@ -146,9 +147,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parse_format(
-    content: dict[str, Any], path: Path, keypoints: Sequence[str] | None, number_unnamed: bool
-) -> YoloFormat:
+def _parse_format(content: dict[str, Any], path: Path, keypoints: Sequence[str] | None) -> YoloFormat:
     shape = content.get("kpt_shape")
     if not isinstance(shape, list) or len(shape) != 2 or type(shape[0]) is not int or shape[0] < 1:
         raise DataError(f"{path} has no kpt_shape [keypoints, 2 or 3]; give the data.yaml of a YOLO-pose data set")
@@ -163,10 +162,7 @@ def _parse_format(
     names = tuple(
         keypoints or _listed_names(content, path) or (COCO.file_names if count == len(COCO.file_names) else ())
     )
-    if not names and number_unnamed:
-        names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
-    if not names:
-        raise DataError(f"{path} does not name its keypoints; name all {count} in their order by keypoints=NAMES")
+    names = names or tuple(f"keypoint_{number}" for number in range(1, count + 1))
     listed = "keypoints=NAMES" if keypoints else "kpt_names"
     if len(names) != count:
         raise DataError(f"{path}: kpt_shape has {count} keypoints, {listed} has {len(names)}; correct one of them")

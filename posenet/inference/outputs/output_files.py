@@ -33,6 +33,7 @@ class PredictionOptions(FrameSelection):
     json: str | None = None
     coco: str | None = None
     csv: str | None = None
+    export: str | None = None
     heatmaps: str | None = None
     show: bool = False
     overwrite: bool = False
@@ -45,14 +46,14 @@ class PredictionOptions(FrameSelection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("output", "json", "coco", "csv", "heatmaps"):
+        for name in ("output", "json", "coco", "csv", "export", "heatmaps"):
             path = getattr(self, name)
             object.__setattr__(self, name, None if path is None else os.fspath(path))
 
     @property
     def names_outputs(self) -> bool:
         """Whether any output is named; otherwise drawings go to ``DEFAULT_FOLDER``."""
-        return bool(self.output or self.json or self.coco or self.csv or self.heatmaps or self.show)
+        return bool(self.output or self.json or self.coco or self.csv or self.export or self.heatmaps or self.show)
 
     @property
     def is_tracked(self) -> bool:
@@ -78,11 +79,13 @@ class Outputs:
     """The folders that are named by the user, or chosen."""
     new_folders: list[str]
     """Those that did not exist."""
+    export: str | None = None
+    """A file for correction in a labelling tool."""
 
     @property
     def files(self) -> list[str]:
         """The files of all people."""
-        return [path for path in (self.json, self.coco, self.csv) if path]
+        return [path for path in (self.json, self.coco, self.csv, self.export) if path]
 
     @property
     def first_file(self) -> Path | None:
@@ -132,6 +135,7 @@ def choose_outputs(
         csv=options.csv,
         folders=list(named.values()),
         new_folders=[folder for folder in named.values() if folder == made or not os.path.exists(folder)],
+        export=options.export,
     )
     file = outputs.first_file
     if options.resume and file is None:

@@ -25,6 +25,7 @@ from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton import twins
 
 Write = Callable[[Result], None]
 """Writes a result of an image that could be read. Results come in order."""
@@ -256,11 +257,24 @@ def write_coco(
 
 def _category(skeleton: Skeleton) -> dict[str, Any]:
     """The entry of ``categories`` for a skeleton: COCO's own, or one with the lines that drawings have."""
-    if skeleton.file_names == COCO.file_names:
+    if skeleton.file_names == COCO.file_names and skeleton.category == COCO.category:
         return COCO_CATEGORY
+    names = list(skeleton.file_keypoints)
+    twin = twins(skeleton.left_right)
+    return {
+        "supercategory": skeleton.category,
+        "id": COCO_CATEGORY["id"],
+        "name": skeleton.category,
+        "keypoints": list(skeleton.file_names),
+        "skeleton": edges_of(skeleton),
+        "flip_idx": [names.index(twin.get(name, name)) for name in names],
+    }
+
+
+def edges_of(skeleton: Skeleton) -> list[list[int]]:
+    """The lines that drawings have between keypoints of annotation files, in the numbers of these, from 1."""
     number = {name: index for index, name in enumerate(skeleton.file_keypoints, 1)}
-    lines = [[number[a], number[b]] for a, b in skeleton.drawn or skeleton.parts if a in number and b in number]
-    return COCO_CATEGORY | {"keypoints": list(skeleton.file_names), "skeleton": lines}
+    return [[number[a], number[b]] for a, b in skeleton.drawn or skeleton.parts if a in number and b in number]
 
 
 def _annotation(keypoints: np.ndarray) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.importing.label_studio import import_label_studio
+from posenet.annotations.importing.formats import read_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -39,7 +39,7 @@ def change(path: Path, edit: Any) -> None:
 @pytest.mark.parametrize("parents", [True, False])
 def test_keypoints_belong_to_their_rectangle_or_to_the_only_one_around_them(tmp_path: Path, parents: bool) -> None:
     path, images = export(tmp_path, parents=parents)
-    assert import_label_studio(path, images) == (imported(CONTENT), images, ())
+    assert read_annotations(path, images=images) == (imported(CONTENT), images, ())
 
 
 def test_the_label_of_a_rectangle_is_the_category(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_label_of_a_rectangle_is_the_category(tmp_path: Path) -> None:
     expected["categories"] = [coco | {"name": "bird"}, coco | {"id": 2}]
     for entry in expected["annotations"][1:]:
         entry["category_id"] = 2
-    assert import_label_studio(path, images) == (expected, images, ())
+    assert read_annotations(path, images=images) == (expected, images, ())
 
 
 def test_a_keypoint_beside_one_rectangle_alone_belongs_to_it(tmp_path: Path) -> None:
@@ -79,16 +79,16 @@ def test_a_keypoint_beside_one_rectangle_alone_belongs_to_it(tmp_path: Path) -> 
             tasks[0]["annotations"][0]["result"].append({"id": name, "type": "keypointlabels", "value": value})
 
     change(path, label)
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     for entry in found["annotations"]:
         own = [(x, y, 2) if owner == entry["id"] else (0, 0, 0) for owner, x, y in points]
         assert entry["keypoints"] == [value for point in own for value in point] + [0] * (51 - 3 * len(points))
-    assert len(notes) == 1 and re.search(r"belong to no rectangle.*: 6 \((task 1, ){5}\.\.\.\)$", notes[0])
+    assert len(notes) == 1 and re.search(r"belong to no rectangle.*: 6 \(task 1\)$", notes[0])
 
 
 def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path: Path) -> None:
     path, images = export(tmp_path, document([1], [person(1, 1)]))
-    expected = import_label_studio(path, images).document["annotations"]
+    expected = read_annotations(path, images=images).document["annotations"]
 
     def label_again(tasks: list[dict[str, Any]]) -> None:
         regions = tasks[0]["annotations"][0]["result"]
@@ -97,7 +97,7 @@ def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path
         regions.append(again)
 
     change(path, label_again)
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert found["annotations"] == expected
     assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
 
@@ -105,7 +105,7 @@ def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path
 def test_of_two_keypoints_with_one_name_the_one_of_the_rectangle_counts(tmp_path: Path) -> None:
     """Also if another one, which only lies in the rectangle, comes first."""
     path, images = export(tmp_path, document([1], [person(1, 1)]))
-    expected = import_label_studio(path, images).document["annotations"]
+    expected = read_annotations(path, images=images).document["annotations"]
 
     def label_before(tasks: list[dict[str, Any]]) -> None:
         regions = tasks[0]["annotations"][0]["result"]
@@ -115,7 +115,7 @@ def test_of_two_keypoints_with_one_name_the_one_of_the_rectangle_counts(tmp_path
         regions.insert(1, other)
 
     change(path, label_before)
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert found["annotations"] == expected
     assert len(notes) == 1 and "has already" in notes[0]
 
@@ -135,7 +135,7 @@ def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
     change(path, leave_out_rectangles)
     message = r"the same keypoint twice in 2 of 3 tasks \(task 1, for example\): .* draw a rectangle around each object"
     with pytest.raises(DataError, match=message):
-        import_label_studio(path, images)
+        read_annotations(path, images=images)
 
 
 @pytest.mark.parametrize("parents", [True, False])
@@ -144,7 +144,7 @@ def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path, parents
     content = document([1], [person(1, 1)])
     path, images = export(tmp_path, content, parents=parents)
     change(path, lambda tasks: tasks[0]["annotations"][0]["result"].pop(0))
-    [entry] = import_label_studio(path, images).document["annotations"]
+    [entry] = read_annotations(path, images=images).document["annotations"]
     np.testing.assert_allclose(entry["keypoints"], content["annotations"][0]["keypoints"], atol=1e-3)
     points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
     np.testing.assert_allclose(entry["bbox"], [*points.min(0), *np.ptp(points, axis=0)], atol=1e-2)
@@ -155,17 +155,17 @@ def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(rotation=90))
     # The box 20, 20, 50, 60 is turned clockwise about its first corner.
-    entry = import_label_studio(path, images).document["annotations"][2]
+    entry = read_annotations(path, images=images).document["annotations"][2]
     np.testing.assert_allclose(entry["bbox"], [-40, 20, 60, 50], atol=0.01)
     change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(rotation=30))
-    entry = import_label_studio(path, images).document["annotations"][2]
+    entry = read_annotations(path, images=images).document["annotations"][2]
     cos, sin = 3**0.5 / 2, 0.5
     expected = [20 - 60 * sin, 20, 50 * cos + 60 * sin, 50 * sin + 60 * cos]
     np.testing.assert_allclose(entry["bbox"], expected, atol=0.01)
     # In an image of 160 x 120 pixels, the sides may be longer than the image in the other direction.
     turned = {"x": 95.0, "y": 10.0, "width": 20.0, "height": 120.0, "rotation": 90}
     change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(turned))
-    entry = import_label_studio(path, images).document["annotations"][2]
+    entry = read_annotations(path, images=images).document["annotations"][2]
     np.testing.assert_allclose(entry["bbox"], [8, 12, 144, 32], atol=0.01)
 
 
@@ -186,7 +186,7 @@ def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: s
     name = "000000000001.jpg"
     (images / name).rename(images / "deep" / name)
     change(path, lambda tasks: tasks[0]["data"].update(image=address.format(name)))
-    found = import_label_studio(path, images).document
+    found = read_annotations(path, images=images).document
     assert [image["file_name"] for image in found["images"]] == [f"deep/{name}", "000000000002.jpg"]
 
 
@@ -205,7 +205,7 @@ def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         tasks.insert(7, tasks[5])  # another task with the same image
 
     change(path, edit)
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert [image["file_name"] for image in found["images"]] == [f"{number:012d}.jpg" for number in (3, 6, 7)]
     assert notes == (
         "tasks without an annotation, left out: 6 (task 1, task 2, task 8, task 9, task 10, ...)",
@@ -220,9 +220,9 @@ def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, images = export(tmp_path)
-    assert import_label_studio(path, images).document["categories"][0]["keypoints"] == list(COCO.file_names)
+    assert read_annotations(path, images=images).document["categories"][0]["keypoints"] == list(COCO.file_names)
     path.write_text(path.read_text().replace('"nose"', '"muzzle"'))
-    names = import_label_studio(path, images).document["categories"][0]["keypoints"]
+    names = read_annotations(path, images=images).document["categories"][0]["keypoints"]
     assert names == ["muzzle", *COCO.file_names[1:]]
     out = tmp_path / "out.json"
     words = [str(path), "--images", str(images), "--keypoints", "left_eye", "muzzle", "--output", str(out)]
@@ -230,7 +230,7 @@ def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(
     assert json.loads(out.read_text())["categories"][0]["keypoints"] == ["left_eye", "muzzle"]
     assert "other names than those that are given" in capsys.readouterr().out
     with pytest.raises(DataError, match="a keypoint twice"):
-        import_label_studio(path, images, ["nose", "nose"])
+        read_annotations(path, images=images, keypoints=["nose", "nose"])
 
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
@@ -238,20 +238,20 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
     for content in ("{}", "[1]", '[{"id": 1}]', "{"):
         path.write_text(content)
         with pytest.raises(DataError):
-            import_label_studio(path, images)
+            read_annotations(path, images=images)
 
 
 def test_a_task_or_an_image_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     path, images = export(tmp_path, document(range(1, 5), [person(number, number) for number in range(1, 5)]))
     (images / "000000000004.jpg").write_bytes(b"no image")
     change(path, lambda tasks: tasks[1]["annotations"][0]["result"][2]["value"].pop("x"))
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg", "000000000003.jpg"]
     assert notes[0] == "tasks that cannot be read, left out: 1 (task 2: KeyError: 'x')"
     assert "left out" in notes[1] and "000000000004.jpg cannot be decoded" in notes[1]
     change(path, lambda tasks: tasks[0]["annotations"][0]["result"][2]["value"].pop("x"))
     with pytest.raises(DataError, match="task 2 cannot be read .*KeyError: 'x'.*; export the project again"):
-        import_label_studio(path, images)
+        read_annotations(path, images=images)
 
 
 @pytest.mark.parametrize("kind", ["keypointlabels", "rectanglelabels"])
@@ -264,7 +264,7 @@ def test_what_is_not_at_a_position_in_the_image_is_left_out(tmp_path: Path, kind
         next(region for region in regions if region["type"] == kind)["value"]["y"] = number
 
     change(path, move)
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert len(found["images"]) == 1
     assert re.search(
         r"left out: 1 \(task 2: ValueError: a \w+ at .*, which are not percentages of the image\)", notes[0]
@@ -284,26 +284,26 @@ def test_uploads_of_names_with_spaces_are_found(tmp_path: Path, caplog: pytest.L
             task["data"]["image"] = name if name.startswith("/") else f"/data/upload/1/{name}"
 
     change(path, edit)
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert [image["file_name"] for image in found["images"]] == [names[0], names[1], names[3]]
     [note] = notes
     assert "may be one of several files" in note and note.endswith(": 1 (task 3)")
     assert "1 of 4 tasks have no image in" in caplog.text and "may be one of several files" in caplog.text
 
 
-def test_no_image_found_says_why_and_the_tool_needs_a_folder(
+def test_no_image_found_says_why_and_images_are_searched_beside_the_export(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, images = export(tmp_path)
     change(path, lambda tasks: [task["data"].update(image="x.jpg") for task in tasks])
     message = r"has no annotated image of .*not in the folder, left out: 2 \(task 1, task 2\)\); check"
     with pytest.raises(DataError, match=message):
-        import_label_studio(path, images)
+        read_annotations(path, images=images)
     words = ["import", str(path), "--output", str(tmp_path / "b.json")]
     assert run_tool("annotations", [*words, "--images", str(images), "--split", "train", "val"]) == 2
     assert "has no splits, which only YOLO-pose has; leave out --split" in capsys.readouterr().err
     assert run_tool("annotations", words) == 2
-    assert "--images" in capsys.readouterr().err
+    assert f"no annotated image of {images} " in capsys.readouterr().err
 
 
 def test_an_export_without_keypoints_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -316,18 +316,18 @@ def test_an_export_without_keypoints_is_refused_with_the_remedy(tmp_path: Path) 
     change(path, leave_a_rectangle)
     message = rf"{path.name} has no keypoint in any of 2 tasks with an image; label keypoints .* and export the project"
     with pytest.raises(DataError, match=message):
-        import_label_studio(path, images)
+        read_annotations(path, images=images)
 
 
 def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     tasks = json.loads(path.read_text())
-    expected = [entry["keypoints"] for entry in import_label_studio(path, images).document["annotations"]]
+    expected = [entry["keypoints"] for entry in read_annotations(path, images=images).document["annotations"]]
     outcomes = Counter[str]()
     for seed in range(100):
         path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), tasks)))
         try:
-            found = import_label_studio(path, images).document
+            found = read_annotations(path, images=images).document
         except DataError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000
             outcomes["refused"] += 1
@@ -350,7 +350,7 @@ def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: 
         tasks[2]["data"] = {"page": "a.html", "number": 7, "note": "http://["} | tasks[2]["data"]
 
     change(path, edit)
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
     assert len(notes) == 1 and "different images" in notes[0] and notes[0].endswith(": 2 (task 1, task 2)")
 
@@ -358,6 +358,6 @@ def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: 
 def test_a_task_of_two_images_is_left_out(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     change(path, lambda tasks: tasks[0]["data"].update(other=tasks[1]["data"]["image"]))
-    found, _, notes = import_label_studio(path, images)
+    found, _, notes = read_annotations(path, images=images)
     assert [image["file_name"] for image in found["images"]] == ["000000000002.jpg"]
     assert len(notes) == 1 and "one of several files" in notes[0] and notes[0].endswith(": 1 (task 1)")

@@ -233,7 +233,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     change(data_file, kpt_names=f"{{0: {names}}}")
     assert found() == names
     assert found(names[::-1]) == names[::-1]
-    assert import_yolo_pose(data_file, number_unnamed=True).document["categories"][0]["keypoints"] == names
+    assert import_yolo_pose(data_file).document["categories"][0]["keypoints"] == names
     for bad, message in {
         (*names[:3],): "kpt_shape has 17 keypoints, {} has 3; correct one of them",
         (*names[:16], "k0"): "{} has k0 more than once; give every keypoint a name of its own",
@@ -242,7 +242,7 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
             found(bad)
         change(data_file, kpt_names=f"{{0: {list(bad)}}}")
         with pytest.raises(DataError, match=message.format("kpt_names")):
-            import_yolo_pose(data_file, number_unnamed=True)
+            import_yolo_pose(data_file)
         change(data_file, kpt_names=f"{{0: {names}}}")
     change(data_file, flip_idx="[1, 0]")
     with pytest.raises(
@@ -250,8 +250,9 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
     ):
         found()
     change(data_file, kpt_names=None, flip_idx="[]", kpt_shape="[5, 3]")
-    with pytest.raises(DataError, match="does not name its keypoints; name all 5 in their order by keypoints=NAMES"):
-        import_yolo_pose(data_file)
+    for label in (data_file.parent / "labels" / "train").iterdir():
+        label.write_text("0 0.5 0.5 0.4 0.4" + " 0.5 0.5 2" * 5)
+    assert found() == [f"keypoint_{number}" for number in range(1, 6)]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +350,9 @@ def test_the_tool_names_what_it_reads(data_file: Path, tmp_path: Path, capsys: p
     assert run_tool("annotations", ["import", str(data_file), "--output", str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err and out.read_bytes() == b""
     assert run_tool("annotations", ["import", str(tmp_path / "a.xml"), "--output", str(tmp_path / "b.json")]) == 2
-    assert "neither a data.yaml (YOLO-pose) nor a .json" in capsys.readouterr().err
+    assert f"cannot read annotations {tmp_path / 'a.xml'}" in capsys.readouterr().err
+    assert run_tool("annotations", ["import", str(data_file), "--images", str(tmp_path), "--output", "-"]) == 2
+    assert "leave out --images DIR" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["data.yaml", "labels/train/000000000001.txt", "train.txt"])

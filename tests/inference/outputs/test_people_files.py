@@ -99,7 +99,7 @@ def test_a_coco_data_set_has_all_images_and_the_people_with_keypoints_that_coco_
     assert json.loads(written["c.json"]) == {
         "info": {"description": "People found by posenet"},
         "licenses": [],
-        "categories": [category | {"skeleton": [[3, 1], [1, 2]]}],
+        "categories": [category | {"skeleton": [[3, 1], [1, 2]], "flip_idx": [1, 0, 2]}],
         "annotations": [
             {"id": 1, "image_id": 139} | person,
             {"id": 2, "image_id": 1, "track_id": 7} | person,

@@ -1,0 +1,317 @@
+"""Annotations in any format that is known, as a COCO-shaped document: ``read_annotations``.
+
+A format is recognised by the content of a file or a folder; see ``FORMATS``, and docs/formats.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from posenet.annotations.coco import SECTIONS, read_document, remedy_for_format
+from posenet.annotations.importing.coco_family import import_coco, import_posetrack
+from posenet.annotations.importing.cvat import import_cvat, parse_xml
+from posenet.annotations.importing.deeplabcut import find_tables, import_deeplabcut, is_table
+from posenet.annotations.importing.imported import ImportedAnnotations
+from posenet.annotations.importing.label_studio import import_label_studio
+from posenet.annotations.importing.labelme import import_labelme, is_labelme
+from posenet.annotations.importing.published_sets import (
+    import_aic,
+    import_lsp,
+    import_mpii_list,
+    import_mpii_release,
+    import_ochuman,
+)
+from posenet.annotations.importing.sleap import import_sleap
+from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.errors import DataError
+from posenet.files import read_input
+from posenet.messages import to_single_line
+
+HDF5 = b"\x89HDF\r\n\x1a\n"
+"""How files of SLEAP, NWB and JABS begin."""
+SUFFIXES = frozenset(".csv .h5 .json .mat .nwb .slp .xml .yaml .yml".split())
+"""Names of files that may be annotations."""
+MAX_BYTES_OF_AN_IMAGE = 2**26
+"""A larger JSON file is not that of an image or a video; it takes long to read."""
+SHOWN_FILES = 5
+"""Number of file names in a message."""
+
+
+class Options(NamedTuple):
+    """How a data set is read; see ``read_annotations``."""
+
+    images: str | Path | None = None
+    split: str = "train"
+    keypoints: Sequence[str] | None = None
+    part: str | None = None
+    frames: Path | None = None
+
+
+class Source(NamedTuple):
+    """A file or a folder, and what is in it."""
+
+    path: Path
+    kind: str
+    """yaml, json, xml, mat, hdf5, csv, or the files of a folder: "json files" or "csv files"."""
+    content: Any
+    """Of a JSON file the document, of an XML file the root, of a MAT file the variables. Of a folder: its files, with
+    their content where that is JSON."""
+
+
+class Format(NamedTuple):
+    """A format of annotations."""
+
+    name: str
+    fits: Callable[[Source], bool]
+    read: Callable[[Source, Options], ImportedAnnotations]
+    has_splits: bool = False
+    """Whether one file describes the parts for training and for validation."""
+
+
+def read_annotations(
+    path: str | Path,
+    *,
+    images: str | Path | None = None,
+    split: str = "train",
+    keypoints: Sequence[str] | None = None,
+    part: str | None = None,
+    frames: Path | None = None,
+) -> ImportedAnnotations:
+    """Read a data set in any of ``FORMATS`` as a COCO-shaped document, with the folder of its images and remarks.
+
+    Args:
+        path: a file, or a folder with the files of one data set.
+        images: folder of the images, at any depth; None searches beside the annotations.
+        split: of YOLO-pose, the part to read.
+        keypoints: their names in order, for formats that do not state them.
+        part: of COCO-WholeBody; see ``coco_family.PARTS``.
+        frames: folder for the frames of videos; None for one beside the annotations.
+
+    Raises:
+        ConfigError: a package for the format is not installed.
+        DataError: the format is not known, a file is damaged, or no image is found.
+    """
+    return read_source(*recognise(path), Options(images, split, keypoints, part, frames))
+
+
+def read_source(format_: Format, source: Source, options: Options) -> ImportedAnnotations:
+    """Read what ``recognise`` has found; see ``read_annotations``."""
+    if options.part is not None and format_.name != COCO_FAMILY:
+        raise DataError(f"{source.path} is {format_.name}; part={options.part} is for COCO-WholeBody, leave it out")
+    return format_.read(source, options)
+
+
+def recognise(path: str | Path) -> tuple[Format, Source]:
+    """The format of a file or a folder, and its content; ``DataError`` if it is not known or cannot be read."""
+    path = Path(path)
+    source = _open_folder(path) if path.is_dir() else _open_file(path)
+    for format_ in FORMATS:
+        if format_.fits(source):
+            return format_, source
+    if _is_list(source, "image_id", "score"):
+        raise DataError(
+            f"{source.path} has no annotations: a file of COCO keypoints has images, annotations and categories; "
+            "results are not annotations"
+        )
+    raise _unknown(source.path)
+
+
+def _unknown(path: Path) -> DataError:
+    names = ", ".join(format_.name for format_ in FORMATS)
+    remedy = remedy_for_format(path) if path.suffix.lower() == ".zip" else ""
+    return DataError(f"{path} has no annotations that are known; {remedy or f'give those of {names}'}")
+
+
+def _open_folder(folder: Path) -> Source:
+    """The only file of annotations in a folder, or all of its files if they are one set together."""
+    if source := open_set_of_files(folder):
+        return source
+    for place in (folder, folder / "annotations"):
+        files = _files_in(place)
+        if len(files) == 1:
+            return _open_file(files[0])
+        if files:
+            found = ", ".join(file.name for file in files[:SHOWN_FILES])
+            raise DataError(f"{place} has {len(files)} files of annotations ({found}); give one of them")
+    raise _unknown(folder)
+
+
+def open_set_of_files(folder: Path) -> Source | None:
+    """The files of a folder that are one data set together: of DeepLabCut, Labelme or PoseTrack18; None for others."""
+    tables = find_tables(folder) or sorted(folder.glob("CollectedData_*.csv"))
+    if tables:
+        return Source(folder, "csv files", tables)
+    for place in (folder, folder / "annotations"):
+        documents = [file for file in _files_in(place) if file.suffix.lower() == ".json"]
+        if not documents or documents[0].stat().st_size > MAX_BYTES_OF_AN_IMAGE:
+            continue
+        first = read_document(documents[0])
+        if is_labelme(first) or (len(documents) > 1 and _is_posetrack(first)):
+            fits = is_labelme if is_labelme(first) else _is_posetrack
+            contents = {documents[0]: first} | {file: read_document(file) for file in documents[1:]}
+            return Source(folder, "json files", {file: own for file, own in contents.items() if fits(own)})
+    return None
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.glob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+
+
+def _open_file(path: Path) -> Source:
+    try:
+        beginning = read_input(path, 512)
+    except OSError as error:
+        raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
+    suffix = path.suffix.lower()
+    if beginning.startswith(HDF5):
+        table = path.with_suffix(".csv")  # DeepLabCut writes its labels in both formats
+        return _open_file(table) if path.stem.startswith("CollectedData_") else Source(path, "hdf5", None)
+    if beginning.startswith(b"MATLAB") or suffix == ".mat":
+        return Source(path, "mat", _read_mat(path))
+    if is_table(beginning.removeprefix(b"\xef\xbb\xbf")):
+        return Source(path, "csv files", [path])
+    if suffix in (".yaml", ".yml"):
+        return _open_project(path) or Source(path, "yaml", None)
+    if beginning.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        return Source(path, "xml", parse_xml(path))
+    if suffix == ".json" or beginning.lstrip()[:1] in (b"{", b"["):
+        return Source(path, "json", read_document(path))
+    raise _unknown(path)
+
+
+def _open_project(path: Path) -> Source | None:
+    """The tables beside a config.yaml of DeepLabCut."""
+    tables = find_tables(path.parent)
+    return Source(path.parent, "csv files", tables) if tables and path.stem == "config" else None
+
+
+def _read_mat(path: Path) -> dict[str, Any] | None:
+    """The variables of a MAT file; None for one of Matlab 7.3, which is HDF5."""
+    from scipy.io import loadmat  # takes a quarter of a second
+
+    try:
+        return dict(loadmat(path, simplify_cells=True))
+    except NotImplementedError:
+        return None
+    except Exception as error:  # SciPy raises errors of many kinds for damaged files
+        reason = to_single_line(f"{type(error).__name__}: {error}")
+        raise DataError(f"{path} is no whole MAT file ({reason}); get it again") from error
+
+
+def _is_posetrack(content: object) -> bool:
+    images = content.get("images") if isinstance(content, dict) else None
+    return isinstance(images, list) and any(isinstance(image, dict) and "is_labeled" in image for image in images)
+
+
+def _has_keys(content: object, *keys: str) -> bool:
+    """Whether the content is an object, or a list of objects, with these keys."""
+    first = content[0] if isinstance(content, list) and content else content
+    return isinstance(first, dict) and all(key in first for key in keys)
+
+
+def _is_list(source: Source, *keys: str) -> bool:
+    return source.kind == "json" and isinstance(source.content, list) and _has_keys(source.content, *keys)
+
+
+def _is_object(source: Source, *keys: str) -> bool:
+    return source.kind == "json" and isinstance(source.content, dict) and _has_keys(source.content, *keys)
+
+
+def _has_variable(source: Source, name: str) -> bool:
+    return source.kind == "mat" and source.content is not None and name in source.content
+
+
+def _read_label_studio(source: Source, options: Options) -> ImportedAnnotations:
+    beside = source.path.parent / "images"
+    images = options.images or (beside if beside.is_dir() else source.path.parent)
+    tasks = source.content
+    if not all(isinstance(task, dict) and "data" in task for task in tasks):
+        raise DataError(f"{source.path} is not a list of tasks; export the project from Label Studio as JSON")
+    return import_label_studio(tasks, source.path, images, options.keypoints)
+
+
+def _read_yolo(source: Source, options: Options) -> ImportedAnnotations:
+    if options.images is not None:
+        raise DataError(f"{source.path} names the folders of its images; leave out images=DIR")
+    return import_yolo_pose(source.path, options.split, options.keypoints)
+
+
+def _read_labelme(source: Source, options: Options) -> ImportedAnnotations:
+    files = source.content if source.kind == "json files" else {source.path: source.content}
+    return import_labelme(files, source.path, options.images, options.keypoints)
+
+
+COCO_FAMILY = "COCO"
+FORMATS = (
+    Format("YOLO-pose", lambda source: source.kind == "yaml", _read_yolo, has_splits=True),
+    Format("Label Studio", lambda source: _is_list(source, "data"), _read_label_studio),
+    Format(
+        "Labelme",
+        lambda source: (
+            is_labelme(source.content)
+            or (source.kind == "json files" and all(map(is_labelme, source.content.values())))
+        ),
+        _read_labelme,
+    ),
+    Format(
+        "CVAT",
+        lambda source: source.kind == "xml" and source.content.tag == "annotations",
+        lambda source, options: import_cvat(
+            source.content, source.path, options.images, options.keypoints, options.frames
+        ),
+    ),
+    Format(
+        "PoseTrack18",
+        lambda source: source.kind == "json files",
+        lambda source, options: import_posetrack(list(source.content.values()), source.path, options.images),
+    ),
+    Format(
+        "OCHuman",
+        lambda source: _is_object(source, "images", "keypoint_names"),
+        lambda source, options: import_ochuman(source.content, source.path, options.images),
+    ),
+    Format(
+        COCO_FAMILY,
+        lambda source: _is_object(source, "images") and any(key in source.content for key in SECTIONS[1:]),
+        lambda source, options: import_coco(source.content, source.path, options.images, options.part),
+    ),
+    Format(
+        "AIC",
+        lambda source: _is_list(source, "keypoint_annotations", "image_id"),
+        lambda source, options: import_aic(source.content, source.path, options.images),
+    ),
+    Format(
+        "MPII",
+        lambda source: (
+            _is_list(source, "joints", "joints_vis", "image")
+            or _is_list(source, "joint_self", "img_paths")
+            or _has_variable(source, "RELEASE")
+        ),
+        lambda source, options: (import_mpii_release if source.kind == "mat" else import_mpii_list)(
+            source.content, source.path, options.images
+        ),
+    ),
+    Format(
+        "LSP",
+        lambda source: _has_variable(source, "joints"),
+        lambda source, options: import_lsp(source.content, source.path, options.images),
+    ),
+    Format(
+        "DeepLabCut",
+        lambda source: source.kind == "csv files",
+        lambda source, options: import_deeplabcut(source.content, source.path, options.images, options.keypoints),
+    ),
+    Format(
+        "SLEAP",
+        lambda source: (
+            source.kind == "hdf5"
+            or (source.kind == "mat" and source.content is None)
+            or _has_variable(source, "positions")
+            or _is_list(source, "filename", "class", "annotations")
+        ),
+        lambda source, options: import_sleap(source.path, options.images, options.keypoints, options.frames),
+    ),
+)
+"""All formats; the first that fits is taken."""

@@ -1,0 +1,440 @@
+"""Every format is recognised by its content, and its keypoints, visibilities and coordinates are those of the set."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+
+from posenet.annotations.importing.formats import FORMATS, read_annotations, recognise
+from posenet.annotations.importing.imported import ImportedAnnotations
+from posenet.cli.main import run_tool
+from posenet.errors import ConfigError, DataError
+from tests.helpers.drawn_data import document, person, write_images
+from tests.helpers.malformed_inputs import mutate_bytes, mutate_tree
+from tests.helpers.other_formats import (
+    Document,
+    write_aic,
+    write_crowdpose,
+    write_cvat_xml,
+    write_deeplabcut,
+    write_label_studio_json,
+    write_labelme,
+    write_lsp,
+    write_lsp_extended,
+    write_mpii,
+    write_mpii_list,
+    write_ochuman,
+    write_yolo_pose,
+)
+
+CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
+for _entry in CONTENT["annotations"]:
+    _entry["keypoints"][5] = 1  # the left eye is hidden
+CONTENT["categories"][0]["skeleton"] = [[16, 14], [14, 12], [1, 2]]
+
+
+def write(folder: Path, writer: Callable[..., Path], *arguments: Any, **options: Any) -> Path:
+    return writer(folder / "set", write_images(folder / "drawn", CONTENT), CONTENT, *arguments, **options)
+
+
+def people_of(imported: ImportedAnnotations) -> dict[str, list[dict[str, tuple[float, float, int]]]]:
+    """The labelled keypoints by name of the people of every image."""
+    names = imported.document["categories"][0]["keypoints"]
+    people: dict[str, list[dict[str, tuple[float, float, int]]]] = {}
+    name_of = {image["id"]: image["file_name"] for image in imported.document["images"]}
+    for entry in imported.document["annotations"]:
+        rows = np.reshape(entry["keypoints"], (-1, 3)).tolist()
+        named = {name: tuple(row) for name, row in zip(names, rows, strict=True) if row[2]}
+        people.setdefault(name_of[entry["image_id"]], []).append(named)
+    return people
+
+
+def compare(found: ImportedAnnotations, hidden: bool = True, first_only: bool = False) -> int:
+    """Compare the keypoints that both have with those that were written; the number of people.
+
+    Args:
+        hidden: whether the format says what is hidden.
+        first_only: whether it has one person for each image.
+    """
+    expected = people_of(ImportedAnnotations(CONTENT, Path(), ()))
+    names = set(found.document["categories"][0]["keypoints"]) & set(CONTENT["categories"][0]["keypoints"])
+    count = 0
+    images = [people for people in people_of(found).values() if people]
+    assert len(images) == len(expected)
+    for people, truth in zip(images, expected.values()):
+        people = [one for one in people if one]
+        assert len(people) == (1 if first_only else len(truth))
+        for own, true in zip(people, truth):
+            count += 1
+            labelled = {name for name in true if name in names}
+            assert {name for name in own if name in names} == labelled
+            for name in labelled:
+                assert own[name][:2] == pytest.approx(true[name][:2], abs=0.01)
+                assert own[name][2] == (true[name][2] if hidden else 2)
+    for image in found.document["images"]:
+        assert (found.folder / image["file_name"]).is_file() and image["height"] and image["width"]
+    return count
+
+
+@pytest.mark.parametrize(
+    "writer, name, hidden, options",
+    [
+        (write_aic, "AIC", True, {}),
+        (write_ochuman, "OCHuman", True, {}),
+        (write_mpii, "MPII", True, {}),
+        (write_mpii_list, "MPII", False, {}),
+        (write_mpii_list, "MPII", True, {"form": "joint_self"}),
+        (write_crowdpose, "COCO", True, {}),
+        (write_labelme, "Labelme", False, {}),
+        (write_cvat_xml, "CVAT", True, {}),
+        (write_cvat_xml, "CVAT", True, {"kind": "points"}),
+        (write_cvat_xml, "CVAT", True, {"kind": "video"}),
+        (write_deeplabcut, "DeepLabCut", False, {"individuals": True}),
+        (write_label_studio_json, "Label Studio", False, {}),
+    ],
+)
+def test_keypoints_are_those_that_were_labelled(
+    tmp_path: Path, writer: Callable[..., Path], name: str, hidden: bool, options: dict[str, Any]
+) -> None:
+    (tmp_path / "set").mkdir(exist_ok=writer in (write_label_studio_json,))
+    if writer is not write_label_studio_json:
+        (tmp_path / "set").rmdir()
+    path = write(tmp_path, writer, **options)
+    assert recognise(path)[0].name == name
+    assert compare(read_annotations(path), hidden) == 3
+
+
+@pytest.mark.parametrize("writer", [write_aic, write_ochuman, write_mpii, write_mpii_list, write_cvat_xml, write_lsp])
+def test_a_folder_with_one_file_of_annotations_is_that_file(tmp_path: Path, writer: Callable[..., Path]) -> None:
+    path = write(tmp_path, writer)
+    assert read_annotations(path.parent) == read_annotations(path)
+    (path.parent / "other.json").write_text("{}")
+    with pytest.raises(DataError, match=r"2 files of annotations .*other\.json.*; give one of them"):
+        read_annotations(path.parent)
+
+
+def test_yolo_pose_is_recognised(tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    path = write(tmp_path, write_yolo_pose)
+    assert recognise(path)[0].has_splits
+    assert compare(read_annotations(path)) == 3
+
+
+def test_a_flag_of_leeds_sports_pose_means_hidden_and_in_the_extended_set_visible(tmp_path: Path) -> None:
+    plain = read_annotations(write(tmp_path / "plain", write_lsp))
+    assert compare(plain, first_only=True) == 2
+    assert {entry[2] for people in people_of(plain).values() for entry in people[0].values()} == {1, 2}
+    extended = read_annotations(write(tmp_path / "extended", write_lsp_extended, 2))
+    points = people_of(extended)["im00002.jpg"][0]
+    truth = people_of(ImportedAnnotations(CONTENT, Path(), ()))["000000000002.jpg"][0]
+    # This writer leaves out the shift of Matlab.
+    assert points["left_knee"] == pytest.approx((truth["left_knee"][0] - 1, truth["left_knee"][1] - 1, 2), abs=0.01)
+    assert "neck" not in points
+
+
+def test_a_box_of_corners_becomes_one_of_a_corner_and_sides(tmp_path: Path) -> None:
+    for writer in (write_aic, write_ochuman, write_cvat_xml, write_labelme):
+        found = read_annotations(write(tmp_path / writer.__name__, writer)).document["annotations"]
+        boxes = [entry["bbox"] for entry in found if any(entry["keypoints"])]
+        np.testing.assert_allclose(boxes, [entry["bbox"] for entry in CONTENT["annotations"]], atol=0.01)
+
+
+def whole_body(content: Document) -> Document:
+    """The people with feet, a face and one hand, as COCO-WholeBody has them."""
+    changed: Document = json.loads(json.dumps(content))
+    for number, entry in enumerate(changed["annotations"]):
+        entry["foot_kpts"] = [value for index in range(6) for value in (index, 10, 2)]
+        entry["face_kpts"] = [value for index in range(68) for value in (index, 20, 1.0)]
+        entry["lefthand_kpts"] = [0.0] * 63
+        entry["righthand_kpts"] = [value for index in range(21) for value in (index, 30, 0.25)]
+        entry |= {"face_box": [5, 6, 7, 8], "lefthand_box": [0.0] * 4, "righthand_box": [1, 2, 3, 4]}
+        entry |= {"face_valid": True, "lefthand_valid": False, "righthand_valid": True}
+        entry["id"] = number + 1
+    return changed
+
+
+def write_coco(folder: Path, content: Document) -> Path:
+    write_images(folder / "images", CONTENT)
+    (folder / "annotations").mkdir()
+    path = folder / "annotations" / "train.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_whole_body_has_133_keypoints_in_one_and_each_part_alone(tmp_path: Path) -> None:
+    path = write_coco(tmp_path, whole_body(CONTENT))
+    found = read_annotations(path)
+    [category] = found.document["categories"]
+    names = category["keypoints"]
+    assert len(names) == len(set(names)) == 133
+    points = people_of(found)["000000000001.jpg"][0]
+    assert [names.index(name) for name in ("left_big_toe", "face-0", "left_hand_root", "right_hand_root")] == [
+        17, 23, 91, 112,
+    ]  # fmt: skip
+    assert (points["right_heel"], points["face-67"]) == ((5, 10, 2), (67, 20, 1))
+    assert points["right_pinky_finger4"] == (20, 30, 1) and "left_hand_root" not in points
+    assert names[category["flip_idx"][names.index("face-36")]] == "face-45"
+    assert [names[index] for index in category["flip_idx"]].count("left_hand_root") == 1
+    assert "confidences in the place of visibilities" in found.notes[0]
+    for part, count in {"body": 17, "feet": 6, "face": 68, "left_hand": 21, "right_hand": 21}.items():
+        own = read_annotations(path, part=part).document
+        assert len(own["categories"][0]["keypoints"]) == count
+        assert {len(entry["keypoints"]) for entry in own["annotations"]} == {3 * count}
+    face, hand = (read_annotations(path, part=part).document["annotations"][0] for part in ("face", "left_hand"))
+    assert face["bbox"] == [5, 6, 7, 8]
+    assert hand["num_keypoints"] == 0 and hand["bbox"] == CONTENT["annotations"][0]["bbox"]
+    with pytest.raises(DataError, match="part=nose is none of whole, body, feet, face, left_hand, right_hand"):
+        read_annotations(path, part="nose")
+
+
+def test_a_part_is_for_whole_body_alone(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="leave it out"):
+        read_annotations(write_coco(tmp_path, CONTENT), part="face")
+    with pytest.raises(DataError, match="leave it out"):
+        read_annotations(write(tmp_path / "aic", write_aic), part="face")
+
+
+@pytest.mark.parametrize(
+    "count, last", [(136, "right_pinky_finger4"), (26, "right_heel"), (133, "right_pinky_finger4")]
+)
+def test_keypoints_without_names_are_those_of_a_known_set_of_this_number(tmp_path: Path, count: int, last: str) -> None:
+    content = json.loads(json.dumps(CONTENT))
+    content["categories"][0]["keypoints"] = []
+    for entry in content["annotations"]:
+        entry["keypoints"] = (entry["keypoints"] + [1, 2, 2] * count)[: 3 * count]
+    [category] = read_annotations(write_coco(tmp_path, content)).document["categories"]
+    assert len(category["keypoints"]) == count and category["keypoints"][-1] == last
+    assert category["keypoints"][category["flip_idx"][1]] == "right_eye"
+
+
+def test_the_21_keypoints_of_humanart_are_read(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(CONTENT))
+    content["categories"][0]["keypoints"] += ["left_finger", "right_finger", "left_toe", "right_toe"]
+    for entry in content["annotations"]:
+        entry["keypoints_21"] = [*entry["keypoints"], *[0] * 9, 7, 8, 2]
+    found = read_annotations(write_coco(tmp_path, content))
+    assert people_of(found)["000000000001.jpg"][0]["right_toe"] == (7, 8, 2)
+
+
+def posetrack(folder: Path) -> Path:
+    """A file for each of two videos, whose frames have the same names."""
+    for number in (1, 2):
+        write_images(folder / "images" / "val" / f"video{number}", document([1, 2], []))
+        content = json.loads(json.dumps(CONTENT))
+        for image in content["images"]:
+            image["file_name"] = f"images/val/video{number}/{image['file_name']}"
+            image |= {"is_labeled": image["id"] == 1, "vid_id": str(number)}
+        content["images"][0] |= {"ignore_regions_x": [[0, 9, 9], [1]], "ignore_regions_y": [[0, 0, 9], [1]]}
+        content["annotations"] = [entry | {"iscrowd": False} for entry in content["annotations"][:2]]
+        (folder / "annotations" / "val").mkdir(parents=True, exist_ok=True)
+        (folder / "annotations" / "val" / f"video{number}.json").write_text(json.dumps(content))
+    return folder / "annotations" / "val"
+
+
+def test_the_videos_of_posetrack_are_one_set_without_frames_that_nobody_labelled(tmp_path: Path) -> None:
+    found = read_annotations(posetrack(tmp_path))
+    names = [image["file_name"] for image in found.document["images"]]
+    assert names == [f"images/val/video{number}/000000000001.jpg" for number in (1, 2)] and found.folder == tmp_path
+    crowds = [entry for entry in found.document["annotations"] if entry["iscrowd"]]
+    assert [entry["segmentation"] for entry in crowds] == [[[0, 0, 9, 0, 9, 9]]] * 2
+    assert [entry["area"] for entry in crowds] == [40.5] * 2
+    assert len({entry["id"] for entry in found.document["annotations"]}) == 6
+    assert any("is_labeled" in note and ": 2 " in note for note in found.notes)
+
+
+def test_images_are_found_by_the_ends_of_their_paths(tmp_path: Path) -> None:
+    """Of names that lack sub-folders, or that begin with folders which are not there."""
+    for folder, prefix in (("S1/walk", ""), ("art", "HumanArt/images/art/")):
+        root = tmp_path / folder.replace("/", "_")
+        write_images(root / folder, CONTENT)
+        images = [image | {"file_name": prefix + image["file_name"]} for image in CONTENT["images"]]
+        (root / "train.json").write_text(json.dumps(CONTENT | {"images": images}))
+        assert compare(read_annotations(root / "train.json")) == 3
+        assert compare(read_annotations(root / "train.json", images=root)) == 3
+
+
+def test_images_beside_the_annotations_go_before_those_of_other_folders(tmp_path: Path) -> None:
+    """Although a folder above is called like one of labels, beside which images may be."""
+    path = write(tmp_path / "labels", write_aic)
+    write_images(tmp_path / "others", CONTENT)
+    assert read_annotations(path).folder == path.parent / "keypoint_images"
+    (path.parent / "keypoint_images").rename(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="elsewhere and .*others both have the images"):
+        read_annotations(path)
+
+
+def test_labels_of_deeplabcut_stay_with_their_images_where_some_are_missing(tmp_path: Path) -> None:
+    root = write(tmp_path, write_deeplabcut)
+    (root / "labeled-data" / "video" / "000000000001.jpg").unlink()
+    for path in (root, root / "config.yaml", root / "labeled-data" / "video" / "CollectedData_Ann.csv"):
+        found = read_annotations(path)
+        expected = people_of(ImportedAnnotations(CONTENT, Path(), ()))["000000000002.jpg"][0]
+        [[points]] = people_of(found).values()
+        assert (
+            points["left_knee"][:2] == pytest.approx(expected["left_knee"][:2], abs=0.01)
+            and "000000000001.jpg" in found.notes[0]
+        )
+    assert found.document["categories"][0]["keypoints"] == CONTENT["categories"][0]["keypoints"]
+
+
+def test_a_mistyped_label_is_left_out_and_named(tmp_path: Path) -> None:
+    root = write(tmp_path, write_labelme)
+    path = min(root.glob("*.json"))
+    path.write_text(path.read_text().replace('"label": "left_knee"', '"label": "left_kne"', 1))
+    for _ in range(3):  # enough files for the right name to be frequent
+        for number, file in enumerate(sorted(root.glob("*.json"))):
+            copy = json.loads(file.read_text()) if 'kne"' not in file.read_text() else None
+            if copy:
+                name = f"copy{number}{_}.jpg"
+                (root / name).write_bytes((root / copy["imagePath"]).read_bytes())
+                (root / name).with_suffix(".json").write_text(json.dumps(copy | {"imagePath": name}))
+    found = read_annotations(root)
+    assert "left_kne" not in found.document["categories"][0]["keypoints"]
+    assert any("'left_kne' in" in note and "'left_knee'" in note for note in found.notes)
+
+
+def test_a_group_of_points_in_a_rectangle_without_the_group_is_one_person(tmp_path: Path) -> None:
+    """A box of its own would be a place that training ignores, in the midst of the person."""
+    root = write(tmp_path, write_labelme)
+    for path in root.glob("*.json"):
+        content = json.loads(path.read_text())
+        for shape in content["shapes"]:
+            shape["group_id"] = None if shape["shape_type"] == "rectangle" else shape["group_id"]
+        path.write_text(json.dumps(content))
+    found = read_annotations(root)
+    assert compare(found, hidden=False) == len(found.document["annotations"]) == 3
+    boxes = [entry["bbox"] for entry in found.document["annotations"]]
+    np.testing.assert_allclose(boxes, [entry["bbox"] for entry in CONTENT["annotations"]], atol=0.01)
+
+
+def test_points_of_cvat_without_groups_belong_to_the_box_around_them(tmp_path: Path) -> None:
+    path = write(tmp_path, write_cvat_xml, kind="points")
+    path.write_text(path.read_text().replace('group_id="1"', "").replace('group_id="2"', ""))
+    assert compare(read_annotations(path)) == 3
+
+
+def test_several_points_in_one_shape_of_cvat_are_numbered_keypoints(tmp_path: Path) -> None:
+    write_images(tmp_path / "images", CONTENT)
+    shape = '<points label="kite" occluded="0" points="1.5,2;3,4.25;5,6"/>'
+    path = tmp_path / "annotations.xml"
+    path.write_text(
+        f'<annotations><image id="0" name="000000000001.jpg" width="9" height="9">{shape}</image></annotations>'
+    )
+    found = read_annotations(path)
+    assert found.document["categories"][0]["name"] == "kite"
+    assert found.document["annotations"][0]["keypoints"] == [1.5, 2, 2, 3, 4.25, 2, 5, 6, 2]
+
+
+def test_the_order_and_the_edges_of_cvat_are_those_of_its_skeleton(tmp_path: Path) -> None:
+    [category] = read_annotations(write(tmp_path, write_cvat_xml)).document["categories"]
+    assert category["keypoints"] == CONTENT["categories"][0]["keypoints"]
+    assert category["skeleton"] == CONTENT["categories"][0]["skeleton"]
+
+
+BOMB = (
+    '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "1234567890">'
+    + "".join(f'<!ENTITY b{n} "{"&b" + str(n - 1) + ";" if n else "&b;"}{"&b;" * 9}">' for n in range(9))
+    + "]><annotations>&b8;</annotations>"
+)
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.xml", "<annotations><image name='a'>"),
+        ("a.xml", "<html></html>"),
+        ("a.xml", "<annotations></annotations>"),
+        ("a.json", '{"images": ['),
+        ("a.json", "7"),
+        ("a.json", '[{"image_id": 1, "keypoints": [1, 2, 3], "score": 0.5, "category_id": 1}]'),
+        ("a.json", '[{"image_id": "a", "keypoint_annotations": {"human1": [1, 2]}}]'),
+        ("a.json", '[{"joints": [[1, 2]], "joints_vis": [1], "image": "a.jpg"}]'),
+        ("a.json", '{"images": [{"file_name": "a.jpg"}], "keypoint_names": 3}'),
+        ("a.json", '{"shapes": [{"label": "nose", "points": [1]}], "imagePath": "a.jpg"}'),
+        ("a.mat", "MATLAB 5.0 MAT-file, cut off"),
+        ("joints.mat", ""),
+        ("a.slp", "\x89HDF"),
+        ("CollectedData_A.csv", "scorer,A\nbodyparts,nose\n"),
+        ("a.txt", "hello"),
+    ],
+)
+def test_what_is_damaged_or_unknown_is_one_line(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="latin-1")
+    write_images(tmp_path, document([1], []))
+    (tmp_path / "000000000001.jpg").rename(tmp_path / "a.jpg")
+    with pytest.raises((DataError, ConfigError)) as caught:
+        read_annotations(path)
+    assert "\n" not in str(caught.value) and str(tmp_path) in str(caught.value)
+    assert run_tool("annotations", ["import", str(path), "--output", str(tmp_path / "out.json")]) == 2
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_entities_that_grow_without_end_are_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.xml"
+    path.write_text(BOMB)
+    words = [sys.executable, "-m", "posenet", "annotations", "import", path, "--output", tmp_path / "out.json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "document type" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_an_unknown_file_or_folder_names_the_formats(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("hello")
+    for path in (tmp_path, tmp_path / "a.txt"):
+        with pytest.raises(DataError) as caught:
+            read_annotations(path)
+        assert all(format_.name in str(caught.value) for format_ in FORMATS)
+
+
+@pytest.mark.parametrize(
+    "writer", [write_aic, write_ochuman, write_mpii_list, write_cvat_xml, write_deeplabcut, write_lsp]
+)
+def test_any_damage_is_read_or_refused_in_one_line(tmp_path: Path, writer: Callable[..., Path]) -> None:
+    path = write(tmp_path, writer)
+    file = path / "labeled-data" / "video" / "CollectedData_Ann.csv" if path.is_dir() else path
+    content = file.read_bytes()
+    for seed in range(40):
+        file.write_bytes(mutate_bytes(np.random.default_rng(seed), content))
+        try:
+            read_annotations(path)
+        except DataError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1000
+
+
+def test_any_wrong_value_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    """Of COCO-WholeBody, PoseTrack18 and Labelme; what the reader of COCO files checks may stay as it is."""
+    coco, labelme = write_coco(tmp_path, whole_body(CONTENT)), write(tmp_path, write_labelme)
+    video = next(posetrack(tmp_path / "track").iterdir())
+    for path in (coco, min(labelme.glob("*.json")), video):
+        content = json.loads(path.read_text())
+        for seed in range(60):
+            path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), content)))
+            try:
+                read_annotations(path)
+            except DataError as error:
+                assert "\n" not in str(error) and len(str(error)) < 1000
+
+
+def test_joints_of_another_shape_are_refused(tmp_path: Path) -> None:
+    scipy.io.savemat(tmp_path / "joints.mat", {"joints": np.zeros((7, 2, 5))})
+    with pytest.raises(DataError, match=r"\(7, 2, 5\)"):
+        read_annotations(tmp_path / "joints.mat")
+
+
+@pytest.mark.parametrize("writer", [write_aic, write_cvat_xml, write_labelme])
+def test_the_tool_imports_any_format(
+    tmp_path: Path, writer: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = write(tmp_path, writer), tmp_path / "train.json"
+    assert run_tool("annotations", ["import", str(path), "--output", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "2 images, " in shown and f"wrote {out}" in shown
+    assert read_annotations(out, images=tmp_path / "set").document["annotations"]
