@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from itertools import chain
 from pathlib import Path
 
@@ -80,8 +79,7 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
 def _load_predictor(args: argparse.Namespace, ranks: Ranks) -> Predictor:
     """The predictor that the options define, on the device of this process."""
     if ranks.world_size > 1:
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        device = device_of_process(args.checkpoint, args.device, args.backend, local_rank)
+        device = device_of_process(args.checkpoint, args.device, args.backend, ranks.local_rank)
         args = argparse.Namespace(**vars(args) | {"device": device})
     return make_predictor(args)
 
