@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--images", type=Path, metavar="DIR", help="Label Studio: folder of the images, at any depth")
     add(
         "--keypoints",
-        nargs="+",
+        action="append",
         metavar="NAME",
         help="names of the keypoints in order (default: those in the file, or COCO's where they fit)",
     )

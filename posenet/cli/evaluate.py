@@ -12,7 +12,7 @@ from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
-from posenet.cli.processes import add_process_options, run_on_ranks
+from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.diagnosis.diagnose import diagnose
 from posenet.files import check_outputs
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_overwrite_option(parser)
     add_network_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
-    add_process_options(parser)
+    add_local_rank(add_process_options(parser))
 
 
 def run(args: argparse.Namespace) -> int:

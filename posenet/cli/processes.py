@@ -35,7 +35,6 @@ def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
         metavar="N",
         help="start N processes on this machine; 1 runs in this process, or in those of a launcher such as torchrun",
     )
-    add_local_rank(group)
     return group
 
 

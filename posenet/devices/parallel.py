@@ -105,13 +105,16 @@ class DataParallelRuntime(Runtime):
 
     def select_device(self, name: str) -> None:
         super().select_device(name)
-        if self.device.type == "cpu":
-            return
         type, indices = self.device.type, self.indices
+        named = "" if indices is None else ",".join(map(str, indices))
+        if indices is not None and len(set(indices)) < len(indices):
+            raise ConfigError(f"--devices {named} names a device twice; give each once")
+        if type == "cpu":
+            if named:
+                raise ConfigError(f"--devices {named} names accelerators, and this run is on the CPU; leave it out")
+            return
         if indices is None:
             indices = range(torch.accelerator.device_count())
-        if len(set(indices)) < len(indices):
-            raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
         self.devices = [select_device(f"{type}:{index}") for index in indices]
         self.device = self.devices[0]
         try:
@@ -128,7 +131,7 @@ class DataParallelRuntime(Runtime):
             _log.info("DataParallel: %s is the only device, so this run is the same as posenet train", self.device)
             return super().wrap(module)
         if getattr(module, "is_compiled", False):
-            raise ConfigError("DataParallel cannot use a compiled network; use posenet train-distributed --compile")
+            raise ConfigError("DataParallel cannot use a compiled network; use posenet train-distributed")
         _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
         return nn.DataParallel(super().wrap(module), device_ids=self.devices)
 

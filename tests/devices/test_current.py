@@ -169,15 +169,17 @@ def fork_launched(name: str, folder: Path, task: Callable[[int], Any]) -> None:
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_two_processes_of_a_launcher_are_one_run(stores: Stores, tmp_path: Path, name: str) -> None:
+    folders = ["one", "two"] if name == "horovodrun" else ["one"]  # the processes may meet again
+
     def train(rank: int) -> None:
         recorder = Recorder()
-        for folder in ("one", "two"):  # the processes may meet again
+        for folder in folders:
             train_tiny(stores, tmp_path / folder, callbacks=[recorder], max_steps=1)
             assert not dist.is_initialized()
         assert bool(recorder.steps) == (rank == 0)
 
     fork_launched(name, tmp_path / "log", train)
-    assert [last(tmp_path / folder)["world_size"] for folder in ("one", "two")] == [2, 2]
+    assert {last(tmp_path / folder)["world_size"] for folder in folders} == {2}
 
 
 def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> None:
