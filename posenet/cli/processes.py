@@ -57,7 +57,7 @@ def run_on_ranks(
     args: argparse.Namespace,
     task: Callable[[Ranks], int | None],
     check: Callable[[], object] = lambda: None,
-    join: Callable[[], Ranks] = lambda: join_ranks(SHARE_TIMEOUT_MINUTES) or Ranks(),
+    join: Callable[[], Ranks | None] = lambda: join_ranks(SHARE_TIMEOUT_MINUTES),
 ) -> int:
     """Run a tool as one of several processes, or start the ``--nproc`` processes that do.
 
@@ -86,7 +86,7 @@ def run_on_ranks(
                 pluralize(cores, "core"),
             )
         return run_processes(args.nproc, args.command)
-    ranks = join()
+    ranks = join() or Ranks()
     try:
         status = run_and_report(lambda: task(ranks), args.prog)
     except Exception:  # a fault of the program

@@ -147,9 +147,7 @@ def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher(ONE_RUN)
     check_flags(args)
-    from posenet.devices.parallel import Runtime
-
-    return train_with_flags(args, Runtime())
+    return train_with_flags(args, None)
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -176,7 +174,7 @@ def prepare_annotations(args: argparse.Namespace) -> None:
     prepare(args.data, _overrides(args), experiment=args.config, **sources)
 
 
-def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
+def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     from posenet.training import annotations_to_stores
     from posenet.training.train import train

@@ -16,12 +16,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _is_running = contextvars.ContextVar("_is_running", default=False)
 
 
-def join_ranks(timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> Ranks | None:
+def join_ranks(timeout_minutes: float, meet_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> Ranks | None:
     """Join the processes of the process group that exists, or else those that a launcher has started with this one.
 
-    None if this process is alone; it does not import PyTorch then. Errors: see ``DistributedRuntime``. The processes
-    must meet within ``DEFAULT_TIMEOUT_MINUTES``; ``timeout_minutes`` is the time for which each waits for the others
-    later.
+    None if this process is alone; it does not import PyTorch then. Arguments and errors: see ``DistributedRuntime``.
     """
     distributed = sys.modules.get("torch.distributed")
     has_group = distributed is not None and distributed.is_available() and distributed.is_initialized()
@@ -29,7 +27,7 @@ def join_ranks(timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> Ranks | None
         return None
     from posenet.devices.parallel import DistributedRuntime
 
-    return DistributedRuntime(timeout_minutes, min(timeout_minutes, DEFAULT_TIMEOUT_MINUTES))
+    return DistributedRuntime(timeout_minutes, meet_minutes)
 
 
 def run_in_all_processes(

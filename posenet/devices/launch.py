@@ -26,12 +26,14 @@ CAUSES = {
     "SIGBUS": "shared memory was probably full; lower data.workers or provide more (docker run --shm-size=8g)",
 }
 """What is known about a process that a signal has ended, and the remedy."""
-STEP_PORT_DISTANCE = 7919
-"""Distance of the ports of two successive steps of one job. A prime, so that steps of nearby jobs do not meet."""
+FIRST_PORT, NUM_PORTS = 20000, 9000
+"""Ports at which jobs meet. Systems choose ports above 32768 for connections."""
 DEFAULT_PORT = 29500
 """Where processes of one machine meet if their launcher gives their job no number; also the default of PyTorch."""
-_JOB_NUMBERS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "HOROVOD_GLOO_RENDEZVOUS_PORT")
-"""Variables that are the same in all processes of a job, and differ between the jobs of a machine."""
+_JOB_NUMBERS = (
+    "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
+).split()
+"""Variables that are the same in all processes of a job, and together differ between jobs."""
 
 
 class Launcher(NamedTuple):
@@ -47,17 +49,12 @@ class Launcher(NamedTuple):
 LAUNCHERS = (
     Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
-    Launcher(
-        "mpirun (Open MPI)",
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    Launcher("mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    Launcher("mpirun", *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     # Last, because mpirun starts its processes by srun, which counts machines then.
     Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
 )
+"""torchrun, Horovod, Open MPI, MPICH and SLURM."""
 
 
 class RankInfo(NamedTuple):
@@ -147,15 +144,9 @@ def meeting_point(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, 
 
 
 def _port_of_job(environment: Mapping[str, str]) -> int:
-    """A port that differs between the jobs of a machine, and between the steps of a job."""
-    if environment.get("SLURM_JOB_ID"):
-        try:
-            job, step = int(environment["SLURM_JOB_ID"]), int(environment.get("SLURM_STEP_ID") or 0)
-        except ValueError as error:
-            raise ConfigError(f"SLURM_JOB_ID and SLURM_STEP_ID are no numbers ({error}); set MASTER_PORT") from error
-        return 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
+    """A port that differs, but for one chance in thousands, between the jobs of a machine and the steps of a job."""
     numbers = [environment[name] for name in _JOB_NUMBERS if environment.get(name)]
-    return 20000 + zlib.crc32(numbers[0].encode()) % 9000 if numbers else DEFAULT_PORT
+    return FIRST_PORT + zlib.crc32(" ".join(numbers).encode()) % NUM_PORTS if numbers else DEFAULT_PORT
 
 
 def first_host(node_list: str) -> str:

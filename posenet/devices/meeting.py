@@ -96,7 +96,7 @@ def call_within(deadline: float, function: Callable[[], Result], failure: str) -
 def _open_store(host: str, port: int, is_server: bool, seconds: float) -> Store:
     """The table in which the processes find each other, which rank 0 serves."""
     open_store = functools.partial(
-        dist.TCPStore,
+        dist.TCPStore,  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
         host,
         port,
         is_master=is_server,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel, scatter
 
 from posenet.devices.device import make_current, parse_device, select_device
-from posenet.devices.launch import rank_info
+from posenet.devices.launch import RankInfo, rank_info
 from posenet.devices.meeting import call_within, join_processes
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
@@ -151,8 +151,8 @@ class DistributedRuntime(Runtime):
     raises an error after it has waited ``timeout_minutes`` for the other ranks; an exchange of tensors on an
     accelerator may end the process instead, as NCCL does. The processes are those of the process group that exists,
     which is left as it was; else those of the launcher (see ``launch.rank_info``); else this process is the only one.
-    ``ConfigError`` if the processes can never meet, ``ConnectError`` if they have not within the time
-    ``meet_minutes``, which is ``timeout_minutes`` by default.
+    ``ConfigError`` if the processes can never meet, ``ConnectError`` if they have not within ``meet_minutes``, which
+    are ``timeout_minutes`` by default.
     """
 
     _timeout = timedelta(minutes=DEFAULT_TIMEOUT_MINUTES)
@@ -161,7 +161,7 @@ class DistributedRuntime(Runtime):
         self._timeout = timedelta(minutes=timeout_minutes)
         self._group: dist.ProcessGroup | None = None  # for objects and flags; None is the default group
         seconds = 60 * (timeout_minutes if meet_minutes is None else meet_minutes)
-        info = rank_info(os.environ)
+        info = RankInfo() if dist.is_initialized() else rank_info(os.environ)
         if dist.is_initialized():
             new_group = functools.partial(dist.new_group, backend="gloo", timeout=self._timeout)
             self._group = call_within(time.monotonic() + seconds, new_group, "the processes did not form a group")
@@ -171,8 +171,9 @@ class DistributedRuntime(Runtime):
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
         hosts = self.gather_objects(socket.gethostname())
-        is_launched = info.world_size == self.world_size and info.local_rank is not None
-        self.local_rank = info.local_rank if is_launched else hosts[: self.rank].count(hosts[self.rank])
+        self.local_rank = hosts[: self.rank].count(hosts[self.rank])
+        if info.local_rank is not None:
+            self.local_rank = info.local_rank
 
     def select_device(self, name: str) -> None:
         self.device = self.run_on_all(lambda: device_of_rank(name, self.local_rank))

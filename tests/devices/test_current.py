@@ -129,14 +129,14 @@ NUMBERS: Mapping[str, Callable[[int, int], Mapping[str, object]]] = {
         "SLURM_JOB_ID": job,
         "SLURM_STEP_NODELIST": "localhost",
     },
-    "mpirun (Open MPI)": lambda rank, job: {
+    "mpirun": lambda rank, job: {
         "OMPI_COMM_WORLD_RANK": rank,
         "OMPI_COMM_WORLD_SIZE": 2,
         "OMPI_COMM_WORLD_LOCAL_RANK": rank,
         "OMPI_COMM_WORLD_LOCAL_SIZE": 2,
         "PMIX_NAMESPACE": f"prterun-{job}@1",
     },
-    "mpiexec (MPICH)": lambda rank, job: {
+    "mpiexec": lambda rank, job: {
         "PMI_RANK": rank,
         "PMI_SIZE": 2,
         "MASTER_ADDR": "127.0.0.1",
@@ -216,18 +216,18 @@ def test_evaluate_in_two_processes_gives_rank_0_the_metrics_of_one(spot_file: Pa
         found = evaluate()
         assert found is None if rank else found == expected
 
-    fork_launched("mpirun (Open MPI)", tmp_path / "log", run)
+    fork_launched("mpirun", tmp_path / "log", run)
 
 
 def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(tmp_path: Path) -> None:
-    assert join_ranks() is None
+    assert join_ranks(1) is None
 
     def run(rank: int) -> None:
         dist.init_process_group("gloo")
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
             del os.environ[name]
         default = dist.group.WORLD
-        ranks = join_ranks()
+        ranks = join_ranks(1)
         assert ranks is not None and (ranks.rank, ranks.world_size, ranks.local_rank) == (rank, 2, rank)
         assert ranks.gather_objects(rank) == [0, 1]
         ranks.close()

