@@ -237,7 +237,7 @@ def test_processes_that_torchrun_starts_get_the_arguments_and_their_status_is_re
     assert wait_for_exit(pid) == 2
     output = (tmp_path / "output.txt").read_text()
     # torchrun may end the second process before it can say the same.
-    assert "error: unknown flag --rdzv-id" in output
+    assert "error: --rdzv-id " in output
     assert "Traceback" not in output and "elastic" not in output
 
 
