@@ -19,6 +19,7 @@ import posenet
 from posenet.devices.current import join_ranks, run_in_all_processes
 from posenet.devices.launch import LAUNCHERS
 from posenet.devices.ranks import Ranks
+from posenet.errors import ConfigError
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.source_files import ROOT
@@ -180,6 +181,22 @@ def test_two_processes_of_a_launcher_are_one_run(stores: Stores, tmp_path: Path,
 
     fork_launched(name, tmp_path / "log", train)
     assert {last(tmp_path / folder)["world_size"] for folder in folders} == {2}
+
+
+def test_one_sample_on_each_of_two_processes_is_enough_for_synchronized_batch_norm(
+    stores: Stores, tmp_path: Path
+) -> None:
+    settings = ("train.batch_size=1", "parallel.sync_bn=true")
+
+    def train(rank: int) -> None:
+        train_tiny(stores, tmp_path / "two", *settings, max_steps=2)
+
+    fork_launched("horovodrun", tmp_path / "log", train)
+    assert last(tmp_path / "two")["world_size"] == 2
+    with pytest.raises(ConfigError, match="train.batch_size"):
+        train_tiny(stores, tmp_path / "one", *settings)
+    with pytest.raises(ConfigError, match="train.batch_size"):
+        train_tiny(stores, tmp_path / "one", settings[0])
 
 
 def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> None:
