@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from itertools import chain
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
-from posenet.cli.processes import add_process_options, run_on_ranks
+from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.diagnosis.diagnose import diagnose
 from posenet.files import check_outputs
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_overwrite_option(parser)
     add_network_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
-    add_process_options(parser)
+    add_local_rank(add_process_options(parser))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,8 +79,7 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
 def _load_predictor(args: argparse.Namespace, ranks: Ranks) -> Predictor:
     """The predictor that the options define, on the device of this process."""
     if ranks.world_size > 1:
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        device = device_of_process(args.checkpoint, args.device, args.backend, local_rank)
+        device = device_of_process(args.checkpoint, args.device, args.backend, ranks.local_rank)
         args = argparse.Namespace(**vars(args) | {"device": device})
     return make_predictor(args)
 

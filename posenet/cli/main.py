@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import argparse
 import errno
-import glob
 import importlib
-import itertools
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,9 +21,9 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import posenet
-from posenet.cli.flag_names import INPUTS, normalize_option_names, remedy_for_flag
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
-from posenet.cli.options import add_quiet_option, describe_default, give_back_inputs
+from posenet.cli.options import add_quiet_option, describe_default, normalize_words
+from posenet.cli.other_programs import remedy_for_foreign_flag, remedy_for_setting
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -51,15 +48,6 @@ TOOLS = {
 }
 """Subcommands and their help texts; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
-OLD_NAMES = {
-    "lint-annotations": ["annotations", "lint"],
-    "import-annotations": ["annotations", "import"],
-    "skeleton": ["annotations", "skeleton"],
-    "import-weights": ["weights", "import"],
-    "export-weights": ["weights", "export"],
-}
-"""Names of tools in version 0.4, and what replaces them."""
-
 OTHER_NAMES = {
     **dict.fromkeys(["detect", "inference", "infer", "pose"], "predict"),
     "track": "predict --track",
@@ -79,12 +67,8 @@ READER_ENDED_STATUS = 128 + 13
 MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 
-_FLAG = re.compile(r"--[a-z][a-z0-9-]*")
-_ARGUMENT = re.compile(r"(?<![\w./])((?:[a-z]+\.)?[a-z][a-z_]*)=(True|NAMES?|PATH|DIR|FILE(?:\.\w+)?)(?![\w/=-])")
-"""An argument of Python, or a setting, as messages name it: overwrite=True, images=DIR or data.train=FILE.h5."""
-
-_HIDDEN_FLAGS = ("--local-rank",)
-"""Flags that the help does not show, besides the negative forms of others."""
+_PLACEHOLDERS = frozenset("NAME NAMES PATH DIR FILE FILE.h5 FILE.toml".split())
+"""Values of arguments of Python in messages, such as images=DIR, data.train=FILE.h5 and overwrite=True."""
 
 _REMEDIES = {
     **dict.fromkeys([errno.ENOSPC, errno.EDQUOT], "free disk space, or choose another folder"),
@@ -98,57 +82,12 @@ _REMEDIES = {
 class ToolParser(argparse.ArgumentParser):
     """A parser whose help shows defaults, which accepts no abbreviations, and whose errors are one line."""
 
-    has_actions = False
-    """Whether the flags are those of actions, which check them."""
-    words: Sequence[str] = ()
-    """What is parsed."""
-
     def __init__(self, **options: Any) -> None:
         # Abbreviations would take flags of other programs for others of this one, such as --conf for --config.
         defaults: dict[str, Any] = {"formatter_class": _HelpFormatter, "allow_abbrev": False}
         super().__init__(**defaults | options)
 
-    @property
-    def takes_inputs(self) -> bool:
-        """Whether there are arguments without a flag."""
-        return "positional arguments:" in self.format_help()
-
-    def add_subparsers(self, **options: Any) -> Any:
-        self.has_actions = True
-        return super().add_subparsers(**options)
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As in the base class, but an unknown flag is reported before all else, with what to use instead."""
-        self.words = sys.argv[1:] if args is None else args
-        if not self.has_actions and not {"-h", "--help"} & set(self.words):
-            self._refuse_unknown_flag()
-        parsed, rest = super().parse_known_args(self.words, namespace)
-        for word in (*getattr(parsed, "inputs", ()), getattr(parsed, "data", None) or "", *rest):
-            self._refuse_pair(word)
-        return parsed, rest
-
-    def _refuse_unknown_flag(self) -> None:
-        """End with an error for the first unknown flag that begins with two dashes."""
-        known = {*_FLAG.findall(self.format_help()), *_HIDDEN_FLAGS}
-        for word in itertools.takewhile(lambda word: word != "--", self.words):
-            flag = word.partition("=")[0]
-            if _FLAG.fullmatch(flag) and flag not in known and flag.replace("--no-", "--", 1) not in known:
-                self.error(f"unknown flag {flag}; {self._remedy_for_flag(flag)}".rstrip("; "))
-
-    def _refuse_pair(self, word: str) -> None:
-        """End with an error for an input such as ``source=photo.jpg``, which other programs read as a flag."""
-        name, equals, _ = word.partition("=")
-        flag = "--" + name.replace("_", "-")
-        if equals and _FLAG.fullmatch(flag) and not os.path.lexists(word) and not glob.glob(word, recursive=True):
-            self.error(f"no such file or folder: {word}; {self._remedy_for_flag(flag)}".rstrip("; "))
-
-    def _remedy_for_flag(self, flag: str) -> str:
-        return remedy_for_flag(flag, {*_FLAG.findall(self.format_help()), *([INPUTS] if self.takes_inputs else [])})
-
     def error(self, message: str) -> NoReturn:
-        first = next(iter(self.words), "")
-        if "required: --checkpoint" in message and first.endswith((".pth", ".pt", ".onnx")):
-            message += f"; --checkpoint goes before {first}"
         self.exit(2, to_single_line(f"{self.prog}: error: {message}; see {self.prog} --help") + "\n")
 
 
@@ -178,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     tool = parser.parse_args(words[:1]).tool
-    if tool not in (*TOOLS, *OLD_NAMES):
+    if tool not in TOOLS:
         parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool, words[1:])}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
 
@@ -192,7 +131,7 @@ def _remedy_for_tool(name: str, words: Sequence[str]) -> str:
         return f"here it is posenet {OTHER_NAMES[name]}"
     if os.path.exists(name):
         return f"to find people in it: posenet predict {name}"
-    return f"{suggest(name, [*TOOLS, *OLD_NAMES])}known: {', '.join(TOOLS)}"
+    return f"{suggest(name, TOOLS)}known: {', '.join(TOOLS)}"
 
 
 def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
@@ -203,8 +142,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     replace_closed_streams()
     silence_opencv()
     program = Path(sys.argv[0]).name if prog is None else prog
-    name, *first_arguments = OLD_NAMES.get(name, [name])
-    arguments = first_arguments + normalize_option_names(sys.argv[1:] if argv is None else argv)
+    arguments = normalize_words(sys.argv[1:] if argv is None else argv)
     # Logging stays active until an error has been reported.
     with log_to_stderr("--quiet" in arguments, rank_of_process(os.environ)):
         return run_and_report(lambda: _parse_and_run(name, arguments, program), program)
@@ -213,7 +151,12 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 def _parse_and_run(name: str, arguments: list[str], program: str) -> int | None:
     """Import a tool, which may take seconds and be interrupted, and run it."""
     parser = make_parser(name, program)
-    args = parser.parse_args(give_back_inputs(arguments) if parser.takes_inputs else arguments)
+    if remedy := remedy_for_foreign_flag(name, arguments):
+        parser.error(remedy)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        setting = remedy_for_setting(unknown[0]) if "overrides" in args else ""
+        parser.error(f"{unknown[0]} is not known here{setting and '; '}{setting}")
     args.command = [name, *arguments]
     args.prog = program
     status: int | None = load_tool(name).run(args)
@@ -283,14 +226,18 @@ def _describe_system_error(error: Exception) -> str:
 def _report_failure(prog: str, message: str) -> int:
     rank = rank_of_process(os.environ)
     who = f"rank {rank}: " if rank else ""
-    report_error(prog, f"error: {who}{_ARGUMENT.sub(_to_flag, to_single_line(without_worker_traceback(message)))}")
+    words = to_single_line(without_worker_traceback(message)).split(" ")
+    report_error(prog, f"error: {who}{' '.join(map(_to_flag, words))}")
     return 2
 
 
-def _to_flag(argument: re.Match[str]) -> str:
+def _to_flag(word: str) -> str:
     """An argument of Python as on the command line: --overwrite, --images DIR, --set data.train=FILE.h5."""
-    name, value = argument.groups()
+    argument = word.strip("(),.;:")
+    name, _, value = argument.partition("=")
+    if value not in _PLACEHOLDERS and value != "True":
+        return word
     if "." in name and name != "checkpoint.path":
-        return f"--set {argument[0]}"
-    flag = "--" + re.sub("[._]", "-", name)
-    return flag if value == "True" else f"{flag} {value}"
+        return word.replace(argument, f"--set {argument}")
+    flag = "--" + name.replace("_", "-").replace(".", "-")
+    return word.replace(argument, flag if value == "True" else f"{flag} {value}")

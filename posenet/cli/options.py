@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,16 +21,20 @@ MAX_MINUTES = 100_000.0
 """The longest time-out, ten weeks."""
 
 
-_NOT_INPUTS = frozenset("output json coco csv heatmaps report preview command prog".split())
-"""Names of arguments that name outputs, and of those that no flag sets."""
+_INPUTS = (
+    "inputs source checkpoint weights config annotations results images image_ids skeleton calibrate from_annotations"
+).split()
+"""Names of the arguments that are paths of inputs."""
 
 
 def add_switch(
-    container: ArgumentContainer, name: str, *, help: str, default: Any = False, dest: str | None = None
+    container: ArgumentContainer, name: str, *, help: str, default: Any = False, dest: str = "", short: str = ""
 ) -> None:
     """Declare a flag that is on or off. Its negative form, ``--no-...``, works too and is not shown in the help."""
     dest = dest or name.lstrip("-").replace("-", "_")
-    container.add_argument(name, dest=dest, action="store_true", default=default, help=help)
+    container.add_argument(
+        *([short] if short else []), name, dest=dest, action="store_true", default=default, help=help
+    )
     negative = name.replace("--", "--no-", 1)
     container.add_argument(negative, dest=dest, action="store_false", default=default, help=argparse.SUPPRESS)
 
@@ -71,12 +75,12 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="NAME", help="experiment: a name that posenet config lists, or a TOML file")
     parser.add_argument(
         "--set",
-        nargs="+",
-        action="extend",
+        type=key_and_value,
+        action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
-        help="override configuration keys, for example model.stacks=2 data.workers=0",
+        help="override settings, one or more, for example model.stacks=2 data.workers=0",
     )
 
 
@@ -99,49 +103,39 @@ def message_stream(*outputs: str | Path | None) -> TextIO:
 def input_files(args: argparse.Namespace) -> Iterator[Path | int]:
     """Every file that a flag may name as an input, those in ``--set`` included; also names that are no files.
 
-    ``-`` is standard input, descriptor 0.
-
-    So no output replaces an input, and the inputs of flags that are added later are protected too.
+    ``-`` is standard input, descriptor 0. So no output replaces an input.
     """
-    for name, value in vars(args).items():
-        if name in _NOT_INPUTS:
-            continue
+    for name in _INPUTS:
+        value = getattr(args, name, None)
         for word in value if isinstance(value, list) else [value]:
             if isinstance(word, (str, Path)):
                 yield 0 if word == "-" else Path(word)
-        if name == "overrides":
-            yield from (Path(pair.partition("=")[2].strip(" '\"")) for pair in value)
+    for pair in getattr(args, "overrides", ()):
+        yield Path(pair.partition("=")[2].strip(" '\""))
 
 
-def give_back_inputs(words: Sequence[str]) -> list[str]:
-    """Move inputs that follow the values of a flag before the flag: ``--scales 0.5 1 photo.jpg``.
+def normalize_words(argv: Sequence[str]) -> list[str]:
+    """The words of a command line as argparse needs them, up to a lone ``--``.
 
-    argparse would take all of them for values. What follows a lone ``--`` stays. argparse takes inputs at one place
-    only: they join those at the beginning, as in ``a.jpg --scales 0.5 1 b.jpg``, and else are moved no further, as in
-    ``--flip a.jpg --scales 0.5 1 b.jpg``.
+    In names of flags ``_`` becomes ``-``. A flag of several values is repeated for each, so that an input may follow:
+    ``--scales 0.5 1 photo.jpg`` becomes ``--scales 0.5 --scales 1 photo.jpg``.
     """
-    moved = list(words)
-    start = sum(1 for _ in itertools.takewhile(lambda word: word == "-" or not word.startswith("-"), moved))
-    end = moved.index("--") if "--" in moved else len(moved)
-    inputs: list[str] = []
-    for flag in reversed(range(end)):
-        is_value = _VALUES.get(moved[flag])
-        if is_value is None:
-            continue
-        first = flag + 1
-        while first < end and is_value(moved[first]):
-            first += 1
-        last = first
-        while last < end and (moved[last] == "-" or not moved[last].startswith("-")):
-            last += 1
-        following = moved[first:last]
-        del moved[first:last]
-        if start:
-            inputs[:0] = following
-            end -= len(following)
-        else:
-            moved[flag:flag] = following
-    return moved[:start] + inputs + moved[start:]
+    words: list[str] = []
+    end = argv.index("--") if "--" in argv else len(argv)
+    repeated = ""
+    for word in argv[:end]:
+        if word.startswith("--"):
+            name, equals, value = word.partition("=")
+            name = name.replace("_", "-")
+            word = name + equals + value
+            repeated = name if name in _SEVERAL_VALUES and not equals else ""
+        elif repeated and words[-1] != repeated:
+            if _SEVERAL_VALUES[repeated](word):
+                words.append(repeated)
+            else:
+                repeated = ""
+        words.append(word)
+    return words + list(argv[end:])
 
 
 def _is_number(word: str) -> bool:
@@ -152,12 +146,20 @@ def _is_number(word: str) -> bool:
     return True
 
 
-_VALUES: dict[str, Callable[[str], bool]] = {
+_SEVERAL_VALUES: dict[str, Callable[[str], bool]] = {
     "--scales": _is_number,
     "--set": lambda word: "=" in word,
+    "--freeze": lambda word: not word.startswith("-") and not os.path.lexists(word),
     "--keypoints": lambda word: not word.startswith("-") and not word.lower().endswith((".yaml", ".yml", ".json")),
 }
-"""Flags with several values of tools that also take inputs, and what their values are."""
+"""Flags with several values of tools that also take inputs, and what values after the first are."""
+
+
+def key_and_value(text: str) -> str:
+    """Argument type: ``KEY=VALUE``."""
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return text
 
 
 def _number(kind: type[int] | type[float], low: float, high: float = math.inf) -> Callable[[str], float]:

@@ -12,14 +12,9 @@ from collections.abc import Callable
 from posenet.cli.main import run_and_report
 from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
 from posenet.devices.cpu import usable_cores
-from posenet.devices.launch import (
-    launched_processes,
-    restarts_after_failure,
-    run_processes,
-    torchrun_variables,
-    was_started_by_us,
-)
-from posenet.devices.ranks import Ranks
+from posenet.devices.current import join_ranks
+from posenet.devices.launch import rank_info, restarts_after_failure, run_processes, was_started_by_us
+from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.messages import pluralize
@@ -28,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 MAX_PROCESSES = 64
 """Processes that ``--nproc`` may start on any machine; on one with more cores, as many as those."""
-SHARE_TIMEOUT_MINUTES = 24 * 60.0
-"""Time for which a process that has predicted its share waits for the others: a launcher ends all if one fails."""
 
 
 def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
@@ -40,36 +33,31 @@ def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
         type=positive_int,
         default=1,
         metavar="N",
-        help="start N processes on this machine; 1 runs in this process, or in those that torchrun or srun has started",
+        help="start N processes on this machine; 1 runs in this process, or in those of a launcher such as torchrun",
     )
-    group.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)  # of torch.distributed.launch
     return group
 
 
+def add_local_rank(container: ArgumentContainer) -> None:
+    """Accept the flag that torch.distributed.launch adds; the number is in the environment, too."""
+    container.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)
+
+
 def refuse_launcher(remedy: str) -> None:
-    """Raise ``ConfigError`` if srun or torchrun has started several processes of a tool that runs in one process."""
-    count = launched_processes(os.environ)
-    if count > 1:
+    """Raise ``ConfigError`` if a launcher has started several processes of a tool that runs in one process."""
+    info = rank_info(os.environ)
+    if info.launcher and info.world_size > 1:
         raise ConfigError(
-            f"a launcher has started {count} processes of this tool, and each would be a run of its own; {remedy}, or "
-            "start the launcher with one process"
+            f"{info.launcher.name} has started {info.world_size} processes of this tool, and each would be a run of "
+            f"its own; {remedy}, or start one process"
         )
-
-
-def join_ranks() -> Ranks:
-    """Join the processes that a launcher has started with this one. A process that is alone does not import PyTorch."""
-    if launched_processes(os.environ) == 1:
-        return Ranks()
-    from posenet.devices.parallel import DistributedRuntime
-
-    return DistributedRuntime(SHARE_TIMEOUT_MINUTES)
 
 
 def run_on_ranks(
     args: argparse.Namespace,
     task: Callable[[Ranks], int | None],
     check: Callable[[], object] = lambda: None,
-    join: Callable[[], Ranks] = join_ranks,
+    join: Callable[[], Ranks | None] = lambda: join_ranks(SHARE_TIMEOUT_MINUTES),
 ) -> int:
     """Run a tool as one of several processes, or start the ``--nproc`` processes that do.
 
@@ -83,7 +71,7 @@ def run_on_ranks(
     """
     started_by_us = was_started_by_us(os.environ)
     if args.nproc > 1 and not started_by_us:
-        if launched_processes(os.environ) > 1:
+        if rank_info(os.environ).world_size > 1:
             raise ConfigError("a launcher has started this process; leave out --nproc")
         limit = max(MAX_PROCESSES, os.cpu_count() or 1)
         if args.nproc > limit:
@@ -98,8 +86,7 @@ def run_on_ranks(
                 pluralize(cores, "core"),
             )
         return run_processes(args.nproc, args.command)
-    os.environ.update(torchrun_variables(os.environ))
-    ranks = join()
+    ranks = join() or Ranks()
     try:
         status = run_and_report(lambda: task(ranks), args.prog)
     except Exception:  # a fault of the program

@@ -20,7 +20,7 @@ from posenet.cli.options import (
     non_negative_int,
     setting_help,
 )
-from posenet.cli.processes import refuse_launcher
+from posenet.cli.processes import add_local_rank, refuse_launcher
 from posenet.devices.launch import is_restarted, was_started_by_us
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 APEX_OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""
 
-ONE_RUN = "use posenet train-distributed for one run"
+ONE_RUN = "use posenet train-distributed (tools/train_distributed.py) for one run of all"
 """Remedy where several processes would each be a run."""
 
 _log = logging.getLogger(__name__)
@@ -89,29 +89,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
     )
-    group.add_argument(
-        "--profile",
-        type=non_negative_int,
-        default=0,
-        metavar="N",
-        help="after a few steps, profile N steps: print which operations take their time, and write the timeline to "
-        "profile.json in the run's folder; 0 profiles none",
-    )
-    text = "stop after N scores (AP or validation loss) without a better one; 0 does not stop"
-    _add_setting(group, "--patience", "train.patience", text)
-    _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines")
+    _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines", short="-f")
 
     group = parser.add_argument_group("network")
     _add_setting(group, "--weights", "train.weights", f"fine-tune from weights: {CHECKPOINT_HELP}", metavar="FILE")
     _add_setting(
-        group, "--teacher", "train.teacher", f"learn the maps of a stronger network: {CHECKPOINT_HELP}", metavar="FILE"
-    )
-    _add_setting(
         group,
         "--freeze",
         "train.freeze",
-        "freeze the parameters with names that match a glob pattern, or all-but-heads",
-        nargs="+",
+        "freeze the parameters with names that match a glob pattern, one or more; without one, all-but-heads",
+        nargs="?",
+        const="all-but-heads",
+        action="append",
         metavar="PATTERN",
     )
     group.add_argument("--no-freeze", dest="train.freeze", action="store_const", const=[], help=argparse.SUPPRESS)
@@ -119,9 +108,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("optimization")
     _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch")
     _add_setting(group, "--lr", "optim.lr", "learning rate")
-    _add_setting(group, "--scale-lr", "optim.scale_lr", "multiply the learning rate by the number of processes")
     text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
-    add_switch(group, "--warmup", default=None, help=setting_help(text, "optim.warmup_epochs"))
+    add_switch(group, "--warmup", short="-w", default=None, help=setting_help(text, "optim.warmup_epochs"))
     _add_setting(group, "--max-grad-norm", "optim.max_grad_norm", "clip the norm of the gradient to this; 0 is off")
 
     group = parser.add_argument_group("device and precision")
@@ -131,22 +119,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         precision,
         "--amp",
         "train.amp",
-        "precision of the network; off is float32, auto depends on the device",
+        "precision of the network; off is float32, auto and --amp alone choose for the device",
         choices=["auto", "off", "bf16", "fp16"],
+        nargs="?",
+        const="auto",
     )
-    precision.add_argument(
-        "--opt-level", choices=APEX_OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16"
-    )
+    precision.add_argument("--opt-level", choices=APEX_OPT_LEVELS, help=argparse.SUPPRESS)  # of Apex
     text = setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale")
     group.add_argument("--loss-scale", dest="train.loss_scale", type=_loss_scale, metavar="X", help=text)
-    text = "channels-last weights, faster in half precision; auto uses it there"
-    help_text = setting_help(text, "train.channels_last")
-    add_switch(group, "--channels-last", dest="train.channels_last", default=None, help=help_text)
     _add_setting(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
-    _add_setting(group, "--compile", "parallel.compile", "compile targets, network and loss with torch.compile")
+    add_local_rank(group)
 
 
-def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, **options: Any) -> None:
+def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, short: str = "", **options: Any) -> None:
     """Declare a flag of the type that its setting has; one that is on or off where it is a switch."""
     section, _, name = key.partition(".")
     default = getattr(getattr(Config(), section), name)
@@ -155,16 +140,14 @@ def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, *
         return
     if isinstance(default, (int, float)):
         options = {"type": type(default), "metavar": "N" if isinstance(default, int) else "X"}
-    container.add_argument(flag, dest=key, help=setting_help(text, key), **options)
+    container.add_argument(*([short] if short else []), flag, dest=key, help=setting_help(text, key), **options)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train on one device; return the exit status."""
     refuse_launcher(ONE_RUN)
     check_flags(args)
-    from posenet.devices.parallel import Runtime
-
-    return train_with_flags(args, Runtime())
+    return train_with_flags(args, None)
 
 
 def check_flags(args: argparse.Namespace) -> None:
@@ -191,7 +174,7 @@ def prepare_annotations(args: argparse.Namespace) -> None:
     prepare(args.data, _overrides(args), experiment=args.config, **sources)
 
 
-def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
+def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     from posenet.training import annotations_to_stores
     from posenet.training.train import train
@@ -215,7 +198,6 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
         resume=_resume(args),
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
-        profile=args.profile,
         runtime=runtime,
         restarted=restarted,
     )

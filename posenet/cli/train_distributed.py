@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, cast
 from posenet.cli import train
 from posenet.cli.options import minutes
 from posenet.cli.processes import add_process_options, run_on_ranks
+from posenet.devices.current import join_ranks
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES
 
 if TYPE_CHECKING:
-    from posenet.devices.parallel import DistributedRuntime
+    from posenet.devices.parallel import Runtime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +34,9 @@ def run(args: argparse.Namespace) -> int:
     """Train as one process of a launcher, or start --nproc processes that train; return the exit status."""
     return run_on_ranks(
         args,
-        task=lambda runtime: train.train_with_flags(args, cast("DistributedRuntime", runtime)),
+        task=lambda ranks: train.train_with_flags(args, cast("Runtime", ranks) if ranks.world_size > 1 else None),
         check=lambda: _check(args),
-        join=lambda: _join(args),
+        join=lambda: join_ranks(args.timeout, args.timeout),
     )
 
 
@@ -43,9 +44,3 @@ def _check(args: argparse.Namespace) -> None:
     train.check_flags(args)
     if args.data is not None:  # here, so that the processes need not wait for it
         train.prepare_annotations(args)
-
-
-def _join(args: argparse.Namespace) -> DistributedRuntime:
-    from posenet.devices.parallel import DistributedRuntime
-
-    return DistributedRuntime(args.timeout)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import torch
 
@@ -35,6 +36,10 @@ def parse_device(name: str) -> torch.device:
 
 
 def _unusable(name: str, reason: str) -> ConfigError:
+    if name.partition(":")[0] == "npu" and find_spec("torch_npu") is None:
+        reason = (
+            "Ascend NPUs need the package torch_npu of the same version as PyTorch, and CANN: pip install torch_npu"
+        )
     hint = f", or cuda:{name} for a GPU" if name.isdecimal() else ", or cuda for a GPU" if name == "gpu" else ""
     return ConfigError(f"device {name!r} cannot be used here ({reason}); try the device cpu{hint}")
 

@@ -1,4 +1,4 @@
-"""How the processes of a run start: by torchrun or srun, whose variables are read here, or by ``--nproc``."""
+"""What launchers say about the processes of a run in the environment, and starting processes on this machine."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from posenet.errors import ConfigError, PosenetError
 
@@ -24,61 +26,142 @@ CAUSES = {
     "SIGBUS": "shared memory was probably full; lower data.workers or provide more (docker run --shm-size=8g)",
 }
 """What is known about a process that a signal has ended, and the remedy."""
-STEP_PORT_DISTANCE = 7919
-"""Distance of the ports of two successive steps of one job. A prime, so that steps of nearby jobs do not meet."""
+FIRST_PORT, NUM_PORTS = 20000, 9000
+"""Ports at which jobs meet. Systems choose ports above 32768 for connections."""
+DEFAULT_PORT = 29500
+"""Where processes of one machine meet if their launcher gives their job no number; also the default of PyTorch."""
+_JOB_NUMBERS = (
+    "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
+).split()
+"""Variables that are the same in all processes of a job, and together differ between jobs."""
 
 
-def launched_processes(environment: Mapping[str, str]) -> int:
-    """The number of processes that torchrun or srun has started together; 1 without a launcher.
+class Launcher(NamedTuple):
+    """The variables in which a launcher gives each process its numbers."""
 
-    ``ConfigError`` if the variables of the launcher are incomplete or impossible.
+    name: str
+    rank: str
+    world_size: str
+    local_rank: str
+    local_size: str
+
+
+LAUNCHERS = (
+    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    Launcher("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    Launcher("mpirun", *(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))),
+    Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    # Last, because mpirun starts its processes by srun, which counts machines then.
+    Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
+)
+"""torchrun, Horovod, Open MPI, MPICH and SLURM."""
+
+
+class RankInfo(NamedTuple):
+    """The numbers of this process among those that a launcher has started together."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int | None = None
+    """Its number among those of this machine; None if the launcher does not say it."""
+    launcher: Launcher | None = None
+
+
+def rank_info(environment: Mapping[str, str]) -> RankInfo:
+    """The numbers that a launcher has given to this process; without a launcher, those of a process alone.
+
+    ``ConfigError`` if they are incomplete or impossible.
     """
-    variables = {**environment, **torchrun_variables(environment)}
-    if "RANK" not in variables or "WORLD_SIZE" not in variables:
-        return 1
+    launcher = _launcher(environment)
+    if launcher is None:
+        return RankInfo()
+    numbers = {name: environment.get(name) or "" for name in (launcher.rank, launcher.world_size, launcher.local_rank)}
+    if launcher.name == "srun" and not numbers[launcher.world_size]:
+        numbers[launcher.world_size] = environment.get("SLURM_NTASKS") or "1"  # of releases that do not count a step
+    shown = ", ".join(f"{name}={value}" for name, value in numbers.items() if value)
+    for name in (launcher.rank, launcher.world_size):
+        if not numbers[name]:
+            raise ConfigError(
+                f"{shown} is set, but not {name}: start all processes with one launcher such as torchrun, or unset it"
+            )
     try:
-        rank, world_size = int(variables["RANK"]), int(variables["WORLD_SIZE"])
-        if not 0 <= rank < world_size or int(variables.get("LOCAL_RANK", 0)) < 0:
-            raise ValueError(f"rank {rank} of {world_size}")
-    except ValueError as error:
-        raise _unusable(error) from error
-    return world_size
+        rank, world_size = int(numbers[launcher.rank]), int(numbers[launcher.world_size])
+        local_rank = int(numbers[launcher.local_rank]) if numbers[launcher.local_rank] else None
+    except ValueError:
+        raise ConfigError(f"{shown}: these must be whole numbers; {launcher.name} sets them, or unset them") from None
+    if not 0 <= rank < world_size or (local_rank is not None and not 0 <= local_rank < world_size):
+        raise ConfigError(f"{shown}: ranks go from 0 to {max(world_size, 1) - 1}; start all with one launcher")
+    return RankInfo(rank, world_size, local_rank, launcher)
 
 
-def torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What torchrun would set for this task of srun, for ``os.environ``; empty if srun has not started several tasks.
+def _launcher(environment: Mapping[str, str]) -> Launcher | None:
+    """The launcher that has started this process."""
+    for launcher in LAUNCHERS:
+        if launcher.name == "srun":
+            # Outside a step of a job, srun has started nothing: the variables are those of the job.
+            is_used = "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment
+        elif environment.get(launcher.rank):
+            is_used = True
+        else:
+            is_used = environment.get(launcher.world_size) not in (None, "", "1")
+        if is_used:
+            return launcher
+    return None
 
-    PyTorch reads the rank of a process from these variables. The tasks meet on the first host, unless MASTER_ADDR is
-    set. ``ConfigError`` if variables of SLURM are missing or impossible.
+
+def meeting_point(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, int]:
+    """The address and the port at which the processes of a launcher find each other; rank 0 listens there.
+
+    MASTER_ADDR and MASTER_PORT decide. Without them, tasks of srun meet on the first host of their step, and
+    processes that are all on this machine at 127.0.0.1; the port is derived from the number of the job.
+    ``ConfigError`` if the address is not known, or the port is none.
     """
-    try:
-        num_tasks = _num_slurm_tasks(environment)
-        if "RANK" in environment or num_tasks == 1:
-            return {}
-        nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
-        # A port that differs between the steps of a job, and between jobs with ids close to each other.
-        job, step = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_STEP_ID"])
-        port = 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
-        return {
-            "RANK": environment["SLURM_PROCID"],
-            "LOCAL_RANK": environment["SLURM_LOCALID"],
-            "WORLD_SIZE": str(num_tasks),
-            "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(nodes),
-            "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
-        }
-    except (KeyError, ValueError) as error:
-        raise _unusable(error) from error
+    assert info.launcher is not None
+    address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+    is_local = environment.get(info.launcher.local_size) == str(info.world_size)
+    if info.launcher.name == "torchrun":
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
+        if missing:
+            raise ConfigError(
+                f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}: start all processes with torchrun, or "
+                "set MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port of it, the same for all"
+            )
+    elif not address and is_local:
+        address = "127.0.0.1"
+    elif not address and nodes:
+        address = first_host(nodes)
+    if not address:
+        raise ConfigError(
+            f"{info.launcher.name} does not say where the processes meet: set MASTER_ADDR to the machine of rank 0 and "
+            "MASTER_PORT to a free port of it for all (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500)"
+        )
+    if not port:
+        return address, _port_of_job(environment)
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"MASTER_PORT={port} is not a port; set it to a free one of rank 0's machine, such as 29500")
+    return address, int(port)
 
 
-def _unusable(error: Exception) -> ConfigError:
-    return ConfigError(
-        f"the launcher's variables are not usable ({error}); unset them, or start with torchrun, srun or --nproc"
-    )
+def _port_of_job(environment: Mapping[str, str]) -> int:
+    """A port that differs, but for one chance in thousands, between the jobs of a machine and the steps of a job."""
+    numbers = [environment[name] for name in _JOB_NUMBERS if environment.get(name)]
+    return FIRST_PORT + zlib.crc32(" ".join(numbers).encode()) % NUM_PORTS if numbers else DEFAULT_PORT
+
+
+def first_host(node_list: str) -> str:
+    """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
+    match = re.match(r"[^\[,](?:[^\[,]|\[[^\]]*\])*", node_list)  # commas in brackets separate numbers, others hosts
+    if match is None:
+        raise ConfigError(f"{node_list!r} is not a node list of SLURM; set MASTER_ADDR to the machine of rank 0")
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0])
 
 
 def rank_of_process(environment: Mapping[str, str]) -> int:
-    """The number of this process among those that a launcher has started; 0 without a launcher."""
-    return int(environment.get("RANK") or environment.get("SLURM_PROCID") or 0)
+    """The number of this process among those that a launcher has started; 0 if that is not known."""
+    launcher = _launcher(environment)
+    text = environment.get(launcher.rank, "") if launcher else ""
+    return int(text) if text.isdecimal() else 0
 
 
 def is_restarted(environment: Mapping[str, str]) -> bool:
@@ -94,22 +177,6 @@ def was_started_by_us(environment: Mapping[str, str]) -> bool:
 def restarts_after_failure(environment: Mapping[str, str]) -> bool:
     """Whether a torchrun of the user has started this process; it may start a process again that ends with an error."""
     return "TORCHELASTIC_RUN_ID" in environment and not was_started_by_us(environment)
-
-
-def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
-    """The number of processes that srun has started together; 1 outside a job step."""
-    if "SLURM_PROCID" not in environment or "SLURM_STEP_ID" not in environment:
-        return 1
-    # In the shell of an interactive salloc, which is alone in its step, SLURM_NTASKS counts the tasks of the job.
-    return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
-
-
-def first_host(node_list: str) -> str:
-    """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
-    match = re.match(r"[^\[,](?:[^\[,]|\[[^\]]*\])*", node_list)  # commas in brackets separate numbers, others hosts
-    if match is None:
-        raise ValueError(f"{node_list!r} is not a node list")
-    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0])
 
 
 def run_processes(count: int, arguments: Sequence[str]) -> int:

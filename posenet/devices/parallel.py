@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import os
 import pickle
+import socket
+import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -14,13 +17,14 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel, scatter
 
 from posenet.devices.device import make_current, parse_device, select_device
+from posenet.devices.launch import RankInfo, rank_info
+from posenet.devices.meeting import call_within, join_processes
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from posenet.errors import ConfigError, ConnectError, TrainingError
+from posenet.errors import ConfigError, TrainingError
 from posenet.messages import first_sentence
 
 _log = logging.getLogger(__name__)
@@ -101,13 +105,16 @@ class DataParallelRuntime(Runtime):
 
     def select_device(self, name: str) -> None:
         super().select_device(name)
-        if self.device.type == "cpu":
-            return
         type, indices = self.device.type, self.indices
+        named = "" if indices is None else ",".join(map(str, indices))
+        if indices is not None and len(set(indices)) < len(indices):
+            raise ConfigError(f"--devices {named} names a device twice; give each once")
+        if type == "cpu":
+            if named:
+                raise ConfigError(f"--devices {named} names accelerators, and this run is on the CPU; leave it out")
+            return
         if indices is None:
             indices = range(torch.accelerator.device_count())
-        if len(set(indices)) < len(indices):
-            raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
         self.devices = [select_device(f"{type}:{index}") for index in indices]
         self.device = self.devices[0]
         try:
@@ -124,7 +131,7 @@ class DataParallelRuntime(Runtime):
             _log.info("DataParallel: %s is the only device, so this run is the same as posenet train", self.device)
             return super().wrap(module)
         if getattr(module, "is_compiled", False):
-            raise ConfigError("DataParallel cannot use a compiled network; use posenet train-distributed --compile")
+            raise ConfigError("DataParallel cannot use a compiled network; use posenet train-distributed")
         _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
         return nn.DataParallel(super().wrap(module), device_ids=self.devices)
 
@@ -142,28 +149,34 @@ class DistributedRuntime(Runtime):
 
     Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device. Such a call
     raises an error after it has waited ``timeout_minutes`` for the other ranks; an exchange of tensors on an
-    accelerator may end the process instead, as NCCL does. The ranks are those of the environment variables of torchrun;
-    without them, this process is the only one. ``ConnectError`` if the processes did not reach each other.
+    accelerator may end the process instead, as NCCL does. The processes are those of the process group that exists,
+    which is left as it was; else those of the launcher (see ``launch.rank_info``); else this process is the only one.
+    ``ConfigError`` if the processes can never meet, ``ConnectError`` if they have not within ``meet_minutes``, which
+    are ``timeout_minutes`` by default.
     """
 
-    def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> None:
+    _timeout = timedelta(minutes=DEFAULT_TIMEOUT_MINUTES)
+
+    def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES, meet_minutes: float | None = None) -> None:
         self._timeout = timedelta(minutes=timeout_minutes)
-        self._device_group: dist.ProcessGroup | None = None  # for tensors on an accelerator
-        try:
-            store, rank, world_size = _meet(self._timeout)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=self._timeout)
-        except (RuntimeError, ValueError) as error:  # a ValueError names a missing variable of the environment
-            meeting_point = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-            raise ConnectError(
-                f"the processes did not connect at {meeting_point} ({first_sentence(error)}); check that all were "
-                "started and that no firewall is between them. If hosts listen at a wrong address, set "
-                "GLOO_SOCKET_IFNAME on each to the network interface that leads to the others (ip -brief address)"
-            ) from error
+        self._group: dist.ProcessGroup | None = None  # for objects and flags; None is the default group
+        seconds = 60 * (timeout_minutes if meet_minutes is None else meet_minutes)
+        info = RankInfo() if dist.is_initialized() else rank_info(os.environ)
+        if dist.is_initialized():
+            new_group = functools.partial(dist.new_group, backend="gloo", timeout=self._timeout)
+            self._group = call_within(time.monotonic() + seconds, new_group, "the processes did not form a group")
+        else:
+            join_processes(info, self._timeout, seconds)
+        self._device_group = self._group  # for tensors on the device
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
+        hosts = self.gather_objects(socket.gethostname())
+        self.local_rank = hosts[: self.rank].count(hosts[self.rank])
+        if info.local_rank is not None:
+            self.local_rank = info.local_rank
 
     def select_device(self, name: str) -> None:
-        self.device = self.run_on_all(lambda: device_of_rank(name, int(os.environ.get("LOCAL_RANK", 0))))
+        self.device = self.run_on_all(lambda: device_of_rank(name, self.local_rank))
         types = self.gather_objects(self.device.type)
         if len(set(types)) > 1:
             used = ", ".join(f"{kind} (rank {types.index(kind)})" for kind in dict.fromkeys(types))
@@ -194,7 +207,7 @@ class DistributedRuntime(Runtime):
 
     def sum_over_ranks(self, *numbers: int) -> list[int]:
         total = torch.tensor(numbers, dtype=torch.int64)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self._group)
         return cast("list[int]", total.tolist())
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
@@ -204,7 +217,7 @@ class DistributedRuntime(Runtime):
 
     def gather_objects(self, value: Any) -> list[Any]:
         values = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self._group)
         return values
 
     def broadcast_object(self, value: Any) -> Any:
@@ -213,11 +226,11 @@ class DistributedRuntime(Runtime):
         if self.is_main:
             sender.dump(value)
         message = [file.getvalue()]
-        dist.broadcast_object_list(message, src=0)
+        dist.broadcast_object_list(message, src=0, group=self._group)
         if not self.is_main:
-            return _TensorReceiver(io.BytesIO(message[0])).load()
+            return _TensorReceiver(io.BytesIO(message[0]), self._group).load()
         for tensor in sender.tensors:
-            _broadcast_bytes(tensor.contiguous())
+            _broadcast_bytes(tensor.contiguous(), self._group)
         return value
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
@@ -226,6 +239,12 @@ class DistributedRuntime(Runtime):
 
     def as_training_error(self, error: RuntimeError) -> TrainingError | None:
         # Gloo raises a plain RuntimeError when another process has ended or does not answer.
+        if "gloo" in str(error).lower() and "timed out" in str(error).lower():
+            minutes = self._timeout.total_seconds() / 60
+            return TrainingError(
+                f"waited {minutes:g} minutes for another process, which hangs or still works, as rank 0 does while it "
+                "prepares data; allow more with --timeout, or start again with --resume"
+            )
         if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
             return TrainingError(
                 f"lost the other processes ({first_sentence(error)}); the one that has failed names the cause. Start "
@@ -235,7 +254,11 @@ class DistributedRuntime(Runtime):
 
     def close(self) -> None:
         """Leave the process group. After an error this is not called: it could wait for a process that hangs."""
-        dist.destroy_process_group()
+        if self._group is None:
+            dist.destroy_process_group()
+            return
+        for group in {self._group, self._device_group}:
+            dist.destroy_process_group(group)
 
 
 class _TensorSender(pickle.Pickler):
@@ -258,28 +281,21 @@ class _TensorSender(pickle.Pickler):
 class _TensorReceiver(pickle.Unpickler):
     """Unpickles an object, and receives its tensors from rank 0 while it does."""
 
+    def __init__(self, file: io.BytesIO, group: dist.ProcessGroup | None) -> None:
+        super().__init__(file)
+        self.group = group
+
     def persistent_load(self, kind: tuple[torch.Size, torch.dtype]) -> Tensor:
         shape, dtype = kind
         tensor = torch.empty(shape, dtype=dtype)
-        _broadcast_bytes(tensor)
+        _broadcast_bytes(tensor, self.group)
         return tensor
 
 
-def _broadcast_bytes(tensor: Tensor) -> None:
+def _broadcast_bytes(tensor: Tensor, group: dist.ProcessGroup | None) -> None:
     """Overwrite a contiguous tensor in host memory, of any dtype, with that of rank 0."""
     if tensor.numel():
-        dist.broadcast(tensor.view(-1).view(torch.uint8), src=0)
-
-
-def _meet(timeout: timedelta) -> tuple[Any, int, int]:
-    """The store in which the processes find each other, the rank of this process, and the number of processes."""
-    if "RANK" not in os.environ:
-        return dist.HashStore(), 0, 1  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
-    store, rank, world_size = next(rendezvous("env://", timeout=timeout))
-    # torchrun keeps its store when it restarts processes; the prefix hides the addresses of the ended ones.
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefixed = dist.PrefixStore(f"restart-{restarts}", store)  # type: ignore[attr-defined]
-    return prefixed, rank, world_size
+        dist.broadcast(tensor.view(-1).view(torch.uint8), src=0, group=group)
 
 
 def device_of_rank(name: str, local_rank: int) -> torch.device:

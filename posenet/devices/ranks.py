@@ -12,6 +12,8 @@ from posenet.errors import OtherRankError, PosenetError
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
 """Time for which a rank waits for the others in a collective call."""
+SHARE_TIMEOUT_MINUTES = 24 * 60.0
+"""Time for which a rank that has predicted its share waits for the others: a launcher ends all if one fails."""
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
@@ -22,6 +24,7 @@ class Ranks:
 
     rank = 0  # index of this process among all processes of the run
     world_size = 1  # number of processes of the run
+    local_rank = 0  # index of this process among those of this machine
 
     @property
     def is_main(self) -> bool:
@@ -74,4 +77,4 @@ class Ranks:
         return self.run_on_all(lambda: function() if self.is_main else None)
 
     def close(self) -> None:
-        """Leave the process group."""
+        """Leave the processes, at the end of a run."""

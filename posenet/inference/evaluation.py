@@ -18,13 +18,15 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage, list_image_files
 from posenet.annotations.people import Split, read_split
-from posenet.devices.ranks import Ranks
+from posenet.devices.current import run_in_all_processes
+from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import AnnotatedFrame, check_proportions, count_frames, read_annotated_image
 from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.networks import device_of_process
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
@@ -86,6 +88,7 @@ class Evaluation:
         )
 
 
+@run_in_all_processes("ranks", SHARE_TIMEOUT_MINUTES)
 def evaluate(
     checkpoint: str | Path | Predictor,
     images: str | Path,
@@ -112,8 +115,9 @@ def evaluate(
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for that in
             which the network was trained.
         progress: whether to show a progress bar.
-        ranks: the processes that share the images; None is this process alone. Rank 0 writes the predictions and
-            returns the metrics, and the others return None.
+        ranks: the processes that share the images; None means those of the process group that exists, or that a
+            launcher has started, which all call this function. Rank 0 writes the predictions and returns the metrics,
+            and the others return None. ``Ranks()`` is this process alone.
         options: those of ``Predictor.from_checkpoint``: ``config``, ``device``, ``backend``, and keys of the
             configuration's ``inference`` section, such as ``flip=True``. ``amp`` is "off" by default, float32, so that
             the AP is the same on every machine.
@@ -125,6 +129,7 @@ def evaluate(
         PosenetError: the checkpoint, the annotations, an image, the device or a setting cannot be used; or ``output``
             exists.
     """
+    ranks = ranks or Ranks()
     if "min_score" in options:
         raise ConfigError("min_score has no effect on an evaluation, which keeps all people; leave it out")
     if output is not None:
@@ -138,10 +143,12 @@ def evaluate(
                 f"{', '.join(options)} cannot be changed for a predictor; evaluate its checkpoint instead"
             )
     else:
+        if ranks.world_size > 1:
+            device, backend = options.get("device", "auto"), options.get("backend")
+            options["device"] = device_of_process(checkpoint, device, backend, ranks.local_rank)
         predictor = Predictor.from_checkpoint(checkpoint, **{"amp": "off"} | options)
     predictor = copy.copy(predictor)
     predictor.min_score = 0.0  # people with low scores raise the AP
-    ranks = ranks or Ranks()
     split = read_split(annotations, image_ids, predictor.skeleton)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
     mine = list(itertools.chain(*ranks.share(blocks)))

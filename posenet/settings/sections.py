@@ -366,11 +366,6 @@ class TrainConfig:
         _check(self.loss_scale >= 0, "train.loss_scale must not be negative")
         allowed = f"a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
         _check(_is_input_size(self.size), f"train.input_size must be {allowed}")
-        # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
-        _check(
-            self.batch_size > 1 or max(self.size) > INPUT_MULTIPLE,
-            f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs 2 cells",
-        )
 
     @property
     def size(self) -> tuple[int, int]:
@@ -576,3 +571,8 @@ class Config:
     def __post_init__(self) -> None:
         num_weights = len(self.loss.stack_weights)
         _check(num_weights in (0, self.model.stacks), "loss.stack_weights needs one number per stack (model.stacks)")
+        # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
+        _check(
+            self.train.batch_size > 1 or max(self.train.size) > INPUT_MULTIPLE or self.parallel.sync_bn,
+            f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs 2 cells",
+        )

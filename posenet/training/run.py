@@ -21,7 +21,7 @@ from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp, make_grad_scaler, select_training_mode
 from posenet.errors import ConfigError
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config
+from posenet.settings import INPUT_MULTIPLE, Config
 from posenet.training.bad_steps import BadStepPolicy, digest_of_inputs
 from posenet.training.batches import StepBatches, make_step_batches, make_validation_loader
 from posenet.training.compare_ranks import require_same_run
@@ -148,6 +148,8 @@ def build_run(
 
 def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
     """The network, with the initial weights and the frozen parameters of the settings."""
+    if config.train.batch_size * runtime.world_size < 2 and max(config.train.size) == INPUT_MULTIPLE:
+        raise ConfigError("parallel.sync_bn has one sample to compute statistics from; set train.batch_size=2 or more")
     network = PoseNet.from_config(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
         _log.info("Fine-tuning. %s", load_weights(network, config.train.weights, config.model.skeleton))

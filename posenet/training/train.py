@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from posenet.checkpoints.folder import LOCK_FILE, CheckpointFolder, RunStatusFile, own_run_files, run_lock
+from posenet.devices.current import run_in_all_processes
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
@@ -51,6 +52,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+@run_in_all_processes("runtime")
 def train(
     config: Config | str | Path | None = None,
     overrides: Iterable[str] = (),
@@ -95,7 +97,8 @@ def train(
         profile: number of steps to profile, after a few others; see ``profiling.profiled_steps``. 0 profiles none.
         callbacks: receive the measurements, in addition to the logs in the run's folder.
         progress: whether to show progress bars.
-        runtime: how to use devices and processes; None means one process on the configured device.
+        runtime: how to use devices and processes; None means all processes of the process group that exists, or that
+            a launcher such as torchrun has started, with one device each, and without them this process alone.
         restarted: a launcher has started the run again. It continues from the newest checkpoint that it has saved, and
             without one it starts as ``resume`` says.
 

@@ -58,23 +58,20 @@ def test_flags_are_settings_and_arguments_of_train(
         return SimpleNamespace(stopped=options["resume"])
 
     monkeypatch.setattr("posenet.training.train.train", record)
-    for name in ("w.pth", "t.pth"):
-        Path(name).touch()
+    Path("w.pth").touch()
     others = {**dict.fromkeys(("experiment", "images", "val", "val_images")), "runtime": ANY, "restarted": False}
     assert train("--config", "tiny")[0] == 0
     overrides = given.pop("overrides")
-    assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, "profile": 0, **others}
+    assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, **others}
     flags = """--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --sync-bn
-        --no-scale-lr --patience 4 --freeze stem.* --compile --loss-scale 64 --no-channels-last --weights w.pth
-        --warmup --teacher t.pth --max-steps 9 --profile 2 --resume -p é/𠮷"""
+        --freeze stem.* --loss-scale 64 --weights w.pth --warmup --max-steps 9 --resume -p é/𠮷"""
     assert train(*flags.split())[0] == STOPPED_STATUS
     settings = given.pop("overrides")
-    assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, "profile": 2, **others}
+    assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, **others}
     assert settings[: len(overrides)] == overrides
     expected = """train.epochs=1 train.batch_size=3 optim.lr=0.01 optim.max_grad_norm=5 log.every_steps=7
-        train.device='cpu' train.amp='bf16' optim.scale_lr=false parallel.sync_bn=true train.patience=4
-        train.freeze=['stem.*'] parallel.compile=true train.loss_scale=64 train.channels_last=false
-        train.weights='w.pth' train.teacher='t.pth' checkpoint.path='é/𠮷'"""
+        train.device='cpu' train.amp='bf16' parallel.sync_bn=true train.freeze=['stem.*']
+        train.loss_scale=64 train.weights='w.pth' checkpoint.path='é/𠮷'"""
     assert load_config(None, settings) == load_config(None, [*overrides, *expected.split()])
     caplog.clear()
     with caplog.at_level("INFO"):
@@ -83,6 +80,10 @@ def test_flags_are_settings_and_arguments_of_train(
     assert (config.optim.warmup_epochs, given["warmup"]) == (0, False)
     assert (config.train.loss_scale, config.train.amp) == (0, "fp16")
     assert caplog.messages == ["--opt-level O1 is an option of Apex; using --amp fp16"]
+    assert train("--freeze", "--amp", "-f", "3", "-w")[0] == 0  # as typed in recipes for Apex
+    config = load_config(None, given["overrides"])
+    assert (config.train.freeze, config.train.amp) == (("all-but-heads",), "auto")
+    assert (config.log.every_steps, given["warmup"]) == (3, True)
     for refused in (("--loss-scale", "large"), ("--opt-level", "O4"), ("--amp", "bf16", "--opt-level", "O0")):
         with pytest.raises(SystemExit, match="2"):
             train("-p", "other", *refused)
@@ -92,12 +93,16 @@ def test_train_parallel_takes_the_numbers_of_its_devices(
     stores: Stores, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["-p", "run", "--max-steps", "1", "--set", *TINY, *data_settings(stores), "--devices"]
-    assert run_tool("train-parallel", [*words, "0"]) == 0
+    words = ["-p", "run", "--max-steps", "1", "--set", *TINY, *data_settings(stores)]
+    assert run_tool("train-parallel", words) == 0
     assert "DataParallel: cpu is the only device" in capsys.readouterr().err
     assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == 1
+    for devices in ("0", "0,0,7"):
+        refused = ["-p", "other", "--device", "cpu", *words[2:], "--devices", devices]
+        assert run_tool("train-parallel", refused) == 2
+        assert f"--devices {devices}" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        run_tool("train-parallel", [*words, "0,x"])
+        run_tool("train-parallel", [*words, "--devices", "0,x"])
     assert "'0,x' is not a list of device numbers such as 0,1" in capsys.readouterr().err
 
 
@@ -256,5 +261,5 @@ def test_several_processes_of_a_tool_for_one_are_refused(
         monkeypatch.setenv(name, value)
     assert run_tool(tool, ["-p", "run"]) == 2
     error = capsys.readouterr().err
-    assert "a launcher has started 2 processes of this tool" in error
-    assert "train-distributed" in error or "train_distributed" in error
+    assert "has started 2 processes of this tool" in error
+    assert "train-distributed" in error and "tools/train_distributed.py" in error

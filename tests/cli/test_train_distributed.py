@@ -123,7 +123,8 @@ def test_an_error_of_one_rank_is_printed_by_it_and_ends_all(stores: Stores, tmp_
     if fault == "read":
         assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
     else:
-        assert "lost the other processes" in ended.outputs[0]
+        cause = "waited 0.1 minutes" if fault == "stops" else "lost the other processes"
+        assert cause in ended.outputs[0]
 
 
 @pytest.mark.slow
@@ -326,3 +327,21 @@ def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_pa
     assert statuses == [0, 0], first + second
     assert first.count("Built train.h5") == first.count("\nAP ") == 1 and "Built" not in second and "AP" not in second
     assert (tmp_path / "run" / "best.pth").exists()
+
+
+def test_a_rank_that_waits_for_data_longer_than_its_time_is_not_told_of_a_lost_one(tmp_path: Path) -> None:
+    images, annotations = write_chairs(tmp_path, "photos", 8, 1)
+    words = [annotations, "--images", images, "-p", tmp_path / "run", "--device", "cpu", "--timeout", "0.05"]
+
+    def prepare_slowly(*args: Any, **options: Any) -> None:
+        time.sleep(8)
+
+    def run_rank(rank: int) -> None:
+        pytest.MonkeyPatch().setattr("posenet.training.train.prepare", prepare_slowly)
+        sys.exit(run_tool("train-distributed", [*map(str, words), "--set", *TINY]))
+
+    started = time.monotonic()
+    statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run_rank, tmp_path / "log")]
+    waiting = (tmp_path / "log" / "1.txt").read_text()
+    assert statuses[1] == 2 and "waited 0.05 minutes" in waiting and "--timeout" in waiting, waiting
+    assert "lost" not in waiting and time.monotonic() - started < TIMEOUT_SECONDS / 2

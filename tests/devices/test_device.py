@@ -50,6 +50,7 @@ def test_an_unusable_device_is_named_in_one_short_line(name: str, remedy: str) -
     message = str(caught.value)
     assert message.startswith(f"device {name!r} cannot be used here (") and message.endswith(f"try the device {remedy}")
     assert "\n" not in message and len(message) < 400
+    assert ("pip install torch_npu" in message) == name.startswith("npu")
 
 
 def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from posenet.devices.parallel import DistributedRuntime, device_of_rank
-from posenet.errors import ConfigError, ConnectError, OtherRankError, TrainingError
+from posenet.errors import ConfigError, OtherRankError, TrainingError
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import find_differences, wait_for_exit
 
@@ -141,7 +141,7 @@ def error_of(call: Callable[[], object]) -> str:
 
 
 @pytest.mark.slow
-def test_a_process_that_dies_or_hangs_is_explained(tmp_path: Path) -> None:
+def test_a_process_that_dies_and_one_that_still_works_are_told_apart(tmp_path: Path) -> None:
     def wait_for_rank_1(case: str) -> None:
         runtime = DistributedRuntime(timeout_minutes=1 / 60)
         if runtime.rank == 1:
@@ -149,35 +149,29 @@ def test_a_process_that_dies_or_hangs_is_explained(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(4)
             os._exit(0)
-        with pytest.raises(TrainingError, match="lost the other processes .*; the one that has failed names the cause"):
+        started = time.monotonic()
+        # A process that still works, as rank 0 while it prepares data, is not lost.
+        with pytest.raises(TrainingError, match="lost the other" if case == "dies" else "--timeout"):
             with runtime.explain_errors():
-                runtime.sum_over_ranks(0)
+                runtime.broadcast_object(runtime.gather_objects(None))
+        assert time.monotonic() - started < 3
 
-    for case, status in (("dies", -signal.SIGKILL), ("hangs", 0)):
+    for case, status in (("dies", -signal.SIGKILL), ("works", 0)):
         pids = fork_ranks(2, lambda rank, case=case: wait_for_rank_1(case), tmp_path / case)
         assert [wait_for_exit(pid) for pid in pids] == [0, status], (tmp_path / case / "0.txt").read_text()
 
 
 def test_errors_of_the_libraries_are_told_apart() -> None:
     runtime = DistributedRuntime.__new__(DistributedRuntime)
-    for error in (
-        dist.DistBackendError("NCCL communicator was aborted on rank 0."),
-        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:1] Timed out waiting 1000ms"),
+    place = "[/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:1]"
+    for error, cause in (
+        (dist.DistBackendError("NCCL communicator was aborted on rank 0."), "lost the other processes"),
+        (RuntimeError(f"{place} Connection closed by peer"), "lost the other processes"),
+        (RuntimeError(f"{place} Timed out waiting 1000ms"), "10 minutes"),
     ):
-        assert "lost the other processes" in str(runtime.as_training_error(error))
+        assert cause in str(runtime.as_training_error(error))
     assert runtime.as_training_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
     assert "train.batch_size" in str(runtime.as_training_error(torch.OutOfMemoryError("CUDA out of memory")))
-
-
-def test_a_process_that_does_not_find_the_others_names_the_network_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(ConnectError, match=r"did not connect at 127.0.0.1:9 \(.+\); .* GLOO_SOCKET_IFNAME"):
-        DistributedRuntime(timeout_minutes=0.01)
-    monkeypatch.delenv("MASTER_PORT")
-    with pytest.raises(ConnectError, match="MASTER_PORT"):
-        DistributedRuntime(timeout_minutes=0.01)
 
 
 def test_every_rank_has_another_device(monkeypatch: pytest.MonkeyPatch) -> None:

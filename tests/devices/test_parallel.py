@@ -80,6 +80,9 @@ def test_data_parallel_with_a_single_device_is_a_plain_runtime_and_logs_so(caplo
         assert runtime.wrap(module) is module
     assert "cpu is the only device" in caplog.text
     assert runtime.convert_sync_batch_norm(module) is module
+    for indices in ([0, 0, 7], [0, 7]):  # of devices that are not there
+        with pytest.raises(ConfigError, match=",".join(map(str, indices))):
+            DataParallelRuntime(indices).select_device("cpu")
     runtime.devices = [torch.device("meta")]
     runtime.device = runtime.devices[0]
     assert runtime.to_device(torch.zeros(1)).is_meta
@@ -97,7 +100,7 @@ def test_data_parallel_wraps_modules_and_leaves_batches_on_the_host(monkeypatch:
     with pytest.raises(ConfigError, match="train-distributed --sync-bn"):
         runtime.convert_sync_batch_norm(module)
     module.is_compiled = True
-    with pytest.raises(ConfigError, match="train-distributed --compile"):
+    with pytest.raises(ConfigError, match="train-distributed"):
         runtime.wrap(module)
 
 

@@ -30,6 +30,7 @@ import torch
 
 from posenet import PoseNet
 from posenet.cli import main as cli
+from posenet.cli.options import normalize_words
 from posenet.data.build import build_store
 from posenet.images import write_image
 from posenet.model.published_names import rename_to_published
@@ -210,15 +211,12 @@ def check_arguments(command: Command) -> None:
             assert word in targets or "=" in word, f"make has no target {word}"
         return
     tool, arguments = tool_and_arguments(command)
-    if tool in cli.OLD_NAMES:
-        tool, action = cli.OLD_NAMES[tool]
-        arguments = [action, *arguments]
     if tool:
         parser = benchmark.make_parser() if tool == "benchmark" else cli.make_parser(tool, tool)
         error = io.StringIO()
         try:
             with contextlib.redirect_stderr(error):
-                args = parser.parse_args(arguments)
+                args = parser.parse_args(normalize_words(arguments))
         except SystemExit:
             pytest.fail(f"{command}: {error.getvalue().splitlines()[-1]}")
         if "config" in args:

@@ -1,0 +1,255 @@
+"""A script that a launcher has started several times is one run of all its processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import posenet
+from posenet.devices.current import join_ranks, run_in_all_processes
+from posenet.devices.launch import LAUNCHERS
+from posenet.devices.ranks import Ranks
+from posenet.errors import ConfigError
+from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.source_files import ROOT
+from tests.helpers.spot_data import write_spot_split
+from tests.helpers.tiny_training import TINY, Recorder, Stores, data_settings, last, train_tiny
+
+LIMIT_SECONDS = 150
+SCRIPT = """
+import os, sys
+import posenet
+import torch.distributed as dist
+
+class Count(posenet.TrainingCallback):
+    steps = 0
+
+    def on_step(self, step, values):
+        self.steps += 1
+
+def main(folder, settings):
+    callback = Count()
+    result = posenet.train(None, settings + [f"checkpoint.path={folder}/run"], callbacks=[callback], progress=False)
+    with open(f"{folder}/steps-{os.getpid()}", "w") as file:
+        file.write(f"{callback.steps} {dist.is_initialized()}")
+
+def spawned(rank, port, folder, settings):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    main(folder, settings)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    port, folder, *settings = sys.argv[1:]
+    if int(port):
+        import torch.multiprocessing as mp
+        mp.spawn(spawned, (int(port), folder, settings), nprocs=2)
+    else:
+        main(folder, settings)
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for launcher in LAUNCHERS:
+        for name in launcher[1:]:
+            if name:
+                monkeypatch.delenv(name, raising=False)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def run_script(command: list[str], port: int, folder: Path, stores: Stores) -> list[tuple[int, str]]:
+    """Run ``SCRIPT``; return, of each process, the steps that its callback has seen, and whether it has a group."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    settings = [*TINY, *data_settings(stores), "train.device=cpu", "train.epochs=1"]
+    words = [*command, str(script), str(port), str(folder), *settings]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = [path.read_text().split() for path in folder.glob("steps-*")]
+    return sorted((int(steps), has_group) for steps, has_group in found)
+
+
+@pytest.mark.slow
+def test_a_script_under_torchrun_is_one_run(stores: Stores, tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    (_, first), (steps, second) = run_script(torchrun, 0, tmp_path, stores)
+    state = last(tmp_path / "run")
+    assert state["world_size"] == 2 and steps == state["progress"]["total_steps"] > 0
+    assert first == second == "False"
+
+
+@pytest.mark.slow
+def test_a_script_with_a_process_group_of_its_own_is_one_run_and_keeps_the_group(
+    stores: Stores, tmp_path: Path
+) -> None:
+    found = run_script([sys.executable], free_port(), tmp_path, stores)
+    state = last(tmp_path / "run")
+    assert state["world_size"] == 2
+    assert found == [(0, "True"), (state["progress"]["total_steps"], "True")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    ["mpirun.openmpi --allow-run-as-root --oversubscribe -n 2", "mpiexec.hydra -n 2", "mpiexec.hydra -n 1"],
+)
+def test_a_script_under_mpirun_is_one_run(stores: Stores, tmp_path: Path, command: str) -> None:
+    program, *options = command.split()
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed")
+    run_script([program, *options, sys.executable], 0, tmp_path, stores)
+    assert last(tmp_path / "run")["world_size"] == int(options[-1])
+
+
+NUMBERS: Mapping[str, Callable[[int, int], Mapping[str, object]]] = {
+    "srun": lambda rank, job: {
+        "SLURM_PROCID": rank,
+        "SLURM_LOCALID": rank,
+        "SLURM_STEP_NUM_TASKS": 2,
+        "SLURM_STEP_ID": 0,
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_NODELIST": "localhost",
+    },
+    "mpirun": lambda rank, job: {
+        "OMPI_COMM_WORLD_RANK": rank,
+        "OMPI_COMM_WORLD_SIZE": 2,
+        "OMPI_COMM_WORLD_LOCAL_RANK": rank,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": 2,
+        "PMIX_NAMESPACE": f"prterun-{job}@1",
+    },
+    "mpiexec": lambda rank, job: {
+        "PMI_RANK": rank,
+        "PMI_SIZE": 2,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": job,
+    },
+    "horovodrun": lambda rank, job: {
+        "HOROVOD_RANK": rank,
+        "HOROVOD_SIZE": 2,
+        "HOROVOD_LOCAL_RANK": rank,
+        "HOROVOD_LOCAL_SIZE": 2,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": job,
+    },
+}
+"""The variables that each launcher gives the processes of a job on this machine."""
+
+
+def fork_launched(name: str, folder: Path, task: Callable[[int], Any]) -> None:
+    """Call ``task(rank)`` in two processes as a launcher would start them."""
+    folder.mkdir(exist_ok=True)
+    job = free_port()
+
+    def run(rank: int) -> None:
+        os.environ.update({key: str(value) for key, value in NUMBERS[name](rank, job).items()})
+        task(rank)
+
+    pids = [fork_process(lambda rank=rank: run(rank), folder / f"{rank}.txt") for rank in range(2)]
+    statuses = [wait_for_exit(pid) for pid in pids]
+    assert statuses == [0, 0], "".join((folder / f"{rank}.txt").read_text() for rank in range(2))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_two_processes_of_a_launcher_are_one_run(stores: Stores, tmp_path: Path, name: str) -> None:
+    folders = ["one", "two"] if name == "horovodrun" else ["one"]  # the processes may meet again
+
+    def train(rank: int) -> None:
+        recorder = Recorder()
+        for folder in folders:
+            train_tiny(stores, tmp_path / folder, callbacks=[recorder], max_steps=1)
+            assert not dist.is_initialized()
+        assert bool(recorder.steps) == (rank == 0)
+
+    fork_launched(name, tmp_path / "log", train)
+    assert {last(tmp_path / folder)["world_size"] for folder in folders} == {2}
+
+
+def test_one_sample_on_each_of_two_processes_is_enough_for_synchronized_batch_norm(
+    stores: Stores, tmp_path: Path
+) -> None:
+    settings = ("train.batch_size=1", "parallel.sync_bn=true")
+
+    def train(rank: int) -> None:
+        train_tiny(stores, tmp_path / "two", *settings, max_steps=2)
+
+    fork_launched("horovodrun", tmp_path / "log", train)
+    assert last(tmp_path / "two")["world_size"] == 2
+    with pytest.raises(ConfigError, match="train.batch_size"):
+        train_tiny(stores, tmp_path / "one", *settings)
+    with pytest.raises(ConfigError, match="train.batch_size"):
+        train_tiny(stores, tmp_path / "one", settings[0])
+
+
+def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> None:
+    shared: list[Any] = []
+
+    @run_in_all_processes("ranks")
+    def work(ranks: Ranks | None = None) -> None:
+        shared.append(ranks and ranks.gather_objects(ranks.local_rank))
+        if ranks is not None and ranks.world_size == 2 and ranks.is_main:
+            work()  # as a callback does
+
+    def run(rank: int) -> None:
+        work()
+        work(ranks=Ranks())
+        torch.save(shared, tmp_path / f"{rank}.pt")
+
+    fork_launched("horovodrun", tmp_path / "log", run)
+    alone = [0]
+    assert torch.load(tmp_path / "0.pt") == [[0, 1], None, alone]
+    assert torch.load(tmp_path / "1.pt") == [[0, 1], alone]
+
+
+def test_evaluate_in_two_processes_gives_rank_0_the_metrics_of_one(spot_file: Path, tmp_path: Path) -> None:
+    annotations = write_spot_split(tmp_path / "split")
+
+    def evaluate() -> Any:
+        return posenet.evaluate(
+            spot_file, annotations.parent, annotations, backend="onnxruntime", device="cpu", progress=False
+        )
+
+    expected = evaluate()
+
+    def run(rank: int) -> None:
+        found = evaluate()
+        assert found is None if rank else found == expected
+
+    fork_launched("mpirun", tmp_path / "log", run)
+
+
+def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(tmp_path: Path) -> None:
+    assert join_ranks(1) is None
+
+    def run(rank: int) -> None:
+        dist.init_process_group("gloo")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+            del os.environ[name]
+        default = dist.group.WORLD
+        ranks = join_ranks(1)
+        assert ranks is not None and (ranks.rank, ranks.world_size, ranks.local_rank) == (rank, 2, rank)
+        assert ranks.gather_objects(rank) == [0, 1]
+        ranks.close()
+        assert dist.group.WORLD is default
+        dist.barrier()
+
+    statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run, tmp_path)]
+    assert statuses == [0, 0], (tmp_path / "0.txt").read_text()
