@@ -87,13 +87,12 @@ def test_an_epoch_continues_at_any_step(length: int, per_step: int, counts: tupl
 
 
 @pytest.mark.parametrize("per_step", [1, 3])
-def test_one_iteration_covers_several_epochs_and_skips_any_number_of_batches(per_step: int) -> None:
+def test_one_iteration_covers_several_epochs(per_step: int) -> None:
     sampler = TrainSampler(50, 4, 0, per_step)
     one_by_one = keys(sampler, 1, 2) + keys(sampler, 2) + keys(sampler, 3)
     sampler.start(1, 2, epochs=4)
     assert len(sampler) == len(one_by_one)
-    for sampler.skip in range(len(one_by_one) + 2):
-        assert list(sampler) == one_by_one[sampler.skip :]
+    assert list(sampler) == one_by_one
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
@@ -148,12 +147,3 @@ def test_validation_covers_every_index_once_over_all_processes(length: int, worl
     assert all(indices(rank_batches) == sorted(indices(rank_batches)) for rank_batches in batches)
     assert all(1 <= len(batch) <= 2 for batch in chain.from_iterable(batches))
     assert all(epoch == 0 for epoch, _ in chain.from_iterable(chain.from_iterable(batches)))
-
-
-@pytest.mark.parametrize("sampler", [ValidationSampler(9, 2, rank=1, world_size=2), TrainSampler(9, 2, seed=0)])
-def test_batches_that_an_earlier_loader_has_delivered_are_left_out(sampler: ValidationSampler | TrainSampler) -> None:
-    batches = list(sampler)
-    assert len(batches) > 1
-    for skip in range(len(batches) + 1):
-        sampler.skip = skip
-        assert list(sampler) == batches[skip:]

@@ -23,7 +23,7 @@ def test_the_folder_of_coco_has_its_images_beside_that_of_the_annotations(tmp_pa
     images = [tmp_path / f"{split}2017" / f"{split}.jpg" for split in ("train", "val")]
     for path in (*files, *images, tmp_path / "annotations" / "instances_train2017.json"):
         path.parent.mkdir(exist_ok=True)
-        path.touch()
+        path.write_text("{}")
     assert find_annotations(tmp_path, None) == tuple(files)
     for file, image in zip(files, images):
         assert find_images(file, [{"file_name": image.name}]) == image.parent
@@ -41,5 +41,5 @@ def test_a_file_is_that_of_a_split_if_its_name_has_the_word(
     tmp_path: Path, names: list[str], train: str, val: str | None
 ) -> None:
     for name in names:
-        (tmp_path / name).touch()
+        (tmp_path / name).write_text("{}")
     assert find_annotations(tmp_path, None) == (tmp_path / train, val and tmp_path / val)
