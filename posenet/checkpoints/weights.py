@@ -180,7 +180,7 @@ def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config |
         raise CheckpointError(
             f"{path} has a file name as its skeleton, which no checkpoint of a run has; use another checkpoint"
         )
-    return config_from_dict(tables, source=str(path), ignore_unknown=True)
+    return config_from_dict(tables, source=str(path), from_checkpoint=True)
 
 
 def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
