@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from posenet.errors import ConfigError
 
-_folders: dict[str, Path] = {}
-"""The names that may be imported, and the folder in which each is looked for first."""
+_folders: dict[str, tuple[Path, ...]] = {}
+"""The names that may be imported, and the folders in which each is looked for, the first one first."""
 
 
 def is_name(text: str) -> bool:
@@ -28,33 +28,36 @@ def is_name(text: str) -> bool:
 
 def allow(name: str, folder: str | Path = ".") -> None:
     """Allow that settings name this code; its module is looked for in the folder, in the current one and as usual."""
-    _folders[name] = Path(folder).resolve()
+    path = Path(folder).resolve()
+    _folders[name] = (path, *(other for other in _folders.get(name, ()) if other != path))
 
 
 def load_extension(key: str, name: str) -> Any:
     """The object that the setting ``key`` names; importing its module runs it.
 
-    The folder stays on ``sys.path``, so that processes that are started later find the module too.
+    The folders stay on ``sys.path``, so that processes that are started later find the module too.
 
     Raises:
         ConfigError: nobody but a checkpoint names it, it cannot be imported, or another module of this name was.
     """
     if name not in _folders:
+        value = f"'{key}=[\"{name}\"]'" if key == "log.callbacks" else f"{key}={name}"
         raise ConfigError(
-            f"{key}={name} is code, which is not run because a checkpoint names it; if you trust it, say --set "
-            f'{key}={name}, in Python posenet.extensions.allow("{name}")'
+            f"{key}={name} is of a checkpoint, whose code is not run by itself; name its experiment with --config, or "
+            f'--set {value}, in Python posenet.extensions.allow("{name}")'
         )
+    folders = [*_folders[name], Path.cwd()]
+    sys.path += [str(folder) for folder in dict.fromkeys(folders) if str(folder) not in sys.path]
     module, _, attribute = name.partition(":")
-    for folder in (_folders[name], Path.cwd()):
-        if str(folder) not in sys.path:
-            sys.path.append(str(folder))
     try:
         imported = importlib.import_module(module)
         found = getattr(imported, attribute)
     except Exception as error:  # the code of a user can raise anything
-        reason = f"{type(error).__name__}: {error}" if not isinstance(error, (ImportError, AttributeError)) else error
-        raise ConfigError(f"{key}={name} cannot be loaded from {_folders[name]} ({reason}); give module:name") from error
-    _refuse_another_module(key, module, imported, _folders[name])
+        kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
+        raise ConfigError(
+            f"{key}={name} cannot be loaded from {folders[0]} ({kind}{error}); give module:name"
+        ) from error
+    _refuse_another_module(key, imported, folders)
     return found
 
 
@@ -64,12 +67,13 @@ def digest_of_code(name: str) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:8] if file else ""
 
 
-def _refuse_another_module(key: str, name: str, imported: ModuleType, folder: Path) -> None:
-    """``ConfigError`` if the folder has a module of this name, and another file was imported under it."""
-    stem = folder.joinpath(*name.split("."))
-    meant = [path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()]
+def _refuse_another_module(key: str, imported: ModuleType, folders: Sequence[Path]) -> None:
+    """``ConfigError`` if a folder has a module of this name, and another file was imported under it."""
+    parts = imported.__name__.split(".")
+    files = (folder.joinpath(*parts) for folder in folders)
+    meant = next(
+        (file for stem in files for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None
+    )
     file = getattr(imported, "__file__", None)
-    if meant and (file is None or not meant[0].samefile(file)):
-        raise ConfigError(
-            f"{key}: the module {name} is {file or 'built in'}, not {meant[0]}; give the module another name"
-        )
+    if meant is not None and (file is None or not meant.samefile(file)):
+        raise ConfigError(f"{key}: {file or 'a built-in module'} hides {meant}; give the module another name")

@@ -18,6 +18,7 @@ from posenet.checkpoints.named import find_weights
 from posenet.errors import CheckpointError
 from posenet.files import check_outputs, resolve_link
 from posenet.messages import truncate_for_message
+from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
 from posenet.settings import Config, ModelConfig, config_from_dict, config_to_dict
@@ -65,7 +66,8 @@ class LoadReport:
         if mismatched:
             raise CheckpointError(
                 f"{self.path} is of another architecture ({len(mismatched)} tensors do not fit, "
-                f"first {_to_text(mismatched[0])}); give the configuration it was trained with"
+                f"first {_to_text(mismatched[0])}); give the configuration it was trained with, "
+                "with model.network=module:name if that is a network of your own"
             )
 
 
@@ -151,7 +153,7 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
             "out the experiment and model.skeleton, since the checkpoint has its own"
         )
     weights = require_fitting_weights(config, state, path)
-    model = PoseNet.from_config(config)
+    model = build_network(config)
     model.load_state_dict(weights)
     return model.eval(), config
 
@@ -189,7 +191,7 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
     """
     with torch.device("meta"):
-        model_tensors = PoseNet.from_config(config).state_dict()
+        model_tensors = build_network(config).state_dict()
     weights = extract_weights(state, path)
     output = weights.get("stacks.0.heads.0.output.weight")
     num_channels = config.model.skeleton.num_channels
@@ -319,10 +321,10 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)
     network, config = load_model(source)
-    if not config.model.skeleton.predicts_like(COCO):
+    if config.model.network or not config.model.skeleton.predicts_like(COCO):
         raise CheckpointError(
-            f"{source} is a network for other keypoints or body parts than COCO's, which the published format cannot "
-            "describe; use the checkpoint itself"
+            f"{source} is another network than PoseNet, or for other keypoints or body parts than COCO's, which the "
+            "published format cannot describe; use the checkpoint itself"
         )
     progress = read_checkpoint(source).get("progress")
     epoch = progress.get("epoch") if isinstance(progress, dict) else None

@@ -89,14 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
     )
-    group.add_argument(
-        "--profile",
-        type=non_negative_int,
-        default=0,
-        metavar="N",
-        help="after a few steps, profile N steps: print which operations take their time, and write the timeline to "
-        "profile.json in the run's folder; 0 profiles none",
-    )
     text = "stop after N scores (AP or validation loss) without a better one; 0 does not stop"
     _add_setting(group, "--patience", "train.patience", text)
     _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines")
@@ -202,9 +194,6 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
         )
     if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
         logging.getLogger(annotations_to_stores.__name__).setLevel(logging.ERROR)
-    restarted = is_restarted(os.environ)
-    if restarted:
-        _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
     result = train(
         args.config if args.data is None else args.data,
         experiment=None if args.data is None else args.config,
@@ -215,9 +204,7 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
         resume=_resume(args),
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
-        profile=args.profile,
         runtime=runtime,
-        restarted=restarted,
     )
     return STOPPED_STATUS if result.stopped else 0
 

@@ -10,6 +10,8 @@ from posenet.messages import suggest
 
 EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
 """Their files. In a checkout, the folder config/ is a link to it."""
+SETTINGS_FILE = "settings.toml"
+"""File in the folder of a run: an experiment with all its settings."""
 
 
 def experiment_names() -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import json
 import logging
 import re
 import sys
@@ -182,6 +183,42 @@ def config_to_dict(config: Config) -> dict[str, Any]:
     skeleton = config.model.skeleton
     tables["model"]["skeleton"] = BUILT_IN if skeleton == COCO else skeleton_to_table(skeleton)
     return tables
+
+
+def config_to_toml(config: Config) -> str:
+    """All settings as an experiment file."""
+    return "\n".join(line for name, table in config_to_dict(config).items() for line in _table_to_toml(name, table))
+
+
+def _table_to_toml(header: str, table: Mapping[str, Any]) -> list[str]:
+    """The lines of a table, and after them those of the tables in it, such as a skeleton."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = [f"{_key_to_toml(key)} = {_value_to_toml(value)}" for key, value in table.items() if key not in inner]
+    lines = [f"[{header}]", *lines, ""]
+    for key, value in inner.items():
+        lines += _table_to_toml(f"{header}.{_key_to_toml(key)}", value)
+    return lines
+
+
+def _key_to_toml(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value_to_toml(key)
+
+
+def _value_to_toml(value: Any) -> str:
+    """Texts, numbers and switches are written alike in TOML and JSON, except for one control character."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key_to_toml(key)} = {_value_to_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        items = [_value_to_toml(item) for item in value]
+        if any(isinstance(item, (str, list, tuple, Mapping)) for item in value):  # lines of bounded length
+            return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+        return f"[{', '.join(items)}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def allow_code_of(config: Config) -> None:
+    """Allow the code that a ``Config`` of the user's program names, from the current folder."""
+    _allow_code(config_to_dict(config), Path())
 
 
 def config_differences(old: Config, new: Config) -> list[str]:

@@ -28,6 +28,7 @@ from posenet.model.posenet import PoseNet
 from posenet.training.bad_steps import BadStepPolicy
 from posenet.training.freezing import batch_norm_layers
 from posenet.training.loss import FocalL2Loss
+from posenet.training.own_loss import OwnLoss
 from posenet.training.teacher import Teacher
 
 
@@ -42,7 +43,7 @@ class ModelWithLoss(nn.Module):
         self,
         network: PoseNet,
         renderer: TargetRenderer,
-        loss: FocalL2Loss,
+        loss: FocalL2Loss | OwnLoss,
         amp: Amp,
         channels_last: bool,
         teacher: Teacher | None = None,

@@ -60,16 +60,16 @@ def test_flags_are_settings_and_arguments_of_train(
     monkeypatch.setattr("posenet.training.train.train", record)
     for name in ("w.pth", "t.pth"):
         Path(name).touch()
-    others = {**dict.fromkeys(("experiment", "images", "val", "val_images")), "runtime": ANY, "restarted": False}
+    others = {**dict.fromkeys(("experiment", "images", "val", "val_images")), "runtime": ANY}
     assert train("--config", "tiny")[0] == 0
     overrides = given.pop("overrides")
-    assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, "profile": 0, **others}
+    assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, **others}
     flags = """--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --sync-bn
         --no-scale-lr --patience 4 --freeze stem.* --compile --loss-scale 64 --no-channels-last --weights w.pth
-        --warmup --teacher t.pth --max-steps 9 --profile 2 --resume -p é/𠮷"""
+        --warmup --teacher t.pth --max-steps 9 --resume -p é/𠮷"""
     assert train(*flags.split())[0] == STOPPED_STATUS
     settings = given.pop("overrides")
-    assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, "profile": 2, **others}
+    assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, **others}
     assert settings[: len(overrides)] == overrides
     expected = """train.epochs=1 train.batch_size=3 optim.lr=0.01 optim.max_grad_norm=5 log.every_steps=7
         train.device='cpu' train.amp='bf16' optim.scale_lr=false parallel.sync_bn=true train.patience=4

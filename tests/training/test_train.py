@@ -170,8 +170,6 @@ def test_wrong_arguments_are_a_config_error() -> None:
         posenet.train(3)
     with pytest.raises(ConfigError, match="max_steps is -1"):
         posenet.train(max_steps=-1)
-    with pytest.raises(ConfigError, match="profile is -1; give the number of steps"):
-        posenet.train(profile=-1)
     for nothing in (None, ""):
         with pytest.raises(ConfigError, match="resume is .*; give True, False, or the path"):
             posenet.train(resume=nothing)
