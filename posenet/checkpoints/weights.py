@@ -228,10 +228,7 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
 
     ``CheckpointError`` if there are none, if one is of another kind, or if two differ only in the prefixes of wrappers.
     """
-    table = next((state[key] for key in WEIGHT_KEYS if isinstance(state.get(key), Mapping)), state)
-    tensors = {name: tensor for name, tensor in table.items() if isinstance(name, str) and isinstance(tensor, Tensor)}
-    if not tensors:
-        raise CheckpointError(f"{path} contains no weights; use another file")
+    tensors = _find_tensors(state, path)
     for name, tensor in tensors.items():
         # Of tensors of other kinds not even the shape can be read in the same way.
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type != "cpu":
@@ -240,6 +237,8 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
                 "weights as plain dense tensors"
             )
     weights = {strip_wrapper_prefixes(name).removeprefix("posenet."): tensor for name, tensor in tensors.items()}
+    if not isinstance(state.get("config"), Mapping):  # in a file of another program, "model" is that of Lightning
+        weights = {strip_wrapper_prefixes(name.removeprefix("model.")): tensor for name, tensor in weights.items()}
     if is_published(weights):
         weights = rename_to_ours(weights)
     if len(weights) < len(tensors):
@@ -248,6 +247,27 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
             "weights of one network"
         )
     return weights
+
+
+def _find_tensors(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a network by name: those under a known key, else those of the only table with tensors."""
+
+    def tensors_in(table: Any) -> dict[str, Tensor]:
+        entries = table.items() if isinstance(table, Mapping) else ()
+        return {name: tensor for name, tensor in entries if isinstance(name, str) and isinstance(tensor, Tensor)}
+
+    tables = {key: tensors_in(table) for key, table in state.items() if isinstance(table, Mapping)}
+    for tensors in (*(tables.get(key, {}) for key in WEIGHT_KEYS), tensors_in(state)):
+        if tensors:
+            return tensors
+    named = [key for key, tensors in tables.items() if tensors]
+    if len(named) == 1:
+        return tables[named[0]]
+    keys = truncate_for_message([str(key) for key in named or state])
+    reason = (
+        f"several tables of tensors ({keys}): save only one of them" if named else f"no weights: its keys are {keys}"
+    )
+    raise CheckpointError(f"{path} contains {reason}; the key of weights is state_dict")
 
 
 def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) -> None:

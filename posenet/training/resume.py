@@ -253,7 +253,7 @@ def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
     ``CheckpointError`` if it has other parameters or another optimizer.
     """
     _require_same_frozen_parameters(run, path, state)
-    weights = extract_weights({"model": trained_weights(state)}, path)
+    weights = extract_weights({"model": trained_weights(state), "config": state["config"]}, path)
     require_usable_weights(weights, path)
     run.network.load_state_dict(weights)
     if run.average is not None:

@@ -197,7 +197,7 @@ def test_without_tensorboard_and_matplotlib_a_line_names_each_package_that_was_a
     assert packages == (["tensorboard", "plot"] if asked_for is True else [])
 
 
-@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png"])
+@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png", "settings.toml"])
 def test_files_of_other_programs_in_the_folder_of_a_run_are_refused(stores: Stores, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(DataError, match=f"{name} was not written by posenet"):
