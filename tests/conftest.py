@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import re
 import unittest.mock
@@ -22,6 +23,8 @@ from tests.helpers.spot_data import export_spot_network
 # Forked processes lack OpenMP's other threads, and would wait for them forever.
 torch.set_num_threads(1)
 cv2.setNumThreads(0)
+# Tests look at messages of runs, which show nothing that the host of a run does not want to see.
+logging.getLogger("posenet").setLevel(logging.INFO)
 # A forked process must not collect objects of its parent: a TCPStore, or a session of ONNX Runtime, would wait forever
 # for threads that the fork has not copied.
 os.register_at_fork(after_in_child=gc.freeze)

@@ -18,6 +18,7 @@ from posenet.checkpoints.named import find_weights
 from posenet.errors import CheckpointError
 from posenet.files import check_outputs, resolve_link
 from posenet.messages import truncate_for_message
+from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
 from posenet.settings import Config, ModelConfig, config_from_dict, config_to_dict
@@ -65,7 +66,8 @@ class LoadReport:
         if mismatched:
             raise CheckpointError(
                 f"{self.path} is of another architecture ({len(mismatched)} tensors do not fit, "
-                f"first {_to_text(mismatched[0])}); give the configuration it was trained with"
+                f"first {_to_text(mismatched[0])}); give the configuration it was trained with, "
+                "with model.network=module:name if that is a network of your own"
             )
 
 
@@ -151,7 +153,7 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
             "out the experiment and model.skeleton, since the checkpoint has its own"
         )
     weights = require_fitting_weights(config, state, path)
-    model = PoseNet.from_config(config)
+    model = build_network(config)
     model.load_state_dict(weights)
     return model.eval(), config
 
@@ -180,7 +182,7 @@ def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config |
         raise CheckpointError(
             f"{path} has a file name as its skeleton, which no checkpoint of a run has; use another checkpoint"
         )
-    return config_from_dict(tables, source=str(path), ignore_unknown=True)
+    return config_from_dict(tables, source=str(path), from_checkpoint=True)
 
 
 def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -189,7 +191,7 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
     """
     with torch.device("meta"):
-        model_tensors = PoseNet.from_config(config).state_dict()
+        model_tensors = build_network(config).state_dict()
     weights = extract_weights(state, path)
     output = weights.get("stacks.0.heads.0.output.weight")
     num_channels = config.model.skeleton.num_channels
@@ -226,10 +228,7 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
 
     ``CheckpointError`` if there are none, if one is of another kind, or if two differ only in the prefixes of wrappers.
     """
-    table = next((state[key] for key in WEIGHT_KEYS if isinstance(state.get(key), Mapping)), state)
-    tensors = {name: tensor for name, tensor in table.items() if isinstance(name, str) and isinstance(tensor, Tensor)}
-    if not tensors:
-        raise CheckpointError(f"{path} contains no weights; use another file")
+    tensors = _find_tensors(state, path)
     for name, tensor in tensors.items():
         # Of tensors of other kinds not even the shape can be read in the same way.
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type != "cpu":
@@ -238,6 +237,8 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
                 "weights as plain dense tensors"
             )
     weights = {strip_wrapper_prefixes(name).removeprefix("posenet."): tensor for name, tensor in tensors.items()}
+    if not isinstance(state.get("config"), Mapping):  # in a file of another program, "model" is that of Lightning
+        weights = {strip_wrapper_prefixes(name.removeprefix("model.")): tensor for name, tensor in weights.items()}
     if is_published(weights):
         weights = rename_to_ours(weights)
     if len(weights) < len(tensors):
@@ -246,6 +247,27 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
             "weights of one network"
         )
     return weights
+
+
+def _find_tensors(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
+    """The tensors of a network by name: those under a known key, else those of the only table with tensors."""
+
+    def tensors_in(table: Any) -> dict[str, Tensor]:
+        entries = table.items() if isinstance(table, Mapping) else ()
+        return {name: tensor for name, tensor in entries if isinstance(name, str) and isinstance(tensor, Tensor)}
+
+    tables = {key: tensors_in(table) for key, table in state.items() if isinstance(table, Mapping)}
+    for tensors in (*(tables.get(key, {}) for key in WEIGHT_KEYS), tensors_in(state)):
+        if tensors:
+            return tensors
+    named = [key for key, tensors in tables.items() if tensors]
+    if len(named) == 1:
+        return tables[named[0]]
+    keys = truncate_for_message([str(key) for key in named or state])
+    reason = (
+        f"several tables of tensors ({keys}): save only one of them" if named else f"no weights: its keys are {keys}"
+    )
+    raise CheckpointError(f"{path} contains {reason}; the key of weights is state_dict")
 
 
 def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) -> None:
@@ -319,10 +341,10 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
     source = find_weights(source)
     check_outputs([output], [source], overwrite=overwrite)
     network, config = load_model(source)
-    if not config.model.skeleton.predicts_like(COCO):
+    if config.model.network or not config.model.skeleton.predicts_like(COCO):
         raise CheckpointError(
-            f"{source} is a network for other keypoints or body parts than COCO's, which the published format cannot "
-            "describe; use the checkpoint itself"
+            f"{source} is another network than PoseNet, or for other keypoints or body parts than COCO's, which the "
+            "published format cannot describe; use the checkpoint itself"
         )
     progress = read_checkpoint(source).get("progress")
     epoch = progress.get("epoch") if isinstance(progress, dict) else None

@@ -167,14 +167,11 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
                     print_message(line)
         if args.preview:
             # Only this needs PyTorch.
-            from posenet.data.dataset import PoseDataset, load_transform
+            from posenet.data.dataset import training_set
             from posenet.data.targets import TargetRenderer
 
             config = replace(config, model=replace(config.model, skeleton=stores.skeleton))
-            transform = load_transform(config.data.transform)
-            size, framing, seed = config.train.size, config.data.framing, config.train.seed
-            dataset = PoseDataset(stores, size, framing, config.augment, seed, transform)
-            paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview)
+            paths = write_previews(training_set(stores, config), TargetRenderer.from_config(config), args.preview)
             print_message(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
 
 

@@ -1,27 +1,63 @@
-"""List the experiments that posenet brings along, or print one with its comments."""
+"""List the experiments that posenet brings along, print the settings of one or of a run, or compare two."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from posenet.cli.logging_setup import print_message
 from posenet.files import write_atomically
-from posenet.settings.experiments import experiment_names, experiment_summary, experiment_text
+from posenet.settings import Config, config_differences, config_to_toml, load_config
+from posenet.settings.experiments import (
+    SETTINGS_FILE,
+    experiment_names,
+    experiment_summary,
+    experiment_text,
+    named_experiment,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the name of the experiment."""
+    """Declare what to print, and what to compare it with."""
     parser.add_argument(
-        "name", nargs="?", help="experiment to print, as a file to change: posenet config tiny > mine.toml"
+        "source",
+        nargs="?",
+        metavar="WHAT",
+        help="experiment to print, by its name (posenet config tiny > mine.toml) or file; or the folder of a run or a "
+        "checkpoint, whose settings are printed; by default, all names",
     )
+    parser.add_argument("other", nargs="?", metavar="OTHER", help="another one: print only what differs in it")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the experiment, or all names with a line each."""
-    if args.name is not None:
-        write_atomically("-", experiment_text(args.name).encode())
-        return
-    names = experiment_names()
-    width = max(map(len, names))
-    for name in names:
-        print_message(f"{name:<{width}}  {experiment_summary(name)}")
+    """Print an experiment or settings, what differs between two, or all names with a line each."""
+    if args.other is not None:
+        for line in config_differences(_read(args.source), _read(args.other)):
+            print_message(line)
+    elif args.source is None:
+        names = experiment_names()
+        width = max(map(len, names))
+        for name in names:
+            print_message(f"{name:<{width}}  {experiment_summary(name)}")
+    else:
+        name = _name_of(args.source)
+        text = experiment_text(name) if name else config_to_toml(_read(args.source))
+        write_atomically("-", text.encode("utf-8", "surrogateescape"))
+
+
+def _name_of(source: str) -> str:
+    """The name of an experiment; empty for a file, or the folder of a run."""
+    name = named_experiment(source)
+    return "" if name not in experiment_names() and Path(source).is_dir() else name
+
+
+def _read(source: str) -> Config:
+    """The settings of an experiment, by its name or file, of a run, by its folder, or of a checkpoint."""
+    path = Path(source)
+    if _name_of(source) or path.suffix.lower() == ".toml":
+        return load_config(source)
+    if (path / SETTINGS_FILE).is_file():
+        return load_config(path / SETTINGS_FILE)
+    from posenet.checkpoints.weights import stored_config  # imports PyTorch
+
+    return stored_config(path / "last.pth" if path.is_dir() else path)

@@ -185,9 +185,6 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
         )
     if args.data is not None and was_started_by_us(os.environ):  # by a process that has reported on the data
         logging.getLogger(annotations_to_stores.__name__).setLevel(logging.ERROR)
-    restarted = is_restarted(os.environ)
-    if restarted:
-        _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
     result = train(
         args.config if args.data is None else args.data,
         experiment=None if args.data is None else args.config,
@@ -199,7 +196,6 @@ def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
         warmup=bool(args.warmup),
         max_steps=args.max_steps,
         runtime=runtime,
-        restarted=restarted,
     )
     return STOPPED_STATUS if result.stopped else 0
 

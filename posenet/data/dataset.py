@@ -5,10 +5,7 @@ Sizes are (height, width), as in stores; those passed to ``augment`` are (width,
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,8 +30,9 @@ from posenet.data.augment import (
 from posenet.data.store import NO_PERSON, Record, Store
 from posenet.data.store_list import StoreList, sample_rows
 from posenet.errors import ConfigError, DataError
+from posenet.extensions import load_extension
 from posenet.messages import to_single_line
-from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
+from posenet.settings import MAP_STRIDE, AugmentConfig, Config, DataConfig, TrainConfig
 
 PEOPLE_MULTIPLE = 4
 """Batches are padded to a multiple of this number of people, because a compiled step has one graph for two people or
@@ -270,20 +268,19 @@ class PoseDataset(Dataset[Batch]):
         warp_image(image, sample.augmentation, matrix, self.size[::-1], out=out)
 
 
+def training_set(store: StoreList, config: Config) -> PoseDataset:
+    """The training samples of a store, as the settings of a run define them."""
+    transform = load_transform(config.data.transform)
+    return PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed, transform)
+
+
 def load_transform(name: str) -> Transform | None:
-    """The function that ``data.transform`` names as "module:function"; None if it is empty. ``ConfigError`` if there
-    is none. Modules of the current folder are found too."""
+    """The function that ``data.transform`` names; None if it is empty. ``ConfigError`` if there is none."""
     if not name:
         return None
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    module, _, function = name.partition(":")
-    try:
-        transform: Transform = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"data.transform={name} cannot be loaded ({error}); give module:function") from error
+    transform: Transform = load_extension("data.transform", name)
     if not callable(transform):
-        raise ConfigError(f"data.transform={name} is not a function; give module:function")
+        raise ConfigError(f"data.transform={name} is not a function; give module:name")
     return transform
 
 

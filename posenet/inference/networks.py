@@ -195,6 +195,9 @@ def _load_checkpoint(
     # An unknown device is reported before a large file is read.
     torch_device = select_device(device) if backend in ("auto", "torch") else cpu
     network, config = load_model(path, config)
+    if config.model.network and backend in ("auto", "torch"):
+        # What a network of the user computes may not survive a change of its layers or its type.
+        return TorchNetwork(network, torch_device, select_amp(torch_device, amp)), config
     if backend == "auto":
         backend = _fastest_backend(torch_device, select_amp(torch_device, amp))
         _log.info("%s runs with %s on %s", path, RUNTIMES.get(backend, "PyTorch"), torch_device)

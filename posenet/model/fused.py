@@ -48,7 +48,7 @@ class FusedNetwork(nn.Module):
                     conv = conv.to_upsample_first() if upsample_first else conv.to_transposed()
                 module.conv = conv
                 module.norm = nn.Identity()
-        if isinstance(network, PoseNet):
+        if type(network) is PoseNet:  # one that is derived from it may compute the maps in another way
             network.reduce_to_heatmaps()
         self.network = network.to(dtype=self.dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
 

@@ -1,6 +1,6 @@
 """Experiment settings: their sections with all defaults, and reading them from TOML files and overrides."""
 
-from posenet.settings.reading import config_differences, config_from_dict, config_to_dict, load_config
+from posenet.settings.reading import config_differences, config_from_dict, config_to_dict, config_to_toml, load_config
 from posenet.settings.sections import (
     INPUT_MULTIPLE,
     MAP_STRIDE,
@@ -32,5 +32,5 @@ __all__ = [
     "Config", "DataConfig", "DataSetConfig", "DataSets", "DistillConfig", "ExifFrame", "GuardConfig", "InferenceConfig",
     "LogConfig", "LossConfig", "ModelConfig", "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig",
     "TrainConfig",
-    "config_differences", "config_from_dict", "config_to_dict", "load_config",
+    "config_differences", "config_from_dict", "config_to_dict", "config_to_toml", "load_config",
 ]  # fmt: skip

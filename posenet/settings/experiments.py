@@ -10,6 +10,8 @@ from posenet.messages import suggest
 
 EXPERIMENTS_FOLDER = Path(__file__).parent.parent / "experiments"
 """Their files. In a checkout, the folder config/ is a link to it."""
+SETTINGS_FILE = "settings.toml"
+"""File in the folder of a run: an experiment with all its settings."""
 
 
 def experiment_names() -> list[str]:
@@ -17,16 +19,16 @@ def experiment_names() -> list[str]:
     return sorted(path.stem for path in EXPERIMENTS_FOLDER.glob("*.toml"))
 
 
-def named_experiment(config: object) -> str:
+def named_experiment(config: object, folder: Path = Path()) -> str:
     """The name of the experiment that a ``--config`` means; empty if it is a file or no text.
 
-    A file comes first; a folder of the name, such as that of a run, is in nobody's way.
+    A file of the name in the folder comes first; a folder of the name, such as that of a run, is in nobody's way.
     """
     if not isinstance(config, (str, Path)):
         return ""
     path = Path(config)
     is_name = path.name == str(config) and not path.suffix
-    return path.name if is_name and (path.is_dir() or not path.exists()) else ""
+    return path.name if is_name and ((folder / path).is_dir() or not (folder / path).exists()) else ""
 
 
 def shipped_experiment(config: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import json
 import logging
 import re
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from posenet import extensions
 from posenet.errors import ConfigError
 from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
 from posenet.messages import truncate_for_message
@@ -31,6 +33,21 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
 
 DATA_KEYS = ("train", "val", "val_images", "val_annotations")
 """Settings of ``data`` that name the data."""
+CODE_KEYS = ("model.network", "loss.function", "data.transform", "log.callbacks")
+"""Settings that name code of the user, as "module:name"; see ``posenet.extensions``."""
+EARLIER_DEFAULTS: dict[str, dict[str, Any]] = {
+    "model": {"conv_std": 0.001},
+    "loss": {"gamma": 2.0},
+    "optim": {
+        "name": "sgd",
+        "lr": 2.5e-4,
+        "weight_decay": 5e-4,
+        "warmup_epochs": 3.0,
+        "schedule": "step",
+        "max_grad_norm": 0.0,
+    },
+}
+"""Defaults of the versions before 0.7, which hold for settings that are missing in checkpoints of them."""
 
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
@@ -41,7 +58,8 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
 
     Args:
         path: TOML file, or the name of an experiment that posenet brings along, such as ``"tiny"``; keys that it leaves
-            out keep their values in ``base``.
+            out keep their values in ``base``. Its key ``base`` names another experiment, whose settings it changes: a
+            name, or a path relative to the file. The code that it names may be imported from now on, from its folder.
         overrides: ``"section.key=value"`` pairs; a value is read as TOML or, if it is not TOML, as plain text. With
             the name of an experiment, ``data.train`` replaces all data that the experiment names.
         base: configuration to start from; None means the defaults.
@@ -57,17 +75,13 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     if path is not None:
         if not isinstance(path, (str, Path)):
             raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
-        for section, table in _read_experiment(path, pairs).items():
-            if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
-                tables[section].update(table)
-            else:
-                tables[section] = table  # an unknown section or a wrong value, which _build_section reports
+        _update(tables, _read_experiment(path, has_own_data=any(_key_of(pair) == "data.train" for pair in pairs)))
     file_source = str(path or "configuration")
     if not pairs:
         return config_from_dict(tables, file_source)
     overridden_tables = copy.deepcopy(tables)
     for pair in pairs:
-        _apply_override(overridden_tables, pair)
+        _allow_code(_apply_override(overridden_tables, pair), Path())
     try:
         return config_from_dict(overridden_tables, "an override")
     except ConfigError:
@@ -76,29 +90,70 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         raise
 
 
-def _read_experiment(path: str | Path, pairs: Sequence[str]) -> dict[str, Any]:
-    """The tables of an experiment, without its data if it is given by name and the overrides name others."""
-    name = named_experiment(path)
-    if not name:
-        if Path(path).suffix.lower() in (".yaml", ".yml", ".json"):
-            raise ConfigError(
-                f"{path} is no experiment, which is a TOML file; annotations are another argument: posenet train {path}"
-            )
-        return read_toml(path, "configuration", experiment_remedy())
-    tables = read_toml(find_experiment(name), "configuration", "install posenet again")
-    if any(pair.partition("=")[0].strip() == "data.train" for pair in pairs):
-        for key in DATA_KEYS:
-            tables["data"].pop(key, None)
-    return tables
+def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tables of an experiment with those of its base.
 
-
-def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", ignore_unknown: bool = False) -> Config:
-    """Build a ``Config`` from nested tables, such as those in a checkpoint; errors name the ``source``.
-
-    With ``ignore_unknown``, keys that no longer exist are left out, and a log message names them.
+    Args:
+        has_own_data: whether others replace the data of an experiment that is given by name.
+        derived: the files of which it is the base, the last one first.
     """
-    if ignore_unknown:
-        tables = _without_unknown_keys(tables, source)
+    folder = derived[0].parent if derived else Path()
+    name = named_experiment(source, folder)
+    path = find_experiment(name) if name else folder / source
+    if path.suffix.lower() in (".yaml", ".yml", ".json"):
+        raise ConfigError(
+            f"{path} is no experiment, which is a TOML file; annotations are another argument: posenet train {path}"
+        )
+    if path.resolve() in [file.resolve() for file in derived]:
+        raise ConfigError(f"{path} is the base of its own base; give the experiment {derived[0]} another base")
+    tables = read_toml(path, "configuration", "install posenet again" if name else experiment_remedy())
+    _allow_code(tables, path.parent)
+    base = tables.pop("base", None)
+    data = tables.get("data")
+    if name and has_own_data and isinstance(data, dict):
+        for key in DATA_KEYS:
+            data.pop(key, None)
+    if base is None:
+        return tables
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: base must be the name or path of an experiment, not {truncate_for_message(base)}")
+    has_own_data = has_own_data or (isinstance(data, dict) and "train" in data)
+    inherited = _read_experiment(base, has_own_data, (path, *derived))
+    whole = config_to_dict(Config())
+    _update(whole, inherited)
+    config_from_dict(whole, f"{base}, the base of {path}")  # so that an error names the right file
+    _update(inherited, tables)
+    return inherited
+
+
+def _update(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Replace the keys of sections that ``changes`` has."""
+    for section, table in changes.items():
+        if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
+            tables[section].update(table)
+        else:
+            tables[section] = table  # an unknown section or a wrong value, which _build_section reports
+
+
+def _allow_code(tables: Mapping[str, Any], folder: Path) -> None:
+    """Allow the code that the tables of a file or an override name, which is looked for in a folder."""
+    for section, _, key in (key.partition(".") for key in CODE_KEYS):
+        names = tables[section].get(key, ()) if isinstance(tables.get(section), Mapping) else ()
+        for name in (names,) if isinstance(names, str) else names if isinstance(names, (list, tuple)) else ():
+            if isinstance(name, str) and extensions.is_name(name):
+                extensions.allow(name, folder)
+
+
+def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", from_checkpoint: bool = False) -> Config:
+    """Build a ``Config`` from nested tables; errors name the ``source``.
+
+    Those in a checkpoint may be of an earlier version: keys that no longer exist are left out, and a log message names
+    them; keys that are missing have the defaults of that version.
+    """
+    if from_checkpoint:
+        known = copy.deepcopy(EARLIER_DEFAULTS)
+        _update(known, _without_unknown_keys(tables, source))
+        tables = known
     try:
         return _build_section(Config, tables, "")
     except ValueError as error:
@@ -130,6 +185,42 @@ def config_to_dict(config: Config) -> dict[str, Any]:
     return tables
 
 
+def config_to_toml(config: Config) -> str:
+    """All settings as an experiment file."""
+    return "\n".join(line for name, table in config_to_dict(config).items() for line in _table_to_toml(name, table))
+
+
+def _table_to_toml(header: str, table: Mapping[str, Any]) -> list[str]:
+    """The lines of a table, and after them those of the tables in it, such as a skeleton."""
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = [f"{_key_to_toml(key)} = {_value_to_toml(value)}" for key, value in table.items() if key not in inner]
+    lines = [f"[{header}]", *lines, ""]
+    for key, value in inner.items():
+        lines += _table_to_toml(f"{header}.{_key_to_toml(key)}", value)
+    return lines
+
+
+def _key_to_toml(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value_to_toml(key)
+
+
+def _value_to_toml(value: Any) -> str:
+    """Texts, numbers and switches are written alike in TOML and JSON, except for one control character."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key_to_toml(key)} = {_value_to_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        items = [_value_to_toml(item) for item in value]
+        if any(isinstance(item, (str, list, tuple, Mapping)) for item in value):  # lines of bounded length
+            return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+        return f"[{', '.join(items)}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def allow_code_of(config: Config) -> None:
+    """Allow the code that a ``Config`` of the user's program names, from the current folder."""
+    _allow_code(config_to_dict(config), Path())
+
+
 def config_differences(old: Config, new: Config) -> list[str]:
     """One readable line for each key with different values in ``old`` and ``new``."""
     old_tables = config_to_dict(old)
@@ -146,8 +237,13 @@ def _describe_value(value: Any) -> str:
     return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
 
 
-def _apply_override(tables: dict[str, Any], pair: str) -> None:
-    """Set the key that a ``section.key=value`` pair names."""
+def _key_of(pair: str) -> str:
+    """The key of an override."""
+    return pair.partition("=")[0].strip()
+
+
+def _apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
+    """Set the key that a ``section.key=value`` pair names; return the pair as tables."""
     key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals_sign or not dot:
@@ -169,6 +265,7 @@ def _apply_override(tables: dict[str, Any], pair: str) -> None:
         if text.startswith(('"', "'")):
             raise ConfigError(f"override {pair!r} is not valid TOML: {error}") from error
         table[name] = text
+    return {section: {name: table[name]}}
 
 
 def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:

@@ -7,12 +7,12 @@ Defaults are stated only here. Each value is checked when its section is created
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
+from posenet.extensions import is_name
 from posenet.skeleton import COCO, Skeleton
 
 MAP_STRIDE = 4
@@ -46,6 +46,11 @@ def _check_integer(key: str, value: int, low: int, high: int = MAX_COUNT) -> Non
     _check(low <= value <= high, f"{key} must be {low} to {high}")
 
 
+def _check_code(key: str, name: str) -> None:
+    """Raise ``ValueError`` unless a name of code is empty or has the right form."""
+    _check(not name or is_name(name), f'{key} must be "module:name", not {name!r}')
+
+
 def _is_input_size(size: tuple[int, int]) -> bool:
     """Whether the network accepts inputs of a (height, width)."""
     return all(0 < side <= MAX_SIDE and side % INPUT_MULTIPLE == 0 for side in size)
@@ -61,14 +66,18 @@ class ModelConfig:
     """Channels at stride 4. The stem has first a quarter and then half of them."""
     growth: int = 128
     """Channels added at each coarser level of the hourglass."""
-    conv_std: float = 0.001
+    conv_std: float = 0.05
     """Standard deviation of the initial weights of convolutions."""
     linear_std: float = 0.01
     """Standard deviation of the initial weights of linear layers."""
     skeleton: Skeleton = COCO
     """Keypoints and body parts to predict: "coco", the name of a TOML file (docs/custom_data.md), or a table."""
+    network: str = ""
+    """A network of your own in the place of ``PoseNet``, as "module:name" (docs/extending.md). The other settings mean
+    what it makes of them."""
 
     def __post_init__(self) -> None:
+        _check_code("model.network", self.network)
         _check_integer("model.stacks", self.stacks, 1, 16)
         _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
         _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
@@ -128,7 +137,7 @@ class DataConfig:
     """Share of the samples of an epoch that show images without people, if the stores contain any (build-hdf5
     --background); 0 leaves them out."""
     transform: str = ""
-    """A function of your own that changes every training sample, as "module:function" (docs/own_data_set.md)."""
+    """A function of your own that changes every training sample, as "module:name" (docs/own_data_set.md)."""
     exif_frame: ExifFrame = "displayed"
     """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames: stored
     ignores the orientation, displayed follows it."""
@@ -146,8 +155,7 @@ class DataConfig:
         _check_integer("data.workers", self.workers, 0, MAX_TASKS)
         _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must be between 0 and 1")
         _check(0 <= self.background < 1, "data.background must be from 0 to below 1")
-        is_name = re.fullmatch(r"[\w.]+:\w+", self.transform) or not self.transform
-        _check(bool(is_name), f'data.transform must be "module:function", not {self.transform!r}')
+        _check_code("data.transform", self.transform)
 
 
 def _check_data_sets(key: str, value: DataSets) -> None:
@@ -232,7 +240,10 @@ class TargetsConfig:
 class LossConfig:
     """``loss``: the focal L2 loss."""
 
-    gamma: float = 2.0
+    function: str = ""
+    """A loss of your own in the place of the focal L2 loss, as "module:name" (docs/extending.md). The other settings
+    mean what it makes of them."""
+    gamma: float = 1.0
     """Focal exponent; 0 is plain L2."""
     stack_weights: tuple[float, ...] = ()
     """One weight per stack; empty means equal weights."""
@@ -250,6 +261,7 @@ class LossConfig:
     """Target values from this on count as foreground in the focal factor."""
 
     def __post_init__(self) -> None:
+        _check_code("loss.function", self.function)
         # Between 0 and 1 the gradient is infinite where a prediction is exact.
         _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
         _check(len(self.scale_weights) == NUM_SCALES, "loss.scale_weights needs five numbers, fine to coarse")
@@ -265,9 +277,9 @@ class LossConfig:
 class OptimConfig:
     """``optim``: the optimizer and the learning-rate schedule."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
+    name: Literal["sgd", "adamw"] = "adamw"
     """Kind of optimizer."""
-    lr: float = 2.5e-4
+    lr: float = 1e-3
     """Learning rate of one process; see ``scale_lr``."""
     scale_lr: bool = True
     """Multiply the learning rate by the number of processes."""
@@ -275,13 +287,13 @@ class OptimConfig:
     """Momentum of SGD."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW: shares of the old means of the gradient and of its square that a step keeps."""
-    weight_decay: float = 5e-4
+    weight_decay: float = 1e-4
     """Weight decay."""
     decay_norms_and_biases: bool = True
     """Apply the weight decay to BatchNorm and to biases too, as the published recipe does; see docs/training.md."""
-    warmup_epochs: float = 3.0
+    warmup_epochs: float = 1.0
     """The learning rate rises linearly over this many epochs; 0 starts at the full rate."""
-    schedule: Literal["step", "cosine"] = "step"
+    schedule: Literal["step", "cosine"] = "cosine"
     """step: the learning rate drops every ``step_epochs``. cosine: it falls along half a cosine, to 0 at the end of the
     last epoch; a resumed run with another ``train.epochs`` continues on the longer or shorter curve."""
     step_epochs: int = 15
@@ -296,8 +308,8 @@ class OptimConfig:
     """Epochs between two drops after the restart; 0 means ``step_epochs``."""
     accumulate: int = 1
     """Number of batches with averaged gradients for one optimizer step."""
-    max_grad_norm: float = 0.0
-    """Clip the norm of the gradient to this value; 0 does not clip."""
+    max_grad_norm: float = 1000.0
+    """Clip the norm of the gradient to this value, which is above its usual values; 0 does not clip."""
 
     def __post_init__(self) -> None:
         for name in ("momentum", "weight_decay", "warmup_epochs", "restart_lr", "max_grad_norm"):
@@ -486,8 +498,12 @@ class LogConfig:
     is not."""
     pictures: int = 4
     """Validation images to draw at each evaluation, with the annotated people beside the predicted ones."""
+    callbacks: tuple[str, ...] = ()
+    """Logs of your own, each as "module:name" (docs/extending.md)."""
 
     def __post_init__(self) -> None:
+        for name in self.callbacks:
+            _check_code("log.callbacks", name)
         _check_integer("log.every_steps", self.every_steps, 1)
         _check_integer("log.pictures", self.pictures, 0)
 

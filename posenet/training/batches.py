@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from posenet.data.dataset import PEOPLE_MULTIPLE, Batch, PoseDataset, load_transform
+from posenet.data.dataset import PEOPLE_MULTIPLE, Batch, PoseDataset, training_set
 from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store_list import StoreList
@@ -128,8 +128,7 @@ def log_unreadable(batches: list[Batch]) -> int:
 def make_step_batches(config: Config, store: StoreList, runtime: Runtime) -> StepBatches:
     """The batches of this rank for the whole run."""
     train = config.train
-    transform = load_transform(config.data.transform)
-    dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed, transform)
+    dataset = training_set(store, config)
     sampler = TrainSampler(
         len(dataset),
         train.batch_size,

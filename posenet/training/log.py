@@ -17,11 +17,12 @@ from typing import Any
 import cv2
 import numpy as np
 
-from posenet.errors import PosenetError
+from posenet.errors import ConfigError, PosenetError
+from posenet.extensions import load_extension
 from posenet.files import write_atomically
 from posenet.messages import MessageFormatter, to_single_line
-from posenet.settings import Config, LogConfig
-from posenet.training.profiling import OWN_PROFILE, PROFILE_FILE
+from posenet.settings import Config, LogConfig, config_to_toml
+from posenet.settings.experiments import SETTINGS_FILE
 from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
@@ -33,6 +34,9 @@ from posenet.visualization.curves import (
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
+SETTINGS_START = "# All settings of a run"
+SAMPLES_FILE = "samples.jpg"
+"""Some training samples as the network gets them; see ``train.draw_samples``."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
@@ -116,7 +120,8 @@ def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
         folder / TEXT_LOG: re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  |\Z"),
         folder / LOG_FILE: re.compile(rb'\{"kind": |\Z'),
         folder / CURVES_FILE: OWN_CURVES,
-        folder / PROFILE_FILE: OWN_PROFILE,
+        folder / SETTINGS_FILE: re.compile(SETTINGS_START.encode()),
+        folder / SAMPLES_FILE: re.compile(rb"\xff\xd8"),
     }
 
 
@@ -125,7 +130,7 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
 
     A message names a package that is missing where its log is asked for, and not only "auto".
     """
-    logs: list[TrainingCallback] = [JsonLines(), DrawingFiles()]
+    logs: list[TrainingCallback] = [SettingsFile(), JsonLines(), DrawingFiles()]
     if settings.tensorboard:
         try:
             importlib.import_module("torch.utils.tensorboard")
@@ -144,10 +149,29 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
     return logs
 
 
+def own_callbacks(settings: LogConfig) -> list[TrainingCallback]:
+    """The callbacks that ``log.callbacks`` names: each an object, or a class or function that makes one from nothing.
+
+    ``ConfigError`` if a name cannot be imported, or stands for something else.
+    """
+    callbacks: list[TrainingCallback] = []
+    for name in settings.callbacks:
+        callback = load_extension("log.callbacks", name)
+        if callable(callback) and not isinstance(callback, TrainingCallback):
+            callback = callback()
+        if not isinstance(callback, TrainingCallback):
+            raise ConfigError(
+                f"log.callbacks: {name} is a {type(callback).__name__}; give a subclass of posenet.TrainingCallback"
+            )
+        callbacks.append(callback)
+    return callbacks
+
+
 class TextLog:
     """Writes all messages of the package within this context to ``log.txt``, also those from before ``open``.
 
-    An error that ends the context is written too, but only there: the caller reports it.
+    An error that ends the context is written too, but only there: the caller reports it. The handlers that others have
+    installed get the messages that they would get without it.
     """
 
     def __init__(self) -> None:
@@ -156,9 +180,17 @@ class TextLog:
 
     def __enter__(self) -> TextLog:
         self._previous_level = _package_logger.level
-        _package_logger.setLevel(logging.INFO)
+        self._shown_level = _package_logger.getEffectiveLevel()
+        self._others = [*_package_logger.handlers, *logging.getLogger().handlers]
+        for handler in self._others:
+            handler.addFilter(self._is_shown)
+        _package_logger.setLevel(min(logging.INFO, self._shown_level))
         _package_logger.addHandler(self._early)
         return self
+
+    def _is_shown(self, record: logging.LogRecord) -> bool:
+        """Whether a record would be logged without this context."""
+        return record.levelno >= self._shown_level or record.name.partition(".")[0] != _package_logger.name
 
     def open(self, folder: Path) -> None:
         """Write the messages so far and all later ones to ``folder/log.txt``."""
@@ -178,10 +210,20 @@ class TextLog:
             self._file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, to_single_line(text), None, None))
         _package_logger.removeHandler(self._early)
         _package_logger.setLevel(self._previous_level)
+        for handler in self._others:
+            handler.removeFilter(self._is_shown)
         if self._file is not None:
             _package_logger.removeHandler(self._file)
             with contextlib.suppress(OSError):  # of a full disk
                 self._file.close()
+
+
+class SettingsFile(TrainingCallback):
+    """Writes all settings to ``settings.toml``, which is an experiment file."""
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        start = f"{SETTINGS_START}; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
+        write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
 
 
 class MeasurementLog(TrainingCallback):

@@ -58,8 +58,6 @@ class TrainingLoop:
     """Whether a stop signal has arrived on this rank."""
     max_steps: int
     """Stop after this many steps since the start of the run; 0 does not stop."""
-    after_step: Callable[[], object]
-    """Called after every step."""
 
     def __post_init__(self) -> None:
         self.progress = self.run.progress
@@ -78,7 +76,8 @@ class TrainingLoop:
         run, progress, num_epochs = self.run, self.progress, self.run.config.train.epochs
         epochs = pluralize(num_epochs, "epoch")
         if progress.epoch >= num_epochs:
-            _log.info("%s has completed its %s already; --epochs adds more", run.folder.path, epochs)
+            done = pluralize(progress.epoch, "epoch")
+            _log.info("%s has completed %s; --epochs with a larger number continues it", run.folder.path, done)
             return self._result(finished=True)
         self._rehearse_validation()
         while progress.epoch < num_epochs and not self._must_stop_early():
@@ -112,7 +111,6 @@ class TrainingLoop:
                 set_lr(run.optimizer, lr)
                 result = run.train_step(batches)
                 progress.count_step(result.loss)
-                self.after_step()
                 self._react(result, batches)
                 self.report.step(bar, lr)
         # If a save is due, it happens here, before the validation. The answer is not needed: a validation asks again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +13,9 @@ from posenet.skeleton import Skeleton
 
 Predictions = Sequence[Sequence[Tensor]]
 """predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
+Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
+"""A loss as training calls it; for the arguments see ``FocalL2Loss.forward``. It returns (N,), the loss of every image,
+or (N, ...), terms whose sum it is and whose means are logged."""
 
 
 class FocalL2Loss(nn.Module):

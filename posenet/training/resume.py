@@ -54,10 +54,13 @@ class FoundCheckpoint(NamedTuple):
 def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = False) -> FoundCheckpoint | None:
     """The checkpoint to resume in the folder of a run; None for a new run. Rank 0 alone calls this.
 
-    ``resume`` and ``restarted`` are arguments of ``train``. ``CheckpointError`` if there is no such checkpoint, if it
-    is damaged or contains no run, or if the folder contains another run.
+    ``resume`` is the argument of ``train``; ``restarted`` says that a launcher has started the run again.
+    ``CheckpointError`` if there is no such checkpoint, if it is damaged or contains no run, or if the folder contains
+    another run.
     """
     own = CheckpointFolder(folder)
+    if restarted:
+        _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
     found = (_saved_before_restart(own, resume) if restarted else None) or _read_requested(own, resume)
     if found is None:
         if own.has_checkpoints():
@@ -255,7 +258,7 @@ def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
     ``CheckpointError`` if it has other parameters or another optimizer.
     """
     _require_same_frozen_parameters(run, path, state)
-    weights = extract_weights({"model": trained_weights(state)}, path)
+    weights = extract_weights({"model": trained_weights(state), "config": state["config"]}, path)
     require_usable_weights(weights, path)
     run.network.load_state_dict(weights)
     if run.average is not None:

@@ -20,14 +20,15 @@ from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import Amp, make_grad_scaler, select_training_mode
 from posenet.errors import ConfigError
+from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, Config
 from posenet.training.bad_steps import BadStepPolicy, digest_of_inputs
 from posenet.training.batches import StepBatches, make_step_batches, make_validation_loader
 from posenet.training.compare_ranks import require_same_run
 from posenet.training.freezing import freeze
-from posenet.training.loss import FocalL2Loss
 from posenet.training.optimizer import make_optimizer
+from posenet.training.own_loss import make_loss
 from posenet.training.progress import Progress
 from posenet.training.run_data import describe_contents, digest_of_validation, open_run_data, refuse_trained_images
 from posenet.training.step import ModelWithLoss, TrainStep
@@ -150,7 +151,7 @@ def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
     """The network, with the initial weights and the frozen parameters of the settings."""
     if config.train.batch_size * runtime.world_size < 2 and max(config.train.size) == INPUT_MULTIPLE:
         raise ConfigError("parallel.sync_bn has one sample to compute statistics from; set train.batch_size=2 or more")
-    network = PoseNet.from_config(config)
+    network = build_network(config)
     if config.train.weights and is_new and runtime.is_main:  # ``wrap`` sends them to the other ranks
         _log.info("Fine-tuning. %s", load_weights(network, config.train.weights, config.model.skeleton))
     if frozen := freeze(network, config.train.freeze):
@@ -178,8 +179,7 @@ def build_model(config: Config, network: PoseNet, device: torch.device) -> Model
     network.channels_last = mode.channels_last
     layout = torch.channels_last if mode.channels_last else torch.contiguous_format
     network.to(device=device, memory_format=layout)  # type: ignore[call-overload]
-    loss = FocalL2Loss.from_config(config, keep_terms=True)
-    model = ModelWithLoss(network, TargetRenderer.from_config(config), loss, mode.amp, mode.channels_last)
+    model = ModelWithLoss(network, TargetRenderer.from_config(config), make_loss(config), mode.amp, mode.channels_last)
     if config.parallel.compile:
         model.compile()
     return model

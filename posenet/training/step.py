@@ -28,7 +28,7 @@ from posenet.model.input_format import images_to_input
 from posenet.model.posenet import PoseNet
 from posenet.training.bad_steps import BadStepPolicy, BadValue
 from posenet.training.freezing import batch_norm_layers
-from posenet.training.loss import sum_per_image
+from posenet.training.loss import Loss, sum_per_image
 from posenet.training.teacher import Teacher
 
 
@@ -46,7 +46,7 @@ class ModelWithLoss(nn.Module):
         self,
         network: PoseNet,
         renderer: TargetRenderer,
-        loss: nn.Module,
+        loss: Loss,
         amp: Amp,
         channels_last: bool,
         teacher: Teacher | None = None,

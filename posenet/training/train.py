@@ -12,31 +12,45 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from posenet.checkpoints.folder import LOCK_FILE, CheckpointFolder, RunStatusFile, own_run_files, run_lock
+from posenet.data.dataset import training_set
+from posenet.data.targets import TargetRenderer
 from posenet.devices.current import run_in_all_processes
 from posenet.devices.device import cudnn_flags, deterministic_algorithms, select_device
+from posenet.devices.launch import is_restarted
 from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.files import check_outputs
+from posenet.images import write_image
+from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
+from posenet.settings.reading import allow_code_of
 from posenet.training.find_annotations import are_annotations
 from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, prepare
-from posenet.training.log import CallbackList, TextLog, TrainingCallback, logs_of_run, own_logs
+from posenet.training.log import (
+    SAMPLES_FILE,
+    CallbackList,
+    TextLog,
+    TrainingCallback,
+    logs_of_run,
+    own_callbacks,
+    own_logs,
+)
 from posenet.training.loop import TrainingLoop, TrainingResult
-from posenet.training.profiling import profiled_steps
 from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
-from posenet.training.resume import FoundCheckpoint, config_of_run, find_checkpoint, restore_run
-from posenet.training.run import build_run
+from posenet.training.resume import config_of_run, find_checkpoint, restore_run
+from posenet.training.run import Run, build_run
 from posenet.training.run_settings import RESUMED_ANNOTATIONS, folder_of_run
+from posenet.visualization.sheets import sheet_of_samples
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
@@ -64,11 +78,9 @@ def train(
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
-    profile: int = 0,
     callbacks: Sequence[TrainingCallback] = (),
     progress: bool = True,
     runtime: Runtime | None = None,
-    restarted: bool = False,
 ) -> TrainingResult:
     """Train a network, as ``posenet train`` does, and save it in the folder ``checkpoint.path``.
 
@@ -94,25 +106,28 @@ def train(
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
         warmup: if ``optim.warmup_epochs`` is 0, use its default.
         max_steps: stop after this many optimizer steps since the start of the run; 0 does not stop.
-        profile: number of steps to profile, after a few others; see ``profiling.profiled_steps``. 0 profiles none.
-        callbacks: receive the measurements, in addition to the logs in the run's folder.
+        callbacks: receive the measurements, in addition to the logs in the run's folder and to ``log.callbacks``.
         progress: whether to show progress bars.
         runtime: how to use devices and processes; None means all processes of the process group that exists, or that
             a launcher such as torchrun has started, with one device each, and without them this process alone.
-        restarted: a launcher has started the run again. It continues from the newest checkpoint that it has saved, and
-            without one it starts as ``resume`` says.
+
+    If a launcher has started the process again (torchrun, SLURM), the run continues from the newest checkpoint that it
+    has saved, and without one it starts as ``resume`` says.
 
     Raises:
         PosenetError: a setting, a file or the data cannot be used, or the training cannot continue.
     """
     if max_steps < 0:
         raise ConfigError(f"max_steps is {max_steps}; give the number of the last step, or 0 for none")
-    if profile < 0:
-        raise ConfigError(f"profile is {profile}; give the number of steps to profile, or 0 for none")
     if resume is None or resume == "":
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
+    for given in (config, experiment):
+        if isinstance(given, Config):
+            allow_code_of(given)
+
+    # Annotations become stores, an experiment and overrides.
     data = None
     sources = {"images": images, "val": val, "val_images": val_images}
     prepare_data = functools.partial(_prepare_data, config, pairs, experiment, resume, **sources)
@@ -124,59 +139,49 @@ def train(
         raise ConfigError(
             "images, val, val_images and experiment belong to annotations; give these as the first argument"
         )
-    with _only_one_thread(), catch_stop_signals() as stop_requested, contextlib.ExitStack() as at_end:
-        text_log = TextLog()
-        if runtime.is_main:
-            at_end.enter_context(text_log)
-        at_end.enter_context(runtime.explain_errors())
-        if not (progress and runtime.is_main):
-            at_end.enter_context(hide_progress())
 
-        # The checkpoint, which rank 0 looks for, and the settings. Nobody else writes into the folder from here on.
+    with contextlib.ExitStack() as at_end:
+        text_log = TextLog()
+        stop_requested = at_end.enter_context(_borrowed_process(runtime, text_log, progress))
+
+        # The settings, with those of the checkpoint, which rank 0 looks for. Nobody else writes into the folder from
+        # here on.
         path = runtime.run_on_all(lambda: folder_of_run(config, pairs, resume))
         runtime.run_on_main(lambda: at_end.enter_context(_own_folder(path)))
-        checkpoint: FoundCheckpoint | None = runtime.broadcast_object(
-            runtime.run_on_main(lambda: find_checkpoint(path, resume, restarted))
-        )
+        restarted = is_restarted(os.environ)
+        checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(path, resume, restarted)))
         settings = runtime.run_on_all(lambda: config_of_run(config, pairs, warmup, path, checkpoint))
-
-        # The device. The settings of the run have values in place of "auto", so that a resumed run keeps them.
         runtime.select_device(settings.train.device)
         at_end.enter_context(_configured_pytorch(settings.train))
-        device_line = describe_training_mode(runtime.device, settings.train)
-        _log.info("%s; %s", device_line, describe_lr(settings, runtime))
-        if advice := advise_on_devices(runtime, settings.train.device):
-            _log.info(advice)
-        mode = select_training_mode(runtime.device, settings.train)
-        settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
+        settings = _choose_mode(settings, runtime)
 
-        # The run, and on rank 0 the files in its folder, which a run that is refused does not touch.
+        # The parts.
         folder = CheckpointFolder(path, settings.checkpoint.keep)
         run = build_run(settings, runtime, folder, checkpoint is None, max_steps, at_end)
-        logs = CallbackList([*logs_of_run(settings.log), *callbacks] if runtime.is_main else [])
-        at_end.enter_context(logs)
+        own_logs_and_others = runtime.run_on_main(
+            lambda: [*logs_of_run(settings.log), *own_callbacks(settings.log), *callbacks]
+        )
+        logs = at_end.enter_context(CallbackList(own_logs_and_others or []))
+        at_end.callback(run.close)
+        _log.info(describe_run(run))
+        network_advice = advise_on_network(run, has_experiment=config is not None) if checkpoint is None else ""
+        for advice in filter(None, (network_advice, advise_on_height(settings))):
+            _log.warning(advice)
+        if checkpoint is not None:
+            runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
 
+        # The files in the folder, which a run that is refused does not touch.
         def open_files() -> RunStatusFile:
             status = at_end.enter_context(RunStatusFile(path))
             text_log.open(path)
             logs.start(settings, path)
+            draw_samples(run)
             return status
 
-        at_end.callback(run.close)
-        _log.info(describe_run(run))
-        if checkpoint is None and (advice := advise_on_network(run, has_experiment=config is not None)):
-            _log.warning(advice)
-        if advice := advise_on_height(settings):
-            _log.warning(advice)
-        if checkpoint is not None:
-            runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
         status = runtime.run_on_main(open_files)
 
         # The loops over epochs and steps.
-        num_profiled = profile if runtime.is_main else 0
-        after_step = at_end.enter_context(profiled_steps(path, num_profiled, runtime.device))
-        report = Report(run, logs, says_next=data is None)
-        loop = TrainingLoop(run, report, stop_requested, max_steps, after_step)
+        loop = TrainingLoop(run, Report(run, logs, says_next=data is None), stop_requested, max_steps)
         if checkpoint is not None and not checkpoint.is_last:
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
@@ -186,6 +191,18 @@ def train(
     if data is not None and runtime.is_main and (result.finished or result.stopped_early):
         conclude(data, progress)
     return result
+
+
+def draw_samples(run: Run) -> None:
+    """Draw some training samples with their labels as the network gets them; only warn if that fails."""
+    path = run.folder.path / SAMPLES_FILE
+    try:
+        dataset = training_set(run.train_data, run.config)
+        write_image(path, sheet_of_samples(dataset, TargetRenderer.from_config(run.config)))
+    except Exception as error:  # the run itself reports what is wrong with its samples
+        _log.warning("%s is not drawn: %s", path, to_single_line(str(error) or repr(error)))
+    else:
+        _log.info("Training samples with their labels: %s", path)
 
 
 def _prepare_data(
@@ -220,6 +237,29 @@ def _only_one_thread() -> Iterator[None]:
         yield
     finally:
         _training_thread.release()
+
+
+@contextlib.contextmanager
+def _borrowed_process(runtime: Runtime, text_log: TextLog, progress: bool) -> Iterator[Callable[[], bool]]:
+    """What a run changes in its process, and gives back; yields whether a stop signal has arrived."""
+    with contextlib.ExitStack() as at_end:
+        at_end.enter_context(_only_one_thread())
+        stop_requested = at_end.enter_context(catch_stop_signals())
+        if runtime.is_main:
+            at_end.enter_context(text_log)
+        at_end.enter_context(runtime.explain_errors())
+        if not (progress and runtime.is_main):
+            at_end.enter_context(hide_progress())
+        yield stop_requested
+
+
+def _choose_mode(settings: Config, runtime: Runtime) -> Config:
+    """The settings with values in place of "auto", so that a resumed run keeps them; the first lines of the log."""
+    _log.info("%s; %s", describe_training_mode(runtime.device, settings.train), describe_lr(settings, runtime))
+    if advice := advise_on_devices(runtime, settings.train.device):
+        _log.info(advice)
+    mode = select_training_mode(runtime.device, settings.train)
+    return dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
 
 
 @contextlib.contextmanager

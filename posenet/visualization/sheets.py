@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ MIN_SAMPLE_WIDTH = 400
 """Narrower training samples have margins, so that the labels fit above them."""
 NUM_PREVIEWS = 8
 """Number of training samples that are drawn."""
+NUM_ON_SHEET = 4
+"""Number of them that the sheet of a run shows."""
 PERSON_MASK_COLOUR = (200, 160, 40)
 """BGR of people in the person mask."""
 UNSUPERVISED_COLOUR = (60, 60, 230)
@@ -123,16 +126,27 @@ def preview_paths(folder: Path) -> list[Path]:
 
 
 def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path) -> list[Path]:
-    """Draw the first training samples, at most one epoch; ``DataError`` if one cannot be read."""
+    """Write drawings of the first training samples, at most one epoch; ``DataError`` if one cannot be read."""
+    paths = []
+    for path, drawing in zip(preview_paths(folder), _draw_samples(dataset, renderer)):
+        write_image(path, drawing)
+        paths.append(path)
+    return paths
+
+
+def sheet_of_samples(dataset: PoseDataset, renderer: TargetRenderer) -> np.ndarray:
+    """The first training samples on one sheet, as ``write_previews`` draws them; (H, W, 3) BGR uint8."""
+    return contact_sheet(list(itertools.islice(_draw_samples(dataset, renderer), NUM_ON_SHEET)), columns=2)
+
+
+def _draw_samples(dataset: PoseDataset, renderer: TargetRenderer) -> Iterator[np.ndarray]:
+    """Draw the training samples of the first epoch, in the order of a run with batches of one."""
     from posenet.data.sampler import TrainSampler
 
-    sampler = TrainSampler(len(dataset), 1, dataset.seed)
-    paths = preview_paths(folder)[: len(sampler)]
-    for path, [(epoch, index)] in zip(paths, sampler):
+    for [(epoch, index)] in TrainSampler(len(dataset), 1, dataset.seed):
         record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
-        write_image(path, draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title))
-    return paths
+        yield draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title)
 
 
 def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:

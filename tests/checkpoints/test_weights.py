@@ -34,6 +34,7 @@ from posenet.skeleton.skeleton_file import skeleton_from_table
 from posenet.training.resume import FoundCheckpoint, config_of_run
 from posenet.training.teacher import load_teacher
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
+from tests.helpers.process_runs import find_differences
 
 TINY = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
 
@@ -55,7 +56,9 @@ def have_same_weights(a: nn.Module, b: nn.Module) -> bool:
 
 
 @pytest.mark.parametrize(
-    "prefix", ["", "posenet.", "module.posenet.", "module._orig_mod.", "_orig_mod.module.", "module.module."]
+    "prefix",
+    ["", "posenet.", "module.posenet.", "module._orig_mod.", "_orig_mod.module.", "module.module."]
+    + ["model.", "model._orig_mod.", "model.module.", "module.model."],
 )
 def test_weights_load_completely_with_any_prefix_of_a_wrapper(
     model: PoseNet, other: PoseNet, tmp_path: Path, prefix: str
@@ -309,3 +312,29 @@ def test_maps_get_no_other_meaning_than_that_in_the_checkpoint(tmp_path: Path) -
     looks = dataclasses.replace(COCO, drawn=COCO.drawn[:3], sigmas=(0.1,) * len(COCO.sigmas))
     assert Predictor(path, skeleton=looks).skeleton == looks
     assert load_model(path, dataclasses.replace(other, model=dataclasses.replace(other.model, skeleton=looks)))
+
+
+@pytest.mark.parametrize("key", ["model_state_dict", "net", "anything"])
+def test_the_only_table_of_tensors_is_that_of_the_weights(
+    model: PoseNet, other: PoseNet, tmp_path: Path, key: str
+) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    path = tmp_path / "a.pth"
+    torch.save({"epoch": 3, key: model.state_dict(), "optimizer_state_dict": optimizer.state_dict()}, path)
+    load_weights(other, path).require_all()
+    assert find_differences(other.state_dict(), model.state_dict()) == []
+
+
+@pytest.mark.parametrize(
+    "names, keys", [(("generator", "critic"), ["generator", "critic"]), ((), ["epoch", "optimizer_state_dict"])]
+)
+def test_weights_that_are_not_determined_are_refused_with_the_keys_that_are_there(
+    model: PoseNet, other: PoseNet, tmp_path: Path, names: tuple[str, ...], keys: list[str]
+) -> None:
+    path = tmp_path / "a.pth"
+    torch.save(
+        {"epoch": 3, "optimizer_state_dict": {"state": {}}, **{name: model.state_dict() for name in names}}, path
+    )
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(other, path)
+    assert all(key in str(caught.value) for key in keys)

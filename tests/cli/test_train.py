@@ -59,7 +59,7 @@ def test_flags_are_settings_and_arguments_of_train(
 
     monkeypatch.setattr("posenet.training.train.train", record)
     Path("w.pth").touch()
-    others = {**dict.fromkeys(("experiment", "images", "val", "val_images")), "runtime": ANY, "restarted": False}
+    others = {**dict.fromkeys(("experiment", "images", "val", "val_images")), "runtime": ANY}
     assert train("--config", "tiny")[0] == 0
     overrides = given.pop("overrides")
     assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, **others}

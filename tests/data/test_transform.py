@@ -13,6 +13,7 @@ from posenet.data.dataset import PoseDataset, Sample, Transform, load_transform
 from posenet.data.loader import BatchLoader
 from posenet.data.store import Store
 from posenet.errors import ConfigError
+from posenet.extensions import allow
 from posenet.settings import AugmentConfig, load_config
 from tests.helpers.batches import same_batches
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
@@ -109,12 +110,13 @@ class TestOwnFunction:
 
     @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function", "..math:pi", "math:pi"])
     def test_a_name_of_no_function_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigError, match=f"data.transform={name} .*; give module:function"):
+        allow(name)
+        with pytest.raises(ConfigError, match=f"data.transform={name} "):
             load_transform(name)
 
     @pytest.mark.parametrize("name", ["module", "module:", "a b:c", "/tmp/file.py:change"])
     def test_a_setting_of_another_form_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigError, match='data.transform must be "module:function"'):
+        with pytest.raises(ConfigError, match="data.transform must be "):
             load_config(None, [f"data.transform='{name}'"])
 
     def test_the_class_is_public_and_takes_a_path(self, path: Path) -> None:

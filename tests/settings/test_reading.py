@@ -32,13 +32,22 @@ def error_of(*overrides: str, path: Path | None = None) -> str:
     return message
 
 
-def test_the_defaults_are_the_published_recipe() -> None:
-    config = load_config()
-    assert config == Config()
-    loss, optim, model = config.loss, config.optim, config.model
-    assert (model.stacks, model.width, model.growth) == (4, 256, 128)
-    assert (loss.gamma, loss.positive_threshold, optim.name, optim.lr) == (2.0, 0.01, "sgd", 2.5e-4)
-    assert (optim.momentum, optim.weight_decay, optim.step_epochs, optim.step_factor) == (0.9, 5e-4, 15, 0.2)
+def test_the_defaults_are_the_recipe_that_the_experiments_share() -> None:
+    assert load_config() == Config()
+    own = [path.stem for path in EXPERIMENTS if not path.stem.startswith("simplepose")]
+    shared = {"model.conv_std": 0.05, "loss.gamma": 1.0, "optim.name": "adamw", "optim.max_grad_norm": 1000.0}
+    for config in [Config(), *map(load_config, own)]:
+        tables = config_to_dict(config)
+        assert {key: tables[key.split(".")[0]][key.split(".")[1]] for key in shared} == shared
+
+
+def test_every_experiment_states_only_what_it_changes() -> None:
+    for path in EXPERIMENTS:
+        written = tomllib.loads(path.read_text(encoding="utf-8"))
+        base = config_to_dict(load_config(written.pop("base", None)))
+        for name, table in written.items():
+            same = [key for key, value in table.items() if value == json.loads(json.dumps(base[name][key]))]
+            assert (path.stem, name, same) == (path.stem, name, [])
 
 
 def test_every_default_is_valid_and_replaces_another_value() -> None:
@@ -52,6 +61,7 @@ def test_every_default_is_valid_and_replaces_another_value() -> None:
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_every_experiment_file_of_the_project_sets_what_it_contains(path: Path) -> None:
     written = tomllib.loads(path.read_text(encoding="utf-8"))
+    written.pop("base", None)
     tables = json.loads(json.dumps(config_to_dict(load_config(path))))  # tuples become lists
     assert written == {name: {key: tables[name][key] for key in table} for name, table in written.items()}
 
@@ -180,15 +190,23 @@ def test_data_sets_for_validation_have_no_weights() -> None:
 def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
     tables = {"model": {"stacks": 2, "colour": "red"}, "train": {"epochs": 3}, "removed": {"key": 1}}
     with caplog.at_level("INFO"):
-        config = config_from_dict(tables, "old.pth", ignore_unknown=True)
+        config = config_from_dict(tables, "old.pth", from_checkpoint=True)
     assert (config.model.stacks, config.train.epochs) == (2, 3)
     assert caplog.messages == ["old.pth: settings that do not exist any more are ignored: model.colour, removed"]
     with pytest.raises(ConfigError, match="old.pth: unknown key model.colour"):
         config_from_dict(tables, "old.pth")
     with pytest.raises(ConfigError, match="old.pth: model.stacks must be"):
-        config_from_dict({"model": {"stacks": 0}}, "old.pth", ignore_unknown=True)
+        config_from_dict({"model": {"stacks": 0}}, "old.pth", from_checkpoint=True)
     with pytest.raises(ConfigError, match="old.pth: model must be a table"):
-        config_from_dict({"model": 3}, "old.pth", ignore_unknown=True)
+        config_from_dict({"model": 3}, "old.pth", from_checkpoint=True)
+
+
+def test_settings_that_a_checkpoint_lacks_have_the_defaults_of_its_version() -> None:
+    config = config_from_dict({"optim": {"lr": 1e-3}, "model": {"stacks": 2}}, "old.pth", from_checkpoint=True)
+    assert (config.model.conv_std, config.loss.gamma, config.optim.name, config.optim.lr) == (0.001, 2.0, "sgd", 1e-3)
+    optim = config.optim
+    assert (optim.weight_decay, optim.warmup_epochs, optim.schedule, optim.max_grad_norm) == (5e-4, 3.0, "step", 0.0)
+    assert config_from_dict(config_to_dict(Config()), from_checkpoint=True) == Config()
 
 
 def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:

@@ -23,7 +23,7 @@ from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
 from posenet.training.batches import SpeedMeter
-from posenet.training.log import DrawingFiles, JsonLines, TextLog, logs_of_run
+from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, logs_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -192,12 +192,12 @@ def test_without_tensorboard_and_matplotlib_a_line_names_each_package_that_was_a
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with caplog.at_level(logging.INFO):
         logs = logs_of_run(LogConfig(tensorboard=asked_for, curves=asked_for))
-    assert [type(log) for log in logs] == [JsonLines, DrawingFiles]
+    assert [type(log) for log in logs] == [SettingsFile, JsonLines, DrawingFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
     assert packages == (["tensorboard", "plot"] if asked_for is True else [])
 
 
-@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png"])
+@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png", "settings.toml"])
 def test_files_of_other_programs_in_the_folder_of_a_run_are_refused(stores: Stores, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(DataError, match=f"{name} was not written by posenet"):

@@ -227,7 +227,7 @@ def test_inputs_that_do_not_fit_are_errors() -> None:
 
 
 def test_from_config_applies_every_setting_and_none_is_state() -> None:
-    changes: dict[str, Any] = {"gamma": 1.0, "stack_weights": (1.0, 3.0), "scale_weights": (1.0, 1.0, 1.0, 1.0, 4.0)}
+    changes: dict[str, Any] = {"gamma": 3.0, "stack_weights": (1.0, 3.0), "scale_weights": (1.0, 1.0, 1.0, 1.0, 4.0)}
     changes |= {"part_weight": 2.0, "keypoint_weight": 4.0, "mask_weight": 5.0, "foreground_weight": 6.0}
     changes |= {"positive_threshold": 0.1}
     overrides = [f"loss.{key}={list(value) if isinstance(value, tuple) else value}" for key, value in changes.items()]

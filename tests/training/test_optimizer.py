@@ -20,7 +20,7 @@ STEPS = 10
 def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
     model = conv_and_batch_norm()
     for settings, kind, expected in (
-        (OptimConfig(lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 5e-4}),
+        (OptimConfig("sgd", lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 1e-4}),
         (OptimConfig("adamw", weight_decay=0.2), torch.optim.AdamW, {"betas": (0.9, 0.999), "weight_decay": 0.2}),
         (OptimConfig("adamw", lr=0.1, betas=(0.8, 0.9)), torch.optim.AdamW, {"lr": 0.1, "betas": (0.8, 0.9)}),
     ):
@@ -97,8 +97,10 @@ def rates(optim: OptimConfig, epochs: int, world_size: int = 1, **sections: Aver
     [(0, 0, 1 / 30), (0, 9, 10 / 30), (1, 4, 15 / 30), (2, 8, 29 / 30), (2, 9, 1), (14, 9, 1), (15, 0, 0.2)]
     + [(29, 9, 0.2), (30, 0, 0.04), (60, 5, 0.0016), (78, 0, 0.00032), (90, 0, 0.000064), (99, 9, 0.000064)],
 )
-def test_the_default_settings_give_these_rates(epoch: int, step: int, expected: float) -> None:
-    assert stepwise_lr(OptimConfig(lr=2.0), 1, epoch, step, STEPS) == pytest.approx(2 * expected, rel=1e-9)
+def test_a_stepwise_rate_has_these_values(epoch: int, step: int, expected: float) -> None:
+    assert stepwise_lr(OptimConfig(lr=2.0, warmup_epochs=3), 1, epoch, step, STEPS) == pytest.approx(
+        2 * expected, rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_the_default_settings_give_these_rates(epoch: int, step: int, expected: 
     ],
 )
 def test_a_restart_uses_its_own_rate_and_interval(restart: dict[str, float], expected: dict[int, float]) -> None:
-    settings = OptimConfig(lr=1.0, restart_epoch=50, **restart)
+    settings = OptimConfig(lr=1.0, schedule="step", restart_epoch=50, **restart)
     found = {epoch: stepwise_lr(settings, 1, epoch, 0, STEPS) for epoch in expected}
     assert found == pytest.approx(expected)
 
@@ -133,5 +135,5 @@ def test_a_cyclic_rate_falls_linearly_in_every_cycle() -> None:
 
 @pytest.mark.parametrize("scale_lr, factor", [(True, 3), (False, 1)])
 def test_all_rates_grow_with_the_number_of_processes_if_configured(scale_lr: bool, factor: int) -> None:
-    settings = OptimConfig(scale_lr=scale_lr, restart_epoch=2, restart_lr=0.25)
+    settings = OptimConfig(scale_lr=scale_lr, schedule="step", restart_epoch=2, restart_lr=0.25)
     assert rates(settings, 4, 3) == pytest.approx([factor * rate for rate in rates(settings, 4)])

@@ -227,7 +227,9 @@ def test_a_run_that_continues_another_checkpoint_is_saved_before_its_first_step(
         assert find_differences(saved["optimizer"]["state"], kept["optimizer"]["state"]) == []
 
 
-def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(stores: Stores, tmp_path: Path) -> None:
+def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, other = tmp_path / "a", tmp_path / "b"
     train_tiny(stores, folder, "checkpoint.every_steps=2", max_steps=6)
     older, newest = folder / "step-00000002.pth", folder / "last.pth"
@@ -238,11 +240,12 @@ def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(s
 
     # Nothing is saved yet. Step 6 is not of a run that has returned to step 2.
     assert (found(other, False), found(other, newest), found(folder, older)) == (None, newest, older)
-    assert train_tiny(stores, folder, resume=older, max_steps=4, restarted=True).steps == 4
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train_tiny(stores, folder, resume=older, max_steps=4).steps == 4
     assert found(folder, older) == found(folder, newest) == newest
     # Without a folder in the settings, it is that of the checkpoint.
-    assert posenet.train(None, resume=older, max_steps=5, restarted=True, progress=False).steps == 5
-    assert train_tiny(stores, other, resume=newest, max_steps=6, restarted=True).steps == 6
+    assert posenet.train(None, resume=older, max_steps=5, progress=False).steps == 5
+    assert train_tiny(stores, other, resume=newest, max_steps=6).steps == 6
     assert found(other, older) == found(other, False) == other / "last.pth"
 
 

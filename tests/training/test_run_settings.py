@@ -96,7 +96,7 @@ def test_a_file_of_another_program_is_not_taken_for_a_lock() -> None:
     assert Path("old/run.lock").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("given, expected", [("0", 3), ("2", 2)])
+@pytest.mark.parametrize("given, expected", [("0", 1), ("2", 2)])
 def test_a_warmup_is_added_only_where_there_is_none(given: str, expected: float) -> None:
     overrides = [f"optim.warmup_epochs={given}"]
     assert config_of_new_run(None, overrides).optim.warmup_epochs == float(given)

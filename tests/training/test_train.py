@@ -7,9 +7,13 @@ import json
 import logging
 import math
 import os
+import random
 import re
 import shutil
 import signal
+import sys
+import threading
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,12 +92,14 @@ def test_the_log_of_a_stopped_and_resumed_run_says_what_it_does_and_how_long_tha
     assert [line.partition("  ")[2] for line in lines] == [
         f"Device cpu: precision float32 (auto), channels_last off (auto); {rate}",
         begins,
+        f"Training samples with their labels: {run / 'samples.jpg'}",
         f"Stopped after step 4 (epoch 1), saved in {run / 'last.pth'}; --resume with more --max-steps, or without, "
         "continues",
         "Settings kept from the checkpoint",
         f"Device cpu: precision float32, channels_last off; {rate}",
         begins,
         f"Resuming from {run / 'last.pth'}: epoch 1, step 4 of 7",
+        f"Training samples with their labels: {run / 'samples.jpg'}",
         "Epoch 1 of 3  train_loss #  val_loss #  (01:00, 04:40 left)",  # 3 of its 7 steps take a minute
         "Epoch 2 of 3  train_loss #  val_loss #  (01:00, 01:00 left)",
         "Epoch 3 of 3  train_loss #  val_loss #  (01:00)",
@@ -170,8 +176,6 @@ def test_wrong_arguments_are_a_config_error() -> None:
         posenet.train(3)
     with pytest.raises(ConfigError, match="max_steps is -1"):
         posenet.train(max_steps=-1)
-    with pytest.raises(ConfigError, match="profile is -1; give the number of steps"):
-        posenet.train(profile=-1)
     for nothing in (None, ""):
         with pytest.raises(ConfigError, match="resume is .*; give True, False, or the path"):
             posenet.train(resume=nothing)
@@ -254,8 +258,11 @@ def test_a_completed_run_is_not_trained_again(stores: Stores, tmp_path: Path, ca
     with caplog.at_level(logging.INFO):
         result = train_tiny(stores, tmp_path, "train.epochs=1", resume=True)
     assert result.finished and result.steps == STEPS
-    assert "has completed its 1 epoch already; --epochs adds more" in caplog.text
+    assert "has completed 1 epoch;" in caplog.text
     assert train_tiny(stores, tmp_path, "train.epochs=2", resume=True).steps == 2 * STEPS
+    caplog.clear()
+    result = train_tiny(stores, tmp_path, "train.epochs=1", resume=True)
+    assert (result.finished, result.epochs) == (True, 2) and "has completed 2 epochs;" in caplog.text
 
 
 class ScoredRuntime(Runtime):
@@ -415,6 +422,52 @@ def test_too_little_memory_for_the_validation_shows_before_the_first_step(
     assert recorder.steps == {}
     # A run that ends before its first validation needs no memory for it.
     assert train_tiny(stores, tmp_path / "short", *settings, max_steps=1, **options).steps == 1
+
+
+def state_of_process() -> dict[str, Any]:
+    """What a program that trains may have set for itself."""
+    loggers = [logging.getLogger(name) for name in (None, "posenet", "posenet.training", "PIL", "matplotlib")]
+    handlers = [handler for logger in loggers for handler in logger.handlers]
+    return {
+        "loggers": [(logger.level, list(logger.handlers), list(logger.filters)) for logger in loggers],
+        "filters of handlers": [list(handler.filters) for handler in handlers],
+        "signals": {number: signal.getsignal(number) for number in signal.valid_signals()},
+        "threads": (torch.get_num_threads(), cv2.getNumThreads(), threading.enumerate()),
+        "flags": [
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.allow_tf32,
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+        ],
+        "generators": (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()),
+        "path": (list(sys.path), os.getcwd(), dict(os.environ), list(warnings.filters)),
+    }
+
+
+def test_a_run_gives_back_what_it_changes_in_its_process(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which train.deterministic leaves behind, as it says
+    train_tiny(stores, tmp_path / "warm-up", max_steps=1)  # which imports all packages
+    before = state_of_process()
+    train_tiny(stores, tmp_path / "run", "train.threads=2", "train.deterministic=true", "train.epochs=1")
+    with pytest.raises(ConfigError):
+        train_tiny(stores, tmp_path / "refused", "train.device=cpu:7x")
+    after = state_of_process()
+    assert {name: (before[name], after[name]) for name in before if after[name] != before[name]} == {}
+
+
+def test_a_run_logs_what_its_host_wants_to_see_and_all_in_its_file(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for level, shown in ((logging.WARNING, False), (logging.INFO, True)):
+        caplog.clear()
+        caplog.set_level(level, "posenet")
+        train_tiny(stores, tmp_path / str(level), max_steps=1)
+        assert ("Device cpu" in caplog.text) == shown
+        assert "Device cpu" in (tmp_path / str(level) / "log.txt").read_text()
 
 
 def test_the_state_of_pytorch_is_given_back(stores: Stores, tmp_path: Path) -> None:

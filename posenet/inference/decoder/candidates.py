@@ -196,8 +196,8 @@ def _pairs_to_score(
     for part, first, second in _all_pairs(start, skeleton.part_ends, small):
         kept = np.flatnonzero(_mean_response(maps, candidates.xy, part, first, second) > threshold)
         pairs.append((part[kept], first[kept], second[kept]))
-    for part in np.flatnonzero(is_large):
-        pairs += _short_pairs(maps, candidates.xy, part, start, threshold, skeleton)
+    for large_part in np.flatnonzero(is_large):
+        pairs += _short_pairs(maps, candidates.xy, large_part, start, threshold, skeleton)
     part, first, second = (np.concatenate(column) for column in zip(*pairs))
     if not is_large.any():
         return part, np.stack([first, second], axis=1)
@@ -263,7 +263,7 @@ def _mean_response(
 def _length(xy: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The distances of rows of (N, 2) ``xy``."""
     x, y = xy.T
-    return np.hypot(x[second] - x[first], y[second] - y[first])
+    return np.asarray(np.hypot(x[second] - x[first], y[second] - y[first]))
 
 
 def _all_pairs(

@@ -451,7 +451,7 @@ def _linked_pairs(limbs: Limbs, owner: np.ndarray) -> np.ndarray:
     """
     person = owner[limbs.ends]
     pair = person * len(owner) + limbs.ends[:, ::-1]
-    return pair[person >= 0]
+    return np.asarray(pair[person >= 0])
 
 
 def _missing_limb_share(limbs: Limbs, label: np.ndarray, found: np.ndarray, is_part: np.ndarray) -> float:

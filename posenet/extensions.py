@@ -1,0 +1,79 @@
+"""Code of the user that settings name as "module:name": which names may be imported, and importing them.
+
+A setting is only a text, and it comes with files of others too, such as checkpoints. So a name is imported only if this
+process was told so: an experiment file or an override that ``load_config`` has read states it, or ``allow`` was called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from posenet.errors import ConfigError
+
+_folders: dict[str, tuple[Path, ...]] = {}
+"""The names that may be imported, and the folders in which each is looked for, the first one first."""
+
+
+def is_name(text: str) -> bool:
+    """Whether a text has the form "module:name"."""
+    return re.fullmatch(r"[\w.]+:\w+", text) is not None
+
+
+def allow(name: str, folder: str | Path = ".") -> None:
+    """Allow that settings name this code; its module is looked for in the folder, in the current one and as usual."""
+    path = Path(folder).resolve()
+    _folders[name] = (path, *(other for other in _folders.get(name, ()) if other != path))
+
+
+def load_extension(key: str, name: str) -> Any:
+    """The object that the setting ``key`` names; importing its module runs it.
+
+    The folders stay on ``sys.path``, so that processes that are started later find the module too.
+
+    Raises:
+        ConfigError: nobody but a checkpoint names it, it cannot be imported, or another module of this name was.
+    """
+    if name not in _folders:
+        value = f"'{key}=[\"{name}\"]'" if key == "log.callbacks" else f"{key}={name}"
+        raise ConfigError(
+            f"{key}={name} is of a checkpoint, whose code is not run by itself; name its experiment with --config, or "
+            f'--set {value}, in Python posenet.extensions.allow("{name}")'
+        )
+    folders = [*_folders[name], Path.cwd()]
+    sys.path += [str(folder) for folder in dict.fromkeys(folders) if str(folder) not in sys.path]
+    module, _, attribute = name.partition(":")
+    try:
+        imported = importlib.import_module(module)
+        found = getattr(imported, attribute)
+    except Exception as error:  # the code of a user can raise anything
+        kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
+        raise ConfigError(
+            f"{key}={name} cannot be loaded from {folders[0]} ({kind}{error}); give module:name"
+        ) from error
+    _refuse_another_module(key, imported, folders)
+    return found
+
+
+def digest_of_code(name: str) -> str:
+    """The beginning of the SHA-256 of the file of a module that was imported; empty if it has no file."""
+    file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:8] if file else ""
+
+
+def _refuse_another_module(key: str, imported: ModuleType, folders: Sequence[Path]) -> None:
+    """``ConfigError`` if a folder has a module of this name, and another file was imported under it."""
+    parts = imported.__name__.split(".")
+    files = (folder.joinpath(*parts) for folder in folders)
+    meant = next(
+        (file for stem in files for file in (stem.with_suffix(".py"), stem / "__init__.py") if file.is_file()), None
+    )
+    file = getattr(imported, "__file__", None)
+    if meant is not None and (file is None or not meant.samefile(file)):
+        raise ConfigError(f"{key}: {file or 'a built-in module'} hides {meant}; give the module another name")

@@ -1,0 +1,65 @@
+"""The network of an experiment: ``PoseNet``, or one of the user's own."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from posenet.errors import ConfigError
+from posenet.extensions import load_extension
+from posenet.model.posenet import PoseNet
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, NUM_SCALES, Config
+
+
+def build_network(config: Config) -> PoseNet:
+    """The network that ``model.network`` names, else a ``PoseNet``; with random weights, on the current device.
+
+    The name is that of a class, or of a function, that is called with the ``Config``; the class method ``from_config``
+    of a class comes first. The network is a ``torch.nn.Module`` with these methods of ``PoseNet``:
+
+    * ``forward(images)``: (N, 3, H, W) BGR, values 0-1, H and W multiples of 64, to ``predictions[stack][scale]`` of
+      shape (N, C, H/4 >> scale, W/4 >> scale) with the channels of ``model.skeleton``. The loss of posenet needs five
+      scales. One stack is enough.
+    * ``heatmaps(images)``: (N, C, H/4, W/4), the maps alone, for prediction.
+    * ``head_parameter_names()``, only for ``train.freeze = ["all-but-heads"]``.
+
+    Raises:
+        ConfigError: the name cannot be imported, or what it makes is no such network.
+    """
+    name = config.model.network
+    if not name:
+        return PoseNet.from_config(config)
+    factory = load_extension("model.network", name)
+    network = getattr(factory, "from_config", factory)(config)
+    if not isinstance(network, nn.Module) or not callable(getattr(network, "heatmaps", None)):
+        raise ConfigError(
+            f"model.network={name} makes a {type(network).__name__}; let it make a torch.nn.Module with the methods "
+            "forward(images) and heatmaps(images)"
+        )
+    if not any(tensor.is_meta for tensor in network.state_dict().values()):
+        _try_out(network, config)
+    return cast(PoseNet, network)  # which stands for all networks with its methods
+
+
+def _try_out(network: nn.Module, config: Config) -> None:
+    """``ConfigError`` unless a network of the user computes maps of the right shapes."""
+    was_training = network.training
+    network.eval()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        images = torch.zeros(1, 3, INPUT_MULTIPLE, INPUT_MULTIPLE)
+        predictions, maps = network(images), network.heatmaps(images)  # type: ignore[operator]
+    network.train(was_training)
+    channels, size = config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE
+    scales = [(1, channels, size >> scale, size >> scale) for scale in range(NUM_SCALES)]
+    what = f"model.network={config.model.network}"
+    if not isinstance(maps, Tensor) or maps.shape != scales[0]:
+        raise ConfigError(f"{what}: heatmaps returns {_shape(maps)} for one image of 64 x 64, not {scales[0]}")
+    found = [[_shape(maps) for maps in stack] for stack in predictions]
+    if not config.loss.function and (not found or any(shapes != [str(shape) for shape in scales] for shapes in found)):
+        raise ConfigError(f"{what}: forward returns {found} for one image of 64 x 64, not stacks of {scales}")
+
+
+def _shape(maps: object) -> str:
+    return str(tuple(maps.shape)) if isinstance(maps, Tensor) else f"a {type(maps).__name__}"
