@@ -337,7 +337,9 @@ def test_a_return_to_a_step_before_the_best_one_forgets_its_score(
     best = read_checkpoint(tmp_path / "best.pth")["progress"]
     assert best["total_steps"] == 21, "every epoch was better than the one before"
     path = tmp_path / f"step-{step:08d}.pth"
-    result = train_tiny(stores, tmp_path, "optim.name=adamw", "optim.lr=1", "train.epochs=4", resume=path, max_steps=step + 1)
+    result = train_tiny(
+        stores, tmp_path, "optim.name=adamw", "optim.lr=1", "train.epochs=4", resume=path, max_steps=step + 1
+    )
     assert bool(result.best) == keeps
 
 
