@@ -360,6 +360,7 @@ def test_the_named_commands_have_the_skeleton_and_the_frame_of_images_with_an_ex
             return {store.read_record(row).orientation for row in range(store.num_images)}
 
     prepare("coco/chairs.json", SETTINGS)  # drafts the skeleton
+    caplog.clear()
     assert orientations() == {6}
     caplog.set_level(logging.INFO, "posenet")
     prepare("coco/chairs.json", [*SETTINGS, "data.exif_frame=stored"])
