@@ -6,11 +6,12 @@ process was told so: an experiment file or an override that ``load_config`` has 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -43,8 +44,8 @@ def load_extension(key: str, name: str) -> Any:
     if name not in _folders:
         value = f"'{key}=[\"{name}\"]'" if key == "log.callbacks" else f"{key}={name}"
         raise ConfigError(
-            f"{key}={name} is of a checkpoint, whose code is not run by itself; name its experiment with --config, or "
-            f'--set {value}, in Python posenet.extensions.allow("{name}")'
+            f"only the checkpoint names {key}={name}, and its code is not run unasked; give the experiment with "
+            f'--config, or --set {value}, in Python posenet.extensions.allow("{name}")'
         )
     folders = [*_folders[name], Path.cwd()]
     sys.path += [str(folder) for folder in dict.fromkeys(folders) if str(folder) not in sys.path]
@@ -54,11 +55,21 @@ def load_extension(key: str, name: str) -> Any:
         found = getattr(imported, attribute)
     except Exception as error:  # the code of a user can raise anything
         kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
-        raise ConfigError(
-            f"{key}={name} cannot be loaded from {folders[0]} ({kind}{error}); give module:name"
-        ) from error
+        is_other = isinstance(error, ModuleNotFoundError) and error.name not in (module, module.partition(".")[0])
+        remedy = f"install {error.name}" if is_other else "give module:name, without .py"
+        raise ConfigError(f"{key}={name} cannot be loaded from {folders[0]} ({kind}{error}); {remedy}") from error
     _refuse_another_module(key, imported, folders)
     return found
+
+
+@contextlib.contextmanager
+def note_in_errors(note: str) -> Iterator[None]:
+    """Add how the user's code was called to the traceback of an exception that it raises."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(note)
+        raise
 
 
 def digest_of_code(name: str) -> str:

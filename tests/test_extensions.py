@@ -21,6 +21,7 @@ from posenet.inference.predictor import Predictor
 from posenet.model.build import build_network
 from posenet.model.fused import FusedNetwork
 from posenet.settings import load_config
+from posenet.training.own_loss import make_loss
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.run_logs import read_log
@@ -47,18 +48,37 @@ class OtherShape(Changed):
     def heatmaps(self, images):
         return super().heatmaps(images)[:, :3]
 
+class WiderStem(PoseNet):
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.stem = nn.Sequential(self.stem, nn.Conv2d(settings.width, settings.width, 1))
+
+class Fails(PoseNet):
+    def heatmaps(self, images):
+        raise RuntimeError("of the user")
+
 def make(config):
     return Changed(config.model)
+
+def make_nothing():
+    return None
 """
 LOSS = """
 from posenet import FocalL2Loss
 
 class Doubled(FocalL2Loss):
-    def forward(self, predictions, target, mask_miss, supervised=None):
-        return 2 * super().forward(predictions, target, mask_miss, supervised)
+    def forward(self, predictions, target, mask_miss):
+        return 2 * super().forward(predictions, target, mask_miss)
 
 def absolute(predictions, target, mask):
     return sum(((stack[0].float() - target).abs() * mask).sum((1, 2, 3)) for stack in predictions)
+
+class NoConfig:
+    def __init__(self):
+        pass
+
+def named(predictions, target, mask):
+    return {"absolute": absolute(predictions, target, mask)}
 
 def total(predictions, target, mask):
     return absolute(predictions, target, mask).sum()
@@ -103,7 +123,7 @@ def write_experiment(folder: Path, text: str) -> Path:
 
 
 class TestNetwork:
-    @pytest.mark.parametrize("name", ["Changed", "make"])
+    @pytest.mark.parametrize("name", ["Changed", "make", "WiderStem"])
     def test_it_is_trained_evaluated_and_resumed_by_its_experiment(
         self, name: str, folder: Path, stores: Stores, tiny_coco: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -113,7 +133,8 @@ class TestNetwork:
         assert cli.main(["train", "--config", str(experiment), *flags]) == 0
         [epoch] = read_log(Path("run"), "epoch")
         assert epoch["val_loss"] > 0 and "AP" in epoch
-        assert "extra.weight" in weights(Path("run"))
+        assert {"extra.weight", "stem.1.weight"} & set(weights(Path("run")))
+        assert f"model.network=own_network:{name}" in Path("run/log.txt").read_text().splitlines()[-1]
         data = ["--images", str(tiny_coco / "val2017"), "--annotations", epoch_annotations(settings)]
         for words in (["--config", str(experiment)], ["--set", f"model.network=own_network:{name}"]):
             assert cli.main(["evaluate", "--checkpoint", "run/best.pth", *data, "--device", "cpu", *words]) == 0
@@ -132,6 +153,14 @@ class TestNetwork:
         predictor = Predictor(folder / "last.pth", backend="auto", device="cpu")
         assert isinstance(predictor.network, TorchNetwork)
         assert type(predictor.network.network).__name__ == "Changed"
+
+    @pytest.mark.parametrize(("name", "note"), [("Fails", "64 x 64"), ("make_nothing", "with the Config")])
+    def test_an_error_of_its_code_says_how_it_was_called(self, name: str, note: str, folder: Path) -> None:
+        config = load_config(None, [f"model.network=own_network:{name}", *TINY[:4]])
+        allow(f"own_network:{name}", folder)
+        with pytest.raises((RuntimeError, TypeError)) as error:
+            build_network(config)
+        assert note in error.value.__notes__[0] and name in error.value.__notes__[0]
 
     @pytest.mark.parametrize("name", ["NoMaps", "OtherShape", "nn", "missing"])
     def test_what_is_no_network_is_refused(self, name: str, folder: Path) -> None:
@@ -162,11 +191,17 @@ class TestLoss:
         assert losses["own_loss:Doubled"] == pytest.approx([2 * loss for loss in losses[""]])
         assert losses["own_loss:absolute"] != pytest.approx(losses[""])
 
-    @pytest.mark.parametrize("name", ["total", "missing"])
-    def test_what_is_no_loss_is_refused(self, name: str, folder: Path, stores: Stores) -> None:
+    @pytest.mark.parametrize(("name", "found"), [("total", r"\(\)"), ("named", "dict"), ("missing", "missing")])
+    def test_what_is_no_loss_is_refused(self, name: str, found: str, folder: Path, stores: Stores) -> None:
         allow(f"own_loss:{name}", folder)
-        with pytest.raises(ConfigError, match=f"own_loss:{name}"):
+        with pytest.raises(ConfigError, match=rf"loss\.function.*{found}"):
             train_tiny(stores, folder / "run", f"loss.function=own_loss:{name}", max_steps=1)
+
+    def test_an_error_in_making_it_says_how_it_was_called(self, folder: Path) -> None:
+        allow("own_loss:NoConfig", folder)
+        with pytest.raises(TypeError) as error:
+            make_loss(load_config(None, ["loss.function=own_loss:NoConfig"]))
+        assert "own_loss:NoConfig" in error.value.__notes__[0]
 
 
 class TestCallbacks:
@@ -238,5 +273,5 @@ class TestTrust:
     def test_an_error_of_the_code_is_named(self, folder: Path) -> None:
         (folder / "trap.py").write_text("import no_such_package\n")
         allow("trap:Trap", folder)
-        with pytest.raises(ConfigError, match="loss.function=trap:Trap.*no_such_package"):
+        with pytest.raises(ConfigError, match="loss.function=trap:Trap.*; install no_such_package"):
             load_extension("loss.function", "trap:Trap")

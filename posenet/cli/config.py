@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.logging_setup import print_message
+from posenet.errors import ConfigError
 from posenet.files import write_atomically
 from posenet.settings import Config, config_differences, config_to_toml, load_config
 from posenet.settings.experiments import (
@@ -58,6 +59,8 @@ def _read(source: str) -> Config:
         return load_config(source)
     if (path / SETTINGS_FILE).is_file():
         return load_config(path / SETTINGS_FILE)
+    if not path.exists():
+        raise ConfigError(f"{source} does not exist; give an experiment, the folder of a run or a checkpoint")
     from posenet.checkpoints.weights import stored_config  # imports PyTorch
 
     return stored_config(path / "last.pth" if path.is_dir() else path)

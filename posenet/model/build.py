@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from posenet.errors import ConfigError
-from posenet.extensions import load_extension
+from posenet.extensions import load_extension, note_in_errors
 from posenet.model.posenet import PoseNet
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, NUM_SCALES, Config
 
@@ -32,7 +32,8 @@ def build_network(config: Config) -> PoseNet:
     if not name:
         return PoseNet.from_config(config)
     factory = load_extension("model.network", name)
-    network = getattr(factory, "from_config", factory)(config)
+    with note_in_errors(f"model.network={name} is called with the Config"):
+        network = getattr(factory, "from_config", factory)(config)
     if not isinstance(network, nn.Module) or not callable(getattr(network, "heatmaps", None)):
         raise ConfigError(
             f"model.network={name} makes a {type(network).__name__}; let it make a torch.nn.Module with the methods "
@@ -47,13 +48,14 @@ def _try_out(network: nn.Module, config: Config) -> None:
     """``ConfigError`` unless a network of the user computes maps of the right shapes."""
     was_training = network.training
     network.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    what = f"model.network={config.model.network}"
+    called = f"{what} is tried out with one image of 64 x 64, the smallest input"
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), note_in_errors(called):
         images = torch.zeros(1, 3, INPUT_MULTIPLE, INPUT_MULTIPLE)
         predictions, maps = network(images), network.heatmaps(images)  # type: ignore[operator]
     network.train(was_training)
     channels, size = config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE
     scales = [(1, channels, size >> scale, size >> scale) for scale in range(NUM_SCALES)]
-    what = f"model.network={config.model.network}"
     if not isinstance(maps, Tensor) or maps.shape != scales[0]:
         raise ConfigError(f"{what}: heatmaps returns {_shape(maps)} for one image of 64 x 64, not {scales[0]}")
     found = [[_shape(maps) for maps in stack] for stack in predictions]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from posenet.errors import ConfigError
-from posenet.extensions import load_extension
+from posenet.extensions import load_extension, note_in_errors
 from posenet.settings import Config
 from posenet.training.loss import FocalL2Loss, Loss
 
@@ -29,9 +29,10 @@ def make_loss(config: Config) -> Loss:
     if not name:
         return FocalL2Loss.from_config(config, keep_terms=True)
     found = load_extension("loss.function", name)
-    loss: Loss = getattr(found, "from_config", found)(config) if isinstance(found, type) else found
+    with note_in_errors(f"loss.function={name} is a class, which is called with the Config"):
+        loss: Loss = getattr(found, "from_config", found)(config) if isinstance(found, type) else found
     if not callable(loss):
-        raise ConfigError(f"loss.function={name} is a {type(loss).__name__}, which cannot be called")
+        raise ConfigError(f"loss.function={name} has the type {type(loss).__name__}; give a class or a function")
     if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
         raise ConfigError(f"loss.function={name} has parameters, which nothing trains; make them buffers")
     return loss

@@ -181,6 +181,8 @@ class Report:
         scores = [f"{name} {score:.4f}" for name, score in self.run.progress.best_score.items()]
         best = f"Best {scores[0]}: {folder.best}" if scores else f"The weights: {folder.last}"
         command = f"posenet predict IMAGES --checkpoint {folder.best if scores else folder.last}"
+        if self.run.config.model.network:
+            command += f" --set model.network={self.run.config.model.network}"
         _log.info("%s. %s%s", why, best, f"; next: {command}" if self.says_next else "")
 
     def _memory(self) -> dict[str, float]:

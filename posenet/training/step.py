@@ -123,10 +123,11 @@ class ModelWithLoss(nn.Module):
         with autocast(images.device, self.amp):
             predictions = self.network(inputs)
         terms: Tensor = self.loss(predictions, target, mask)
-        if terms.shape[:1] != images.shape[:1]:
+        if not isinstance(terms, Tensor) or terms.shape[:1] != images.shape[:1]:
+            found = f"the shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else f"a {type(terms).__name__}"
             raise ConfigError(
-                f"the loss returns the shape {tuple(terms.shape)} for {len(images)} images; it must return one value, "
-                "or several terms, for every image"
+                f"the loss (loss.function) returns {found} for {len(images)} images; let it return a tensor of shape "
+                f"({len(images)},), a value for each image, or ({len(images)}, ...), terms of which it is the sum"
             )
         return terms
 
