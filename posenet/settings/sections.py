@@ -244,7 +244,7 @@ class LossConfig:
     """A loss of your own in the place of the focal L2 loss, as "module:name" (docs/extending.md). The other settings
     mean what it makes of them."""
     gamma: float = 1.0
-    """Focal exponent; 0 is plain L2."""
+    """Focal exponent, at least 1; or 0, which is plain L2."""
     stack_weights: tuple[float, ...] = ()
     """One weight per stack; empty means equal weights."""
     scale_weights: tuple[float, ...] = (0.1, 0.2, 0.4, 1.6, 6.4)
