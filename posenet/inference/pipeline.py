@@ -78,7 +78,6 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
     waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
     bytes_read = 0
     group: object = None  # the block of images, or the video, whose frames run together
-    frames_in_group = 0
     failures: list[Exception] = []
 
     def longest_waiting() -> Batch:
@@ -99,8 +98,6 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
             group = (frame.source.block, None if frame.number is None else frame.source)
             if group != last_group:
                 yield from take(len(waiting))
-                frames_in_group = 0
-            frames_in_group += 1
             size = frame.image.nbytes
             while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
                 yield from take(1)
@@ -111,9 +108,6 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
             bytes_read += size
             if len(batch.frames) == batch_size:
                 yield waiting.pop(key)
-            if frame.number is not None and frames_in_group % batch_size == 0:
-                # A video can be resumed after each multiple of the batch size, also if its frames have several sizes.
-                yield from take(len(waiting))
         if waiting and place - longest_waiting().places[0] + 1 >= WINDOW_BATCHES * batch_size:
             yield from take(1)
     yield from take(len(waiting))
