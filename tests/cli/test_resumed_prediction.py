@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
+from posenet.inference.outputs.journal import journal_path
 
 from posenet.cli.main import run_tool
 from posenet.images import write_image
-from posenet.inference.outputs.journal import journal_path
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_networks import spot_image
 from tests.helpers.videos import write_animation

@@ -246,8 +246,8 @@ def _file_source(path: Path, subfolder: Path = Path()) -> Source:
         return Source("video", path, subfolder)
     try:
         kind = _kind_of_start(read_input(path, START_BYTES))
-    except OSError:  # reading it will report that
-        kind = "image"
+    except OSError:  # perhaps a FIFO, which Pillow would open and wait for; reading it will report that
+        return Source("image", path, subfolder)
     if kind == "video":
         kind = "video" if suffix not in IMAGE_SUFFIXES and _is_media(path) else "image"
     else:
