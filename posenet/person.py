@@ -196,7 +196,7 @@ def to_people(values: Any) -> list[Person]:
         return [values]
     if isinstance(values, dict):
         return to_people(values["people"]) if "people" in values else [_person_from_entry(values)]
-    keypoints = getattr(values, "keypoints", None)
+    keypoints: Any = getattr(values, "keypoints", None)
     if hasattr(keypoints, "xy"):  # a result of Ultralytics, whose tensors may be on a GPU
         return [] if keypoints.xy is None else to_people(_ultralytics_array(keypoints))
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):

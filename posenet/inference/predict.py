@@ -336,7 +336,7 @@ class _SourceWriter(contextlib.ExitStack):
         if error[0] is None and self._frames and not failure:
             self._complete()
         self.seconds += time.perf_counter() - begin
-        return is_suppressed
+        return bool(is_suppressed)
 
     def _write(self, result: Result) -> None:
         if not self._frames:

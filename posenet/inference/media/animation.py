@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes
 from posenet.errors import DataError
@@ -31,12 +32,12 @@ _REDUCED = 1
 
 
 def holds_several_images(path: Path) -> bool:
-    """Whether an image file is an animation, or has several pages, apart from small copies; False if it is damaged."""
-    try:
-        with Image.open(path) as image:
-            return image.format in FORMATS_WITH_SEVERAL_IMAGES and len(_places(image)) > 1
-    except Exception:  # Pillow's plugins raise errors of many classes; reading the file reports what is wrong
-        return False
+    """Whether an image file is an animation, or has several pages, apart from small copies.
+
+    If the file is damaged, Pillow's plugins raise errors of many classes.
+    """
+    with Image.open(path) as image:
+        return image.format in FORMATS_WITH_SEVERAL_IMAGES and len(_places(image)) > 1
 
 
 def read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]:
@@ -89,7 +90,7 @@ def _places(image: Image.Image) -> list[int]:
     """The indices of the images in a file that are no small copies of others."""
     places = []
     for place in range(getattr(image, "n_frames", 1)):
-        if image.format == "TIFF":
+        if isinstance(image, TiffImageFile):
             image.seek(place)
             if image.tag_v2.get(_NEW_SUBFILE_TYPE, 0) & _REDUCED:
                 continue

@@ -138,7 +138,9 @@ def _failed(source: Source, error: Exception) -> Frame:
     """The frame of an input whose reading has raised an error, of whatever library; that of a package is raised."""
     if isinstance(error, ConfigError):
         raise error
-    if not isinstance(error, DataError):
+    if isinstance(error, DataError):
+        error = DataError(to_single_line(str(error)))
+    else:
         _log.debug("reading %s has failed", source.name, exc_info=error)
         reason = f"{type(error).__name__}: {to_single_line(str(error))[:MAX_REASON]}"
         error = DataError(f"{source.name} cannot be read ({reason}); convert it, or leave it out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import importlib.util
 import math
 import numbers
@@ -253,7 +254,8 @@ def _file_source(path: Path, subfolder: Path = Path()) -> Source:
     else:
         from posenet.inference.media.animation import holds_several_images
 
-        kind = "animation" if holds_several_images(path) else "image"
+        with contextlib.suppress(Exception):  # of a damaged file; reading it reports what is wrong
+            kind = "animation" if holds_several_images(path) else "image"
     return Source(kind, path, subfolder)
 
 
