@@ -36,7 +36,7 @@ class LinesFile:
         self.done: dict[str, str] = {}
         self._stack = contextlib.ExitStack()
         self._file: io.FileIO | None = None
-        self._resume = resume and path.exists()
+        self._resume = resume and path.is_file()
         if self._resume:
             for _, record in self._lines():
                 if "frame" not in record:
