@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_arg
 import cv2
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
+from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import ConfigError, DataError
@@ -52,6 +53,11 @@ MAX_PIXELS = 2**28
 ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 """The formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or never."""
 
+FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
+"""Pillow's names of formats whose files may be animations or have several pages."""
+
+_REDUCED_PAGE = 1
+"""The bit of a field of TIFF that says that a page is a small copy of another one."""
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
@@ -274,6 +280,27 @@ def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
         raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
     file.seek(0)
     return None
+
+
+def holds_several_images(path: str | Path) -> bool:
+    """Whether an image file is an animation, or has several pages, apart from small copies.
+
+    If the file is damaged, Pillow's plugins raise errors of many classes.
+    """
+    with Image.open(path) as image:
+        return image.format in FORMATS_WITH_SEVERAL_IMAGES and len(image_places(image)) > 1
+
+
+def image_places(image: Image.Image) -> list[int]:
+    """The indices of the images in a file that are no small copies of others."""
+    places = []
+    for place in range(getattr(image, "n_frames", 1)):
+        if isinstance(image, TiffImageFile):
+            image.seek(place)
+            if image.tag_v2.get(ExifTags.Base.NewSubfileType, 0) & _REDUCED_PAGE:
+                continue
+        places.append(place)
+    return places
 
 
 def _exif_orientation(image: Image.Image) -> int:

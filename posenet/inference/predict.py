@@ -29,6 +29,7 @@ from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
+from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize, to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
@@ -263,8 +264,9 @@ def _find_people(
 ) -> Generator[Result, None, None]:
     """The results of all frames of some sources."""
     options = run.options
+    blocks = split_into_blocks(sources, run.predictor.settings.batch_size)  # which also evaluation predicts
     frames = read_frames(
-        sources,
+        itertools.chain.from_iterable(blocks),
         start=options.start,
         duration=options.duration,
         stride=options.stride,

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 from PIL import Image
-from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes
 from posenet.errors import DataError
 from posenet.files import read_input
-from posenet.images import to_bgr
+from posenet.images import image_places, to_bgr
 from posenet.inference.media.sources import (
     DEFAULT_FRAME_RATE,
-    FORMATS_WITH_SEVERAL_IMAGES,
     Frame,
     FrameSelection,
     Source,
@@ -26,18 +23,6 @@ from posenet.messages import to_single_line
 SHORTEST_MS = 20
 """Images that state a shorter time, or none, are shown for 100 ms by browsers."""
 REPLACED_MS = 100
-_NEW_SUBFILE_TYPE = 254
-_REDUCED = 1
-"""The bit of this field of TIFF that says that a page is a small copy of another one."""
-
-
-def holds_several_images(path: Path) -> bool:
-    """Whether an image file is an animation, or has several pages, apart from small copies.
-
-    If the file is damaged, Pillow's plugins raise errors of many classes.
-    """
-    with Image.open(path) as image:
-        return image.format in FORMATS_WITH_SEVERAL_IMAGES and len(_places(image)) > 1
 
 
 def read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]:
@@ -47,7 +32,7 @@ def read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]
         DataError: the file cannot be read, or is too large.
     """
     with Image.open(_open(source)) as image:
-        places = _places(image)
+        places = image_places(image)
         begin_ms = 0.0
         first_selected: int | None = None
         for number, place in enumerate(places):
@@ -84,18 +69,6 @@ def _open(source: Source) -> BinaryIO:
         return io.BytesIO(read_input(str(source.path)))
     except OSError as error:
         raise DataError(f"cannot read {source.name}: {error.strerror or error}; check the file") from error
-
-
-def _places(image: Image.Image) -> list[int]:
-    """The indices of the images in a file that are no small copies of others."""
-    places = []
-    for place in range(getattr(image, "n_frames", 1)):
-        if isinstance(image, TiffImageFile):
-            image.seek(place)
-            if image.tag_v2.get(_NEW_SUBFILE_TYPE, 0) & _REDUCED:
-                continue
-        places.append(place)
-    return places
 
 
 def _duration_ms(image: Image.Image) -> float:

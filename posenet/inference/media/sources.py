@@ -19,15 +19,15 @@ import numpy as np
 from posenet.downloading import first_bytes, is_address, is_data_address, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
-from posenet.images import IMAGE_SUFFIXES, find_images
+from posenet.images import IMAGE_SUFFIXES, find_images, holds_several_images
 
 VIDEO_SUFFIXES = frozenset(
     ".264 .265 .3g2 .3gp .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .h265 .hevc .ivf .m1v .m2ts .m2v .m4v .mjpeg "
     ".mjpg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .nut .ogv .rm .ts .vob .webm .wmv .y4m".split()
 )
 """Files that count as videos when a folder is listed."""
-FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
-"""Pillow's names of formats whose files may be animations or have several pages."""
+NO_VIDEO_FORMATS = frozenset(["tty"])
+"""FFmpeg takes any text for a recording of a terminal."""
 MAX_NAME = 100
 """Characters of a name that a message shows, where the name may be an image as text."""
 START_BYTES = 4096
@@ -252,8 +252,6 @@ def _file_source(path: Path, subfolder: Path = Path()) -> Source:
     if kind == "video":
         kind = "video" if suffix not in IMAGE_SUFFIXES and _is_media(path) else "image"
     else:
-        from posenet.inference.media.animation import holds_several_images
-
         with contextlib.suppress(Exception):  # of a damaged file; reading it reports what is wrong
             kind = "animation" if holds_several_images(path) else "image"
     return Source(kind, path, subfolder)
@@ -263,9 +261,15 @@ def _is_media(path: Path) -> bool:
     """Whether FFmpeg reads a file."""
     if importlib.util.find_spec("av") is None:
         return False
-    from posenet.inference.media.video import is_media
+    import av
 
-    return is_media(path)
+    try:
+        with av.open(f"file:{path}") as container:
+            return container.format.name not in NO_VIDEO_FORMATS and bool(container.streams)
+    except UnicodeError:  # in its tags, which FFmpeg has read
+        return True
+    except Exception:  # PyAV raises errors of many classes; reading the file as an image reports what is wrong
+        return False
 
 
 def _kind_of_address(url: str) -> Kind:

@@ -53,22 +53,11 @@ STREAM_OPTIONS = {
 
 IMAGE_CODECS = frozenset(["mjpeg", "png", "apng", "webp"])
 """Codecs whose packets are image files, with EXIF data."""
-NO_VIDEO_FORMATS = frozenset(["tty"])
-"""FFmpeg takes any text for a recording of a terminal."""
 _ORIENTATIONS = {
     1: [[1, 0], [0, 1]], 2: [[-1, 0], [0, 1]], 3: [[-1, 0], [0, -1]], 4: [[1, 0], [0, -1]],
     5: [[0, 1], [1, 0]], 6: [[0, 1], [-1, 0]], 7: [[0, -1], [-1, 0]], 8: [[0, -1], [1, 0]],
 }  # fmt: skip
 """The display matrix of each EXIF orientation."""
-
-
-def is_media(path: Path) -> bool:
-    """Whether FFmpeg can open a file: a video, or sound."""
-    try:
-        with av.open(f"file:{path}", **_ANY_TAGS) as container:
-            return container.format.name not in NO_VIDEO_FORMATS and bool(container.streams)
-    except Exception:  # PyAV raises errors of many classes; reading the file as an image reports what is wrong
-        return False
 
 
 class PyAVReader:
