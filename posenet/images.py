@@ -370,17 +370,6 @@ def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
     return cv2.flip(image, 0) if upside_down else image
 
 
-def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orientation: int) -> np.ndarray:
-    """(F, 3) keypoints in the stored image, from those in the upright image of (height, width) ``image_size``."""
-    height, width = image_size
-    keypoints = keypoints.copy()
-    if orientation in (2, 3, 6, 7):
-        keypoints[:, 0] = width - 1 - keypoints[:, 0]
-    if orientation in (3, 4, 7, 8):
-        keypoints[:, 1] = height - 1 - keypoints[:, 1]
-    return keypoints[:, [1, 0, 2]] if orientation >= 5 else keypoints
-
-
 def decode_image(data: np.ndarray) -> np.ndarray:
     """Decode the (N,) uint8 bytes of an image file, grey, transparent and 16-bit ones too, to (H, W, 3) uint8 BGR.
 

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import numbers
 import operator
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,36 +14,9 @@ import numpy as np
 
 from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton import SHORT_NAMES
 
 Keypoint = tuple[float, float, float]
 """x, y and score."""
-
-
-class NamedKeypoints(dict[str, Keypoint]):
-    """Keypoints by name. The short names of version 0.5 and before, such as "Lwri", are understood too."""
-
-    def __missing__(self, name: str) -> Keypoint:
-        if name in self:
-            return self[SHORT_NAMES[name]]
-        raise KeyError(name)
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (name in SHORT_NAMES and super().__contains__(SHORT_NAMES[str(name)]))
-
-    def get(self, name: str, default: Any = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
-
-class Box(np.ndarray):
-    """A box as an array. Calling it returns it, as in version 0.5 and before, where ``Person.box`` was a method."""
-
-    def __call__(self) -> np.ndarray:
-        warnings.warn("Person.box is an array; write person.box, without ()", DeprecationWarning, stacklevel=2)
-        return np.asarray(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,17 +97,16 @@ class Person:
         """(K,) bool: which keypoints were found."""
         return np.asarray(self.keypoints[:, 2] > 0)
 
-    def named(self) -> NamedKeypoints:
+    def named(self) -> dict[str, Keypoint]:
         """x, y and score of the keypoints found, by name, such as "left_wrist"."""
         rows = zip(self.skeleton.keypoints, self.keypoints.tolist())
-        return NamedKeypoints({name: (x, y, score) for name, (x, y, score) in rows if score > 0})
+        return {name: (x, y, score) for name, (x, y, score) in rows if score > 0}
 
     @property
-    def box(self) -> Box:
+    def box(self) -> np.ndarray:
         """(4,) float32: left, top, right and bottom of the keypoints found, in pixels; zeros if there are none."""
         points = self.keypoints[self.found, :2]
-        corners = np.concatenate([points.min(0), points.max(0)]) if len(points) else np.zeros(4, np.float32)
-        return corners.view(Box)
+        return np.concatenate([points.min(0), points.max(0)]) if len(points) else np.zeros(4, np.float32)
 
     def within(self, limit: float) -> Person:
         """The person without the keypoints that have a value that is not finite, or not between -limit and limit."""

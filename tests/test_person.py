@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import pickle
 from types import SimpleNamespace
 
 import numpy as np
@@ -83,30 +82,11 @@ def test_the_box_encloses_the_keypoints_found():
     assert make_person(nose=(10, 20, 1)).box.dtype == np.float32
 
 
-def test_the_box_can_be_called_as_the_method_that_it_was():
-    person = make_person(nose=(10, 20, 1))
-    with pytest.warns(DeprecationWarning, match=r"write person.box, without \(\)"):
-        np.testing.assert_array_equal(person.box(), person.box)
-
-
 def test_a_person_is_printed_in_one_line():
     person = make_person(nose=(12, 34.2, 0.9), neck=(12, 40, 0.8), left_wrist=(120, 310.4, 0.7))
     assert str(person) == repr(person) == "Person(score 0.50, 2 of 17 keypoints, box 12 34 120 310)"
     assert repr(dataclasses.replace(person, id=4)).startswith("Person(id 4, score 0.50, ")
     assert repr(make_person()) == "Person(score 0.50, 0 of 17 keypoints, box 0 0 0 0)"
-
-
-def test_names_of_earlier_versions_are_understood():
-    named = make_person(right_shoulder=(1, 2, 0.5)).named()
-    assert list(named) == ["right_shoulder"]
-    assert named["Rsho"] == named["right_shoulder"] == named.get("Rsho") == (1, 2, 0.5)
-    assert "Rsho" in named and "Lsho" not in named and "nose" not in named
-    assert named.get("Lsho") is None and named.get("Lsho", 0) == 0
-    for name in ("Lsho", "left_shoulder", "thumb"):
-        with pytest.raises(KeyError, match=name):
-            named[name]
-    assert pickle.loads(pickle.dumps(named)) == dict(named)
-    assert json.dumps(named) == '{"right_shoulder": [1.0, 2.0, 0.5]}'
 
 
 def test_keypoints_far_away_can_be_left_out():

@@ -144,10 +144,6 @@ class Predictor:
             return list(self.stream(image, channels))
         return self.predict_frame(read_single_image(image, channels))
 
-    def batch(self, images: Iterable[ImageInput], channels: ChannelOrder = "bgr") -> list[Result]:
-        """The same as ``list(predictor.stream(images, channels))``."""
-        return list(self.stream(images, channels))
-
     def stream(
         self,
         inputs: FrameInput | Iterable[FrameInput],

@@ -74,10 +74,10 @@ def test_people_do_not_depend_on_the_other_images_of_a_batch():
     images = [make_image(size) for size in SPOTS]
     images += [images[0][:, ::-1].copy(), images[1], np.zeros((100, 100, 3), np.uint8)]
     predictor = spot_predictor(height=192, scales=(1.0, 1.5), flip=True, batch_size=3)
-    together = predictor.batch(images)
+    together = list(predictor.stream(images))
     assert together == [predictor(image) for image in images]
     assert [len(people) for people in together] == [1] * 7 + [0]
-    assert predictor.batch([]) == []
+    assert list(predictor.stream([])) == []
 
 
 def test_flip_swaps_left_and_right_channels():
@@ -137,7 +137,7 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     expected = predictor(image)
     rgb = image[..., ::-1]
     assert predictor(rgb, channels="rgb") == expected != predictor(rgb)
-    assert predictor([rgb], "rgb") == predictor.batch([rgb], "rgb") == [expected]
+    assert predictor([rgb], "rgb") == list(predictor.stream([rgb], "rgb")) == [expected]
     np.testing.assert_array_equal(predictor.compute_maps(rgb, "rgb"), predictor.compute_maps(image))
     for one in (image, path, str(path), [image], (path,), pil.open(path)):
         assert list(predictor.stream(one)) == [expected]
@@ -261,7 +261,7 @@ def test_a_file_and_a_pil_image_are_read_upright(tmp_path):
     pil = pytest.importorskip("PIL.Image")
     path = tmp_path / "a.jpg"
     path.write_bytes(with_orientation(encode(np.rot90(make_image((97, 131))).copy()), 6))
-    for [person] in spot_predictor(height=128).batch([path, pil.open(path)]):
+    for [person] in spot_predictor(height=128).stream([path, pil.open(path)]):
         np.testing.assert_allclose(person.keypoints[NOSE, :2], SPOTS[97, 131][0], atol=0.5)
 
 

@@ -17,12 +17,10 @@ import numpy as np
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import name_numbers, open_text_output
-from posenet.images import oriented_size, read_header, undo_orientation
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.outputs.output_files import Outputs
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
 Record = dict[str, Any]
@@ -41,7 +39,7 @@ def open_people_files(
     if outputs.json:
         files.append(write_json(Path(outputs.json)))
     if outputs.coco:
-        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
+        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton))
     if outputs.csv:
         files.append(write_csv(Path(outputs.csv), predictor.skeleton))
     return list(map(stack.enter_context, files))
@@ -169,17 +167,11 @@ def listed_names(sources: Iterable[Source]) -> dict[Source, str]:
 
 
 @contextlib.contextmanager
-def write_coco(
-    path: Path, sources: Sequence[Source], skeleton: Skeleton, exif_frame: ExifFrame = DataConfig.exif_frame
-) -> Iterator[Write]:
+def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Iterator[Write]:
     """Images and people as a COCO data set, without holding the people in memory; see docs/predicting.md.
 
     A person of whom only derived keypoints were found, such as the neck, has no keypoint that COCO knows and is left
-    out.
-
-    Args:
-        sources: all sources, on which the names and ids of images depend.
-        exif_frame: frame of the sizes and coordinates; with "stored", an EXIF rotation is undone.
+    out. The names and ids of images depend on all ``sources``.
     """
     names = listed_names(sources)
     ids = ImageIds(sources)
@@ -193,23 +185,18 @@ def write_coco(
 
             def write(source: Source, record: Record) -> None:
                 number = record.get("frame")
-                orientation = 1
-                if exif_frame == "stored" and number is None and source.path is not None:
-                    orientation = read_header(source.path).orientation
                 name = names[source]
-                size = record["height"], record["width"]
-                stored_height, stored_width = oriented_size(*size, orientation)
                 image: dict[str, Any] = {
                     "id": ids.next_number(source),
                     "file_name": name if number is None else f"{name}/{number:06d}.jpg",
-                    "height": stored_height,
-                    "width": stored_width,
+                    "height": record["height"],
+                    "width": record["width"],
                 }
                 if number is not None:
                     image |= {"video": source.name, "frame": number, "time": record["time"]}
                 images.append(image)
                 for person in record["people"]:
-                    keypoints = undo_orientation(np.reshape(person["keypoints"], (-1, 3)), size, orientation)
+                    keypoints = np.reshape(person["keypoints"], (-1, 3))
                     if not keypoints[:, 2].any():
                         continue
                     entry = {"id": next(annotation_ids), "image_id": image["id"]} | _annotation(keypoints)
