@@ -377,3 +377,11 @@ def test_outputs_may_be_path_objects(photos: Path) -> None:
     names = {"output": "drawn", "json": "p.json", "coco": "c.json", "csv": "p.csv", "heatmaps": "maps"}
     predict(photos, spot_predictor(), **{option: Path(name) for option, name in names.items()})
     assert all(Path(name).exists() for name in names.values())
+
+
+def test_a_service_has_no_standard_streams(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", None)
+    (photos / "damaged.png").write_bytes(b"no image")
+    summary = posenet.predict(photos, spot_predictor(), output="drawn", json="p.jsonl")
+    assert summary.counts["images"] == 2 and sorted(os.listdir("drawn")) == ["a.png", "b.png"]

@@ -31,8 +31,13 @@ def read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]
     Raises:
         DataError: the file cannot be read, or is too large.
     """
-    with Image.open(_open(source)) as image:
-        places = image_places(image)
+    file = _open(source)
+    try:
+        opened = Image.open(file)
+        places = image_places(opened)
+    except Exception as error:  # Pillow's plugins raise errors of many classes
+        raise DataError(f"{source.name} is damaged: no image can be decoded; copy it or save it again") from error
+    with opened as image:
         begin_ms = 0.0
         first_selected: int | None = None
         for number, place in enumerate(places):
