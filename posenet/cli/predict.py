@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         metavar="FILE",
         help="write all people to this file, as COCO results with file names, and in videos with frame numbers and "
-        "times; a .jsonl file gets one person per line while the tool runs; a folder gets a file for each image; - is "
-        "standard output",
+        "times; a .jsonl file gets one line per image or frame while the tool runs; a folder gets a file for each "
+        "image; - is standard output",
     )
     group.add_argument(
         "--coco",
@@ -78,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         "--resume",
-        help="continue the files of --json, --coco and --csv after an interruption; start them if there are none, "
-        "write complete ones again without the network",
+        help="leave out inputs whose outputs are complete: their file in a folder, or their line in a .jsonl file, "
+        "from which one JSON, COCO or CSV file of all people is put together at the end",
     )
 
     group.add_argument("-v", "--verbose", action="store_true", help="print a line for each image")

@@ -229,7 +229,7 @@ def _predict(
                 for result in of_source:
                     frame = result.frame
                     writing.write(result)
-                    summary.add(result if writing.failure is None else failed_result(result, writing.failure))
+                    summary.add(result if writing.failure is None else _failed_result(result, writing.failure))
                     if on_result is not None:
                         on_result(result)
                     if frame.expected and source == todo[-1]:  # nothing follows this video
@@ -282,7 +282,7 @@ def _find_people(
             yield result
 
 
-def failed_result(result: Result, error: DataError) -> Result:
+def _failed_result(result: Result, error: DataError) -> Result:
     """The result of a frame of which nothing can be written."""
     return dataclasses.replace(result, frame=dataclasses.replace(result.frame, error=error))
 
@@ -344,14 +344,14 @@ class _SourceWriter(contextlib.ExitStack):
         if not self._frames:
             self._open()
         self._frames += 1
+        if self._shows or self._run.outputs.sheets:
+            self._draw(result)
         if self._writers or self._lines:
             self._record = record_of(result, self._ids)
             for write in self._writers:
                 write(self._source, self._record)
             if self._lines and result.frame.number is not None:
                 self._lines.write(self._record)
-        if self._shows or self._run.outputs.sheets:
-            self._draw(result)
 
     def _open(self) -> None:
         outputs = self._run.outputs

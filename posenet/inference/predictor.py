@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Generator, Iterable, Sequence
@@ -258,19 +259,20 @@ class Predictor:
 
 
 def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
-    """The frame of one image, of which a file with several gives the first; ``DataError`` if it is something else."""
+    """The frame of one image; ``DataError`` if it is something else, or a file of several images."""
     if isinstance(image, int):
         raise DataError(f"{image} is not an image; use predictor.stream({image}) for a camera")
     if not isinstance(image, (str, os.PathLike)) or is_encoded(image):
         return Frame(IN_MEMORY, to_bgr(image, channels))
     [source, *others] = find_sources([str(image)])
-    if others or source.kind in ("video", "camera"):
+    frames = list(itertools.islice(read_animation(source, FrameSelection()), 2)) if source.kind == "animation" else []
+    if others or source.kind in ("video", "camera") or len(frames) > 1:
         raise DataError(
             f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
         )
-    if source.kind == "animation":
-        return next(read_animation(source, FrameSelection()))
-    return Frame(source, to_bgr(source.path or str(source.url)))
+    if frames and frames[0].error:
+        raise frames[0].error
+    return frames[0] if frames else Frame(source, to_bgr(source.path or str(source.url)))
 
 
 def _network_in_memory(

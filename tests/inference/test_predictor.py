@@ -22,6 +22,7 @@ from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
 from tests.helpers.spot_networks import NECK, NOSE, LinearSpotNetwork, SpotNetwork, spot_image, spot_people_image
+from tests.helpers.videos import write_animation
 
 SPOTS = {  # height, width: nose, neck, radius
     (480, 640): ((300.0, 100.0), (310.0, 250.0), 12),
@@ -483,3 +484,11 @@ def test_a_predictor_can_be_sent_to_a_spawned_process(kind, spot_file, tmp_path)
         found = pool.submit(find_people, pickle.dumps(predictor), image).result(120)
     assert found == predictor(image).to_dicts()
     assert found or kind in ("checkpoint", "converted")
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".webp", ".tif"])
+def test_a_file_of_several_images_is_no_single_image(tmp_path, suffix):
+    path = write_animation(tmp_path / f"x{suffix}", 3)
+    with pytest.raises(DataError, match=r"not a single image; use predictor.stream"):
+        spot_predictor(height=64)(path)
+    assert spot_predictor(height=64)(write_animation(tmp_path / f"one{suffix}", 1)).image.shape == (48, 64, 3)
