@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,12 +19,13 @@ import pytest
 
 from posenet.cli.main import run_tool
 from posenet.images import write_image
-from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_networks import spot_image
 from tests.helpers.videos import write_animation
 
 SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 """(height, width) of the images, in turn."""
+LIMIT = 120.0
+"""Seconds for one prediction."""
 
 
 @pytest.fixture(scope="module")
@@ -48,28 +50,30 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Predict = Callable[..., int]
 
 
+def arguments(spot_file: Path, *words: str | Path) -> list[str]:
+    return list(map(str, ["--checkpoint", spot_file, "--backend", "onnxruntime", "--min-score", "0", *words]))
+
+
 @pytest.fixture
 def predict(spot_file: Path) -> Predict:
-    def run(*words: str | Path) -> int:
-        argv = ["--checkpoint", spot_file, "--backend", "onnxruntime", "--min-score", "0", *words]
-        return run_tool("predict", list(map(str, argv)))
-
-    return run
+    return lambda *words: run_tool("predict", arguments(spot_file, *words))
 
 
-def kill_again_and_again(predict: Predict, inputs: Path, folder: Path, kills: int, seed: int) -> None:
+def kill_again_and_again(spot_file: Path, inputs: Path, folder: Path, kills: int, seed: int) -> None:
     """Start a prediction, and kill it when it has written some more files or bytes; compare what the last run leaves.
 
     After a kill, each file in the folders and each line is complete, apart from the last line.
     """
     names = {"--output": "drawn", "--json": "p.jsonl", "--csv": "p.csv", "--coco": "c.json"}
 
-    def words(prefix: str) -> list[str | Path]:
-        return [inputs, *(word for flag, name in names.items() for word in (flag, folder / prefix / name))]
+    def start(prefix: str) -> subprocess.Popen[bytes]:
+        words = [inputs, "--resume", *(word for flag, name in names.items() for word in (flag, folder / prefix / name))]
+        command = [sys.executable, "-m", "posenet", "predict", *arguments(spot_file, *words)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     (folder / "whole").mkdir()
     (folder / "part").mkdir()
-    expected_status = predict(*words("whole"), "--resume")
+    assert start("whole").wait(LIMIT) == 2, "an image cannot be read"
     rng = random.Random(seed)
     lines = folder / "part" / "p.jsonl"
 
@@ -80,29 +84,23 @@ def kill_again_and_again(predict: Predict, inputs: Path, folder: Path, kills: in
         )
 
     done = 0
-    while True:
+    while done < kills:
         limit = progress() + rng.randrange(1, 6000)
-        pid = fork_process(lambda: sys.exit(predict(*words("part"), "--resume")), folder / "log.txt")
-        is_running = True
-        while is_running and progress() < limit:
-            is_running = not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        process = start("part")
+        deadline = time.monotonic() + LIMIT
+        while process.poll() is None and progress() < limit:
+            assert time.monotonic() < deadline
             time.sleep(rng.random() * 0.005)
-        was_killed = is_running and done < kills
-        if was_killed:
-            os.kill(pid, signal.SIGKILL)
-        status = wait_for_exit(pid)
-        if not was_killed and done >= kills:
-            assert status == expected_status
-            break
-        if not was_killed:  # it ended too early to be killed: start again
-            for path in [*(folder / "part").rglob("*")]:
-                if path.is_file():
-                    path.unlink()
-            continue
-        done += status == -signal.SIGKILL
+        process.kill()
+        if process.wait() == -signal.SIGKILL:
+            done += 1
+        else:  # it ended too early to be killed: start again
+            shutil.rmtree(folder / "part")
+            (folder / "part").mkdir()
         if done % 2 and lines.exists():
             with lines.open("ab") as file:
                 file.write(b'{"image_id": 3, "peo')
+    assert start("part").wait(LIMIT) == 2
     assert sorted(path.name for path in (folder / "part").rglob("*")) == sorted(
         path.name for path in (folder / "whole").rglob("*")
     )
@@ -117,17 +115,17 @@ def kill_again_and_again(predict: Predict, inputs: Path, folder: Path, kills: in
 
 @pytest.mark.slow
 def test_a_prediction_that_is_killed_three_times_writes_everything_once(
-    predict: Predict, inputs: Path, tmp_path: Path
+    spot_file: Path, inputs: Path, tmp_path: Path
 ) -> None:
-    kill_again_and_again(predict, inputs, tmp_path, kills=3, seed=1)
+    kill_again_and_again(spot_file, inputs, tmp_path, kills=3, seed=1)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(8))
 def test_a_prediction_that_is_killed_again_and_again_writes_everything_once(
-    predict: Predict, inputs: Path, tmp_path: Path, seed: int
+    spot_file: Path, inputs: Path, tmp_path: Path, seed: int
 ) -> None:
-    kill_again_and_again(predict, inputs, tmp_path, kills=10, seed=seed)
+    kill_again_and_again(spot_file, inputs, tmp_path, kills=10, seed=seed)
 
 
 @pytest.mark.parametrize("cut", [1, 20, "a whole line", "a frame of a video"])
