@@ -100,7 +100,7 @@ def check_outputs(
 
     - A file that exists is refused, unless ``overwrite`` is set.
     - An input is never replaced, under no name: not through a symbolic link and not as a hard link.
-    - A side file, such as a log or a journal, is kept beside an output under a name that nobody has chosen. One that
+    - A side file, such as a log, is kept beside an output under a name that nobody has chosen. One that
       exists is refused, also with ``overwrite``, unless its content shows that this program has written it. A folder
       of that name is not refused: nothing in it can be replaced.
 

@@ -117,7 +117,7 @@ def choose_outputs(
     json_folder = json if json and _is_folder(json) else None
     if json and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
-            f"{json} is no name of a JSON file; end it with .json, or .jsonl for one person per line, or name a "
+            f"{json} is no name of a JSON file; end it with .json, or .jsonl for one image per line, or name a "
             "folder for a file of each image"
         )
     folders = {"output": output, "heatmaps": heatmaps, "json": json_folder}
