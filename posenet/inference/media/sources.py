@@ -187,8 +187,8 @@ def find_sources(
         name = os.fspath(item) if isinstance(item, os.PathLike) else str(item)
         try:
             found = listed if listed is not None and name == "-" else list(_expand_input(name, recursive))
-        except OSError as error:  # the name is too long, or a folder may not be read
-            reason = error.strerror or error
+        except (OSError, ValueError) as error:  # the name is too long or none, or a folder may not be read
+            reason = getattr(error, "strerror", None) or error
             raise DataError(f"cannot read {name[:MAX_NAME]}: {reason}; choose another input") from error
         for source in found:
             key = os.path.realpath(source.path) if source.path is not None else source

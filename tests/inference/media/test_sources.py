@@ -109,8 +109,8 @@ def test_ffmpeg_says_whether_a_named_file_of_an_unknown_suffix_is_a_video(folder
     assert [frame.number for frame in read_frames(folder / "a.recording")] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("name", ["data:image/png;base64," + "A" * 70_000, "A" * 70_000])
-def test_an_image_as_text_is_no_name_of_an_input(name: str) -> None:
+@pytest.mark.parametrize("name", ["data:image/png;base64," + "A" * 70_000, "A" * 70_000, "a\0b.png"])
+def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
     with pytest.raises(DataError) as caught:
         find_sources([name])
     assert len(str(caught.value)) < 200
