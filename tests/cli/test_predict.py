@@ -82,7 +82,9 @@ def clip() -> Path:
 
 def test_flags_and_arguments_have_the_same_defaults() -> None:
     flags = vars(make_parser("predict", "posenet").parse_args(["photo.jpg"]))
-    assert {name: flags[name] for name in vars(PredictionOptions())} == vars(PredictionOptions())
+    options = vars(PredictionOptions())
+    assert options.keys() - flags.keys() == {"smooth", "style", "keypoint_score"}
+    assert all(flags[name] == default for name, default in options.items() if name in flags)
 
 
 def test_images_are_drawn_and_people_written(

@@ -105,7 +105,7 @@ class Strange(Exception):
 FAULTS = {
     "images": ("posenet.inference.media.frames.read_image", "a.png"),
     "OpenCV": ("cv2.imdecode", "a.png"),
-    "Pillow": ("PIL.Image.open", "a.gif"),
+    "Pillow": ("PIL.GifImagePlugin.GifImageFile.load", "a.gif"),
     "FFmpeg": ("av.open", "a.mp4"),
     "a frame": ("av.VideoFrame.to_ndarray", "a.mp4"),
     "a conversion": ("posenet.inference.media.video.VideoReformatter.reformat", "a.mp4"),
