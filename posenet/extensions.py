@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from posenet.errors import ConfigError
+from posenet.files import sha256_of
 
 _folders: dict[str, tuple[Path, ...]] = {}
 """The names that may be imported, and the folders in which each is looked for, the first one first."""
@@ -43,8 +44,8 @@ def load_extension(key: str, name: str) -> Any:
     if name not in _folders:
         value = f"'{key}=[\"{name}\"]'" if key == "log.callbacks" else f"{key}={name}"
         raise ConfigError(
-            f"only the checkpoint names {key}={name}, and its code is not run unasked; name it too: posenet TOOL --config "
-            f'EXPERIMENT or --set {value}, in Python posenet.extensions.allow("{name}")'
+            f"only the checkpoint names {key}={name}, and its code is not run unasked; name it too: posenet TOOL "
+            f'--config EXPERIMENT or --set {value}, in Python posenet.extensions.allow("{name}")'
         )
     folders = [*_folders[name], Path.cwd()]
     sys.path += [str(folder) for folder in dict.fromkeys(folders) if str(folder) not in sys.path]
@@ -69,6 +70,12 @@ def note_in_errors(note: str) -> Iterator[None]:
     except Exception as error:
         error.add_note(note)
         raise
+
+
+def digest_of_code(name: str) -> str:
+    """The beginning of the SHA-256 of the file of a module that was imported; empty if it has no file."""
+    file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
+    return sha256_of(Path(file))[:8] if file else ""
 
 
 def _refuse_another_module(key: str, imported: ModuleType, folders: Sequence[Path]) -> None:

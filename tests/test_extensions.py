@@ -194,7 +194,7 @@ class TestLoss:
     @pytest.mark.parametrize(("name", "found"), [("total", r"\(\)"), ("named", "dict"), ("missing", "missing")])
     def test_what_is_no_loss_is_refused(self, name: str, found: str, folder: Path, stores: Stores) -> None:
         allow(f"own_loss:{name}", folder)
-        with pytest.raises(ConfigError, match=rf"loss\.function.*{found}"):
+        with pytest.raises(ConfigError, match=rf"{name}.*{found}"):
             train_tiny(stores, folder / "run", f"loss.function=own_loss:{name}", max_steps=1)
 
     def test_an_error_in_making_it_says_how_it_was_called(self, folder: Path) -> None:
@@ -202,6 +202,21 @@ class TestLoss:
         with pytest.raises(TypeError) as error:
             make_loss(load_config(None, ["loss.function=own_loss:NoConfig"]))
         assert "own_loss:NoConfig" in error.value.__notes__[0]
+
+    def test_processes_with_other_code_are_refused(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
+        """Each process has a file of its own under the same name, as on machines that share no disk."""
+        flags = ["-p", "run", "--device", "cpu", "--max-steps", "2", "--set", "loss.function=differs:absolute"]
+
+        def run_rank(rank: int) -> None:
+            own = tmp_path / f"machine{rank}"
+            own.mkdir()
+            text = (folder / "own_loss.py").read_text()
+            (own / "differs.py").write_text(f"{text}\nNUMBER = {rank}\n")
+            allow("differs:absolute", own)
+            sys.exit(cli.run_tool("train-distributed", [*flags, *TINY, *data_settings(stores)]))
+
+        statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run_rank, tmp_path)]
+        assert statuses == [2, 2] and "loss.function" in (tmp_path / "0.txt").read_text()
 
 
 class TestCallbacks:
