@@ -55,8 +55,9 @@ def load_extension(key: str, name: str) -> Any:
         found = getattr(imported, attribute)
     except Exception as error:  # the code of a user can raise anything
         kind = "" if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: "
-        is_other = isinstance(error, ModuleNotFoundError) and error.name not in (module, module.partition(".")[0])
-        remedy = f"install {error.name}" if is_other else "give module:name, without .py"
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        is_other = missing not in (None, module, module.partition(".")[0])
+        remedy = f"install {missing}" if is_other else "give module:name, without .py"
         raise ConfigError(f"{key}={name} cannot be loaded from {folders[0]} ({kind}{error}); {remedy}") from error
     _refuse_another_module(key, imported, folders)
     return found
