@@ -140,7 +140,9 @@ def test_messages_of_logging_appear_once(capsys: pytest.CaptureFixture[str], mon
     assert capsys.readouterr().err == "once\n"
 
 
-@pytest.mark.parametrize("stream", [None, types.SimpleNamespace(write=lambda text: None), object()], ids=str)
+@pytest.mark.parametrize(
+    "stream", [None, types.SimpleNamespace(write=lambda text: None), object()], ids=["none", "a function", "an object"]
+)
 def test_there_need_not_be_a_standard_error(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service has none, nor has a windowed program; others put an object there that has only ``write``."""
     monkeypatch.setattr(sys, "stderr", stream)
