@@ -14,6 +14,7 @@ from posenet import extensions
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model, stored_config
 from posenet.cli import main as cli
+from posenet.devices.parallel import DistributedRuntime
 from posenet.errors import ConfigError
 from posenet.extensions import allow, load_extension
 from posenet.inference.networks import TorchNetwork
@@ -21,7 +22,7 @@ from posenet.inference.predictor import Predictor
 from posenet.model.build import build_network
 from posenet.model.fused import FusedNetwork
 from posenet.settings import load_config
-from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_groups import errors_in_processes, fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, coco_settings, data_settings, train_tiny, weights
@@ -167,6 +168,30 @@ class TestLoss:
         allow(f"own_loss:{name}", folder)
         with pytest.raises(ConfigError, match=f"own_loss:{name}"):
             train_tiny(stores, folder / "run", f"loss.function=own_loss:{name}", max_steps=1)
+
+    def test_ranks_with_other_code_are_refused(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "own_loss.py").write_text(LOSS.replace("abs()", "square()"))
+
+        def check(runtime: DistributedRuntime) -> None:
+            allow("own_loss:absolute", other if runtime.rank else folder)
+            train_tiny(stores, tmp_path / "run", "loss.function=own_loss:absolute", runtime=runtime, max_steps=1)
+
+        errors = errors_in_processes(2, tmp_path / "results", check)
+        assert errors[0].startswith("ConfigError: the processes differ in the code of loss.function: own_loss:absolute")
+        assert errors[1].startswith("OtherRankError: ")
+
+    def test_the_guard_forgets_losses_of_other_code(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
+        write_experiment(folder, "")
+        setting = "loss.function=own_loss:absolute"
+        allow("own_loss:absolute", folder)
+        for steps, expected in ((2, 2), (3, 3), (4, 1)):
+            if steps == 4:
+                (folder / "own_loss.py").write_text(LOSS.replace("abs()", "abs() * 1e5"))
+                sys.modules.pop("own_loss")
+            train_tiny(stores, tmp_path / "run", setting, "guard.threshold=1e9", resume=True, max_steps=steps)
+            assert len(read_checkpoint(tmp_path / "run" / "last.pth")["guard"]["losses"]) == expected, steps
 
 
 class TestCallbacks:
