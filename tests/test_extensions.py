@@ -14,6 +14,7 @@ from posenet import extensions
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model, stored_config
 from posenet.cli import main as cli
+from posenet.devices.parallel import DistributedRuntime
 from posenet.errors import ConfigError
 from posenet.extensions import allow, load_extension
 from posenet.inference.networks import TorchNetwork
@@ -22,7 +23,7 @@ from posenet.model.build import build_network
 from posenet.model.fused import FusedNetwork
 from posenet.settings import load_config
 from posenet.training.own_loss import make_loss
-from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_groups import errors_in_processes, fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, coco_settings, data_settings, train_tiny, weights
@@ -203,20 +204,29 @@ class TestLoss:
             make_loss(load_config(None, ["loss.function=own_loss:NoConfig"]))
         assert "own_loss:NoConfig" in error.value.__notes__[0]
 
-    def test_processes_with_other_code_are_refused(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
-        """Each process has a file of its own under the same name, as on machines that share no disk."""
-        flags = ["-p", "run", "--device", "cpu", "--max-steps", "2", "--set", "loss.function=differs:absolute"]
+    def test_ranks_with_other_code_are_refused(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "own_loss.py").write_text(LOSS.replace("abs()", "square()"))
 
-        def run_rank(rank: int) -> None:
-            own = tmp_path / f"machine{rank}"
-            own.mkdir()
-            text = (folder / "own_loss.py").read_text()
-            (own / "differs.py").write_text(f"{text}\nNUMBER = {rank}\n")
-            allow("differs:absolute", own)
-            sys.exit(cli.run_tool("train-distributed", [*flags, *TINY, *data_settings(stores)]))
+        def check(runtime: DistributedRuntime) -> None:
+            allow("own_loss:absolute", other if runtime.rank else folder)
+            train_tiny(stores, tmp_path / "run", "loss.function=own_loss:absolute", runtime=runtime, max_steps=1)
 
-        statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run_rank, tmp_path)]
-        assert statuses == [2, 2] and "loss.function" in (tmp_path / "0.txt").read_text()
+        errors = errors_in_processes(2, tmp_path / "results", check)
+        assert errors[0].startswith("ConfigError: the processes differ in the code of loss.function: own_loss:absolute")
+        assert errors[1].startswith("OtherRankError: ")
+
+    def test_the_guard_forgets_losses_of_other_code(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
+        write_experiment(folder, "")
+        setting = "loss.function=own_loss:absolute"
+        allow("own_loss:absolute", folder)
+        for steps, expected in ((2, 2), (3, 3), (4, 1)):
+            if steps == 4:
+                (folder / "own_loss.py").write_text(LOSS.replace("abs()", "abs() * 1e5"))
+                sys.modules.pop("own_loss")
+            train_tiny(stores, tmp_path / "run", setting, "guard.threshold=1e9", resume=True, max_steps=steps)
+            assert len(read_checkpoint(tmp_path / "run" / "last.pth")["guard"]["losses"]) == expected, steps
 
 
 class TestCallbacks:

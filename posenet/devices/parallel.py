@@ -152,7 +152,7 @@ class DistributedRuntime(Runtime):
     accelerator may end the process instead, as NCCL does. The processes are those of the process group that exists,
     which is left as it was; else those of the launcher (see ``launch.rank_info``); else this process is the only one.
     ``ConfigError`` if the processes can never meet, ``ConnectError`` if they have not within ``meet_minutes``, which
-    are ``timeout_minutes`` by default.
+    are ``timeout_minutes`` by default, ``TrainingError`` if one ends at once.
     """
 
     _timeout = timedelta(minutes=DEFAULT_TIMEOUT_MINUTES)
@@ -170,7 +170,8 @@ class DistributedRuntime(Runtime):
         self._device_group = self._group  # for tensors on the device
         self.rank = dist.get_rank()
         self.world_size = dist.get_world_size()
-        hosts = self.gather_objects(socket.gethostname())
+        with self.explain_errors():
+            hosts = self.gather_objects(socket.gethostname())
         self.local_rank = hosts[: self.rank].count(hosts[self.rank])
         if info.local_rank is not None:
             self.local_rank = info.local_rank

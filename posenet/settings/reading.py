@@ -33,8 +33,10 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
 
 DATA_KEYS = ("train", "val", "val_images", "val_annotations")
 """Settings of ``data`` that name the data."""
-CODE_KEYS = ("model.network", "loss.function", "data.transform", "log.callbacks")
-"""Settings that name code of the user, as "module:name"; see ``posenet.extensions``."""
+TRAINING_CODE_KEYS = ("model.network", "loss.function", "data.transform")
+"""Settings that name code of the user which decides what a step computes, as "module:name"."""
+CODE_KEYS = (*TRAINING_CODE_KEYS, "log.callbacks")
+"""All settings that name code of the user; see ``posenet.extensions``."""
 EARLIER_DEFAULTS: dict[str, dict[str, Any]] = {
     "model": {"conv_std": 0.001},
     "loss": {"gamma": 2.0},

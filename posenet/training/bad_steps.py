@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from posenet.messages import pluralize
 from posenet.settings import Config, GuardConfig, config_to_dict
+from posenet.settings.reading import TRAINING_CODE_KEYS
 
 RECOVERY_STEPS = 100
 """Good steps that must follow a return to a checkpoint before the run may return to one again."""
@@ -113,10 +114,11 @@ class BadStepPolicy:
         """The norm of the mean gradient before clipping, divided by the mean loss over batches and processes."""
 
     def record(self, loss: float, gradient_norm: float) -> None:
-        """Add a good step to the history. A loss that is not positive has no size to compare with."""
+        """Add a good step to the history. A loss or a gradient that is not positive has no size to compare with."""
         if loss > 0:
             self.loss.add(loss)
-            self.relative_gradient.add(gradient_norm / loss)
+            if gradient_norm > 0:
+                self.relative_gradient.add(gradient_norm / loss)
 
     def next_action(self, bad: bool) -> Action:
         """Count one step and decide what to do next. ``bad`` must be the same on all ranks."""
@@ -159,12 +161,13 @@ class BadStepPolicy:
 def digest_of_inputs(config: Config, contents: Mapping[str, Any], world_size: int) -> str:
     """Identifies what the size of losses depends on, other than the weights: the network, the data, the loss, the step.
 
-    ``contents`` are those of the data and of the teacher; their paths do not count.
+    ``contents`` are those of ``run_data.describe_contents`` and of the teacher; paths do not count.
     """
     tables = config_to_dict(config)
     inputs = {name: tables[name] for name in ("model", "augment", "targets", "loss", "distill")}
     inputs["data"] = {name: tables["data"][name] for name in ("framing", "background", "transform", "exif_frame")}
     inputs["train"] = {name: tables["train"][name] for name in ("input_size", "batch_size", "amp", "freeze")}
-    inputs["contents"] = {name: contents.get(name) for name in ("data.train", "train.teacher")}
+    names = ("data.train", "train.teacher", *(f"the code of {key}" for key in TRAINING_CODE_KEYS))
+    inputs["contents"] = {name: contents.get(name) for name in names}
     inputs["step"] = {"world_size": world_size, "accumulate": config.optim.accumulate}
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()

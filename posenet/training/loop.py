@@ -5,6 +5,7 @@ All ranks go through the loops together. Before every step they decide in ``_vot
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -185,10 +186,8 @@ class TrainingLoop:
     def _return_to_checkpoint(self) -> None:
         """Restore the weights of the last checkpoint, but continue with the next batches."""
         run = self.run
-        found = None
-        if run.runtime.is_main:
-            found = run.folder.newest_intact(lambda state: not state["guard"]["bad_in_a_row"])
-        found = run.runtime.broadcast_object(found)
+        find = functools.partial(run.folder.newest_intact, lambda state: not state["guard"]["bad_in_a_row"])
+        found = run.runtime.broadcast_object(run.runtime.run_on_main(find))
         if found is None:
             run.runtime.raise_on_all(
                 TrainingError(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.devices.parallel import Runtime
+from posenet.devices.parallel import DistributedRuntime, Runtime
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
 from posenet.training.bad_steps import BadStepPolicy, BadValue, Watched
@@ -20,6 +20,7 @@ from tests.helpers.process_runs import find_differences, wait_for_exit
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     LEARNING,
+    AfterStep,
     Change,
     ChangingDistributedRuntime,
     ChangingRuntime,
@@ -71,6 +72,16 @@ def test_the_limit_of_the_gradient_is_relative_to_the_loss() -> None:
     assert policy.relative_gradient.limit == pytest.approx(30.0)
     bad = policy.relative_gradient.explain("gradient norm", 7000.0, unit=100.0)
     assert (bad.value, bad.limit) == (7000.0, pytest.approx(3000.0))
+
+
+def test_steps_without_a_gradient_do_not_make_the_next_one_bad() -> None:
+    """A loss of the user, or a fixed loss scale of fp16, may have no gradient for most batches."""
+    policy = BadStepPolicy(GuardConfig(factor=10))
+    for _ in range(60):
+        policy.record(loss=2.0, gradient_norm=0.0)
+    assert policy.relative_gradient.limit == math.inf
+    policy.record(loss=2.0, gradient_norm=6.0)
+    assert policy.relative_gradient.explain("gradient norm", 1e9).limit == pytest.approx(300.0)
 
 
 def test_people_are_no_explosion_where_most_batches_show_nobody() -> None:
@@ -297,3 +308,20 @@ def test_an_explosion_is_the_same_error_on_all_ranks(stores: Stores, tmp_path: P
     assert errors[0].startswith("TrainingError: 2 steps in a row were skipped before the first checkpoint")
     assert errors[1] == "OtherRankError: rank 0 has failed and reports why"
     assert not (folder / "last.pth").exists()
+
+
+def test_all_ranks_end_if_no_checkpoint_can_be_read_on_the_return(stores: Stores, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def damage_checkpoints() -> None:
+        for path in folder.glob("*.pth"):
+            path.write_bytes(path.read_bytes()[:-100])
+
+    def train_with_damage(runtime: DistributedRuntime) -> None:
+        settings = ("guard.threshold=1e-6", "guard.max_skips=2")
+        callbacks = [AfterStep(2, damage_checkpoints)]
+        train_tiny(stores, folder, *settings, resume=True, runtime=runtime, callbacks=callbacks)
+
+    train_tiny(stores, folder, "train.batch_size=4", max_steps=1)
+    errors = errors_in_processes(2, tmp_path / "results", train_with_damage)
+    assert [error.partition(":")[0] for error in errors] == ["CheckpointError", "OtherRankError"], errors
