@@ -113,7 +113,7 @@ def annotations_with_a_swapped_pair(file: AnnotationFile) -> list[str]:
     places = []
     for (left, right), rows, share, _ in _compare_pairs(file):
         if share < RARE_SHARE:
-            places += [f"{file.annotation_ids.values[row]} ({left}, {right})" for row in rows.tolist()]
+            places += [f"{file.people.ids[row]} ({left}, {right})" for row in rows.tolist()]
     return places
 
 
@@ -125,7 +125,7 @@ def exchanged_faces(file: AnnotationFile) -> list[str]:
         eyes = next((pair for pair in _pairs_of(file, names) if "eye" in pair[0].lower()), None)
         if nose is None or eyes is None or any(place.startswith(f"{eyes[0]} and") for place in swapped_pairs(file)):
             continue
-        people = file.keypoints.values[file.is_labelled_person & is_member]
+        people = file.keypoints[file.is_labelled_person & is_member]
         turns = _turn_of_faces(*(people[:, names.index(name)] for name in (*eyes, nose)))
         count = np.count_nonzero(turns)
         if count >= MIN_EXAMPLES and np.count_nonzero(turns < 0) > SWAPPED_SHARE * count:
@@ -167,7 +167,7 @@ def _compare_pairs(file: AnnotationFile) -> Iterator[tuple[Pair, np.ndarray, flo
         if len(pairs) < 2:
             continue
         indices = [(names.index(left), names.index(right)) for left, right in pairs]
-        directions = _pair_directions(file.keypoints.values[rows], indices)  # (R, pairs)
+        directions = _pair_directions(file.keypoints[rows], indices)  # (R, pairs)
         for column, pair in enumerate(pairs):
             of_pair = directions[:, column]
             others = np.delete(directions, column, axis=1)

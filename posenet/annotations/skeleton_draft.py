@@ -12,7 +12,7 @@ import numpy as np
 
 from posenet.annotations.coco import AnnotationFile, Category, category_edges
 from posenet.annotations.left_right import Pair, pair_by_flip_idx
-from posenet.annotations.rules import refuse_errors
+from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins
@@ -42,9 +42,6 @@ COMMENTS = {
 
 _log = logging.getLogger(__name__)
 
-_RULES = ("no-keypoints", "keypoint-values")
-"""The rules that matter for a draft."""
-
 
 @dataclass(frozen=True)
 class SkeletonDraft:
@@ -67,12 +64,11 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
     """
-    file = AnnotationFile.read(annotations, required=["categories"])
-    refuse_errors(file, _RULES)
+    file = read_annotation_file(annotations, required=())
+    file.adjustments.refuse(annotations, only=("no-keypoints", "keypoint-values"))
     chosen = _choose_category(file, category)
     names = chosen.keypoints or ()
-    is_example = file.groups_of_names()[names] & file.has_keypoints & ~file.is_crowd
-    joints = file.keypoints.values[is_example & file.keypoints.is_usable, : len(names)]
+    joints = file.keypoints[file.groups_of_names()[names] & file.is_labelled_person, : len(names)]
     left_right = pair_by_flip_idx(names, chosen.flip_idx)
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
     try:
@@ -101,7 +97,7 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
 
     A log message names the latter. ``DataError`` if the file or its categories cannot be used.
     """
-    file = AnnotationFile.read(annotations, required=[])
+    file = read_annotation_file(annotations, required=())
     names = {category.keypoints for category in file.parsed_categories if category.keypoints}
     if COCO.file_names in names or not names:
         return COCO
@@ -174,7 +170,7 @@ def _layout_size(heights: np.ndarray, spreads: np.ndarray) -> float:
 
 def _choose_category(file: AnnotationFile, name: str | None) -> Category:
     """The category called ``name``; the first one if ``name`` is None and all have the same keypoints."""
-    categories = [file.parsed_categories[row] for row in np.flatnonzero(file.category_has_keypoints).tolist()]
+    categories = [file.parsed_categories[row] for row in np.flatnonzero(file.category_is_used).tolist()]
     found = [category for category in categories if name in (None, category.name)]
     if not found:
         others = ", ".join(category.name for category in categories)

@@ -56,6 +56,8 @@ class PreparedData:
     """Their COCO keypoint file."""
     settings: Config
     """Those that were given, without an experiment those of tiny."""
+    warnings: tuple[str, ...] = ()
+    """What was left out, and what may be wrong with the annotations: one line each, to be repeated beside the AP."""
 
     @property
     def is_started(self) -> bool:
@@ -113,20 +115,20 @@ def prepare(
     with run_lock(folder):
         files.mkdir(exist_ok=True)
         write_atomically(files / SOURCE_FILE, os.fsencode(train_file.resolve()))
-        found_images, annotations = update_stores(plan, is_started)
+        stores = update_stores(plan, is_started)
     values: dict[str, object] = {
         "checkpoint.path": folder,
         "data.train": files / "train.h5",
         "data.val": files / "val.h5",
-        "data.val_images": found_images,
-        "data.val_annotations": annotations,
+        "data.val_images": stores.val_images,
+        "data.val_annotations": stores.val_annotations,
         "model.skeleton": skeleton,
     }
     if not settings.train.evaluate_every and "train.evaluate_every" not in pairs:
         values["train.evaluate_every"] = EVALUATE_EVERY
     # A text in JSON is one in TOML, too.
     data = [f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()]
-    return PreparedData(folder, tuple(data), found_images, annotations, settings)
+    return PreparedData(folder, tuple(data), stores.val_images, stores.val_annotations, settings, stores.warnings)
 
 
 def _check_paths(images: str | Path | None, val: str | Path | None, val_images: str | Path | None) -> None:
