@@ -20,7 +20,7 @@ from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.outlines import Outline
 from posenet.errors import DataError
 from posenet.files import read_input, require_regular_file, write_atomically
-from posenet.messages import pluralize, truncate_for_message
+from posenet.messages import pluralize
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import noun_of
 

@@ -22,6 +22,8 @@ CORNER_MARGIN = 1.1
 heights, as in more than half of COCO's people. Some tools do not cut boxes off at the border, but they end before."""
 MANY = 0.2
 """Share of the boxes that must end so far outside."""
+BEYOND = 1.1
+"""Boxes that are shares of the image end before this one, in wholes."""
 EDGE_MARGIN = 1.0
 """Pixels by which coordinates are outside the image because they are rounded."""
 BOX_MARGIN = 0.1
@@ -58,7 +60,7 @@ def convert_keypoints(
         return is_fraction
     has_box = people & (boxes[:, 2:] > 0).all(axis=1)
     box_ends = (boxes[:, :2] + boxes[:, 2:])[has_box]
-    if len(box_ends) and box_ends.max() > 100:  # the boxes are pixels
+    if len(box_ends) and box_ends.max() > 100 * BEYOND:  # the boxes are pixels
         scaled = keypoints[has_box, :, :2] * (sizes[has_box, None, ::-1] / 100)
         is_in_box = (distances_from_boxes(scaled, boxes[has_box]) <= BOX_MARGIN) | ~is_labelled[has_box]
         is_certain = is_in_box.mean() > 1 - MANY / 2
@@ -84,7 +86,7 @@ def _say_converted(said: Adjustments, code: str, message: str, count: int) -> No
 def _multiply(keypoints: np.ndarray, boxes: np.ndarray, sizes: np.ndarray, whole: float) -> None:
     units = sizes[:, ::-1] / whole
     keypoints[..., :2] *= units[:, None]
-    if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= 1.1 * whole:
+    if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND * whole:
         boxes *= np.tile(units, 2)
 
 

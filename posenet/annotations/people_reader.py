@@ -15,6 +15,7 @@ from posenet.annotations.coco import MAX_NUMBER, Category, Entry, Mask, People
 from posenet.annotations.coordinates import convert_corners, convert_keypoints
 from posenet.annotations.outlines import (
     SHARE_OF_BOX,
+    SHARE_OF_KEYPOINT_BOX,
     Outline,
     boxes_around,
     decode_columns,
@@ -132,15 +133,8 @@ def read_people(
     has_list = _read_keypoints(people, categories, said)
     is_person = is_used & ~is_crowd & ~is_faulty
     is_fraction = convert_keypoints(people.keypoints, people.boxes, is_person, sizes, said)
-    people.keypoints[
-        said.leave_out_few(
-            "normalised",
-            "annotations with keypoints between 0 and 1",
-            "write pixels of the image",
-            is_fraction,
-            new_ids,
-        )
-    ] = 0
+    message, remedy = "annotations with keypoints between 0 and 1", "write pixels of the image"
+    people.keypoints[said.leave_out_few("normalised", message, remedy, is_fraction, new_ids)] = 0
     convert_corners(people.boxes, people.keypoints, is_person, sizes, said)
     _unlabel(people, is_person, sizes, said)
     _read_outlines(people, sizes, said)
@@ -342,15 +336,10 @@ def _complete_boxes(people: People, sizes: np.ndarray, said: Adjustments) -> Mas
             box = around[row] if around[row].any() else np.hstack([low, (points.max(axis=0) - low).clip(min=1)])
             from_keypoints[row] = True
         people.boxes[row] = box
-    said.add_rows("derived", "no-box", "boxes computed from outlines", "they had none", from_outline, people.ids)
-    said.add_rows(
-        "derived",
-        "box-of-keypoints",
-        "boxes computed around the keypoints",
-        "they had none",
-        from_keypoints,
-        people.ids,
-    )
+    consequence = "they had none"
+    said.add_rows("derived", "no-box", "boxes computed from outlines", consequence, from_outline, people.ids)
+    message = "boxes computed around the keypoints"
+    said.add_rows("derived", "box-of-keypoints", message, consequence, from_keypoints, people.ids)
     return lacks & ~from_outline & ~from_keypoints
 
 
@@ -380,11 +369,10 @@ def _complete_areas(people: People, sizes: np.ndarray, is_empty: Mask, said: Adj
         from_outline[row] = area > 0 and not (is_box and area > 0.95 * box_areas[row])
         people.areas[row] = area if from_outline[row] else estimates[row]
     lacks &= ~people.is_crowd
-    whole = "missing, or those of whole boxes, which make the AP too high"
+    whole = "whole boxes make the AP too high"
     said.add_rows("derived", "outline-area", "areas computed from outlines", whole, lacks & from_outline, people.ids)
-    said.add_rows(
-        "derived", "box-area", f"areas estimated as {SHARE_OF_BOX} of the box", whole, lacks & ~from_outline, people.ids
-    )
+    message = f"areas estimated as {SHARE_OF_BOX} of the box, {SHARE_OF_KEYPOINT_BOX} of that around keypoints"
+    said.add_rows("derived", "box-area", message, whole, lacks & ~from_outline, people.ids)
 
 
 def _area_of_outline(outline: Outline, height: int, width: int) -> float:

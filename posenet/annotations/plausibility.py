@@ -93,8 +93,7 @@ def _compare_categories(file: AnnotationFile) -> None:
 def _compare_labels(file: AnnotationFile) -> None:
     said, people = file.adjustments, file.people
     is_person = file.is_labelled_person
-    has_points = people.is_used & (file.keypoints[..., :2] != 0).any(axis=(1, 2))
-    if has_points.any() and not is_person.any():
+    if not is_person.any() and any(any(entry.get("keypoints") or ()) for entry in people.entries):
         said.add(
             "contradiction", "nothing-labelled", "no annotation has a labelled keypoint",
             "write visibility 1 or 2 where keypoints are labelled",

@@ -62,9 +62,10 @@ _FILE_PROBLEMS = {
     "wrong-size": ("images of other proportions than annotated", "restore the images that were annotated"),
     "resized": ("images of another size than annotated", "the annotations are scaled to the files"),
     "exif-by-setting": (
-        "images with an EXIF orientation and a size that fits both frames", "if keypoints are wrong, set data.exif_frame"
+        "images with an EXIF orientation and a size that fits both frames",
+        "if keypoints are wrong, set data.exif_frame",
     ),
-}  # fmt: skip
+}
 """What the file of an image can have: the message and the consequence."""
 _IGNORED_REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
@@ -286,10 +287,8 @@ class _Images:
                     "image_id": entry.get("id"), "category_id": category, "iscrowd": 1, "segmentation": [polygon],
                 }  # fmt: skip
         if places:
-            self.said.add(
-                "derived", "ignored-regions", "images with ignored regions", "they are crowds, of which nothing is taught",
-                places,
-            )  # fmt: skip
+            consequence = "they are crowds, of which nothing is taught"
+            self.said.add("derived", "ignored-regions", "images with ignored regions", consequence, places)
 
     def turn_sizes(self, people: People) -> None:
         """Swap height and width of images whose keypoints fit only the displayed image, not the stored pixels."""

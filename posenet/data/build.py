@@ -258,9 +258,9 @@ def _select_images(
     )
     if len(requested) > len(empty) and all(image.id in empty for image in suitable):
         raise DataError(
-            f"no {skeleton.category} in {annotations} can be a sample, with {minimum} labelled keypoints and an area of "
-            f"{MIN_AREA} square pixels: {describe_others(others) or 'there are none'}; posenet annotations lint checks "
-            "the file"
+            f"no {skeleton.category} in {annotations} has {minimum} labelled keypoints and an area of {MIN_AREA} "
+            f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
+            "checks it"
         )
     num_unsuitable = len(requested) - len(suitable)
     return _Selection(suitable, num_unsuitable, dataset.people, empty, others, dataset.adjustments)
@@ -377,8 +377,8 @@ def _make_record(
 ) -> tuple[Record, list[int]]:
     """The record of an image with its labelled people, and the rows of its main persons.
 
-    The people, with the rows ``mains``, are in an image of this ``size``. Without annotations (None), it shows nobody if
-    it is ``background``; else the loss of labels counts nowhere.
+    The people, with the rows ``mains``, are in an image of this ``size``. Without annotations (None), it shows nobody
+    if it is ``background``; else the loss of labels counts nowhere.
     """
     if people is None:
         joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)

@@ -1,4 +1,4 @@
-"""The stores of a run, from its annotations: these are read in the normal form and split, and their skeleton is drafted.
+"""The stores of a run, from its annotations: they are read in the normal form and split, their skeleton is drafted.
 
 Every step calls the public function of a tool and logs one line. Importing this module does not import PyTorch.
 """
@@ -27,7 +27,7 @@ from posenet.data.store_list import open_data_sets
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.messages import command_line, pluralize
-from posenet.settings import DataConfig, ExifFrame
+from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
 from posenet.training.find_annotations import is_yolo
