@@ -67,7 +67,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         return config_from_dict(tables, file_source)
     overridden_tables = copy.deepcopy(tables)
     for pair in pairs:
-        _apply_override(overridden_tables, pair)
+        apply_override(overridden_tables, pair)
     try:
         return config_from_dict(overridden_tables, "an override")
     except ConfigError:
@@ -146,7 +146,7 @@ def _describe_value(value: Any) -> str:
     return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
 
 
-def _apply_override(tables: dict[str, Any], pair: str) -> None:
+def apply_override(tables: dict[str, Any], pair: str) -> None:
     """Set the key that a ``section.key=value`` pair names."""
     key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")

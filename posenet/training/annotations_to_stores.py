@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from posenet.annotations.coco import describe_counts, write_output
 from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.importing.formats import read_annotations
+from posenet.annotations.importing.yolo_pose import MissingPlaceError, places_of_split
 from posenet.annotations.main_persons import MIN_AREA, describe_others
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
@@ -131,7 +132,14 @@ def _read_sources(plan: StorePlan) -> list[_Source]:
     sources = [_read_source(plan.train_file, "train", plan.images, plan.folder)]
     if plan.val_file is not None:
         images = plan.val_images or (None if is_yolo(plan.val_file) else plan.images)
-        sources.append(_read_source(plan.val_file, "val", images, plan.folder))
+        try:
+            sources.append(_read_source(plan.val_file, "val", images, plan.folder))
+        except MissingPlaceError as error:
+            if plan.val_file != plan.train_file:
+                raise
+            _log.warning("%s: a part of train is split off for validation", error)
+    elif is_yolo(plan.train_file) and places_of_split(plan.train_file, "val"):
+        _log.warning("%s: val is ignored, because it names the images of train", plan.train_file)
     return sources
 
 
@@ -360,5 +368,5 @@ def _build(part: _Part, plan: StorePlan, warnings: list[str]) -> None:
         lines.append(f"{pluralize(report.num_without_main_person, 'image')} left out, without a sample")
     lines += [f"left out: {line}" for line in report.skipped]
     for line in lines:
-        _log.warning("%s: %s", output.name, line)
+        _log.info("%s: %s", output.name, line)
     warnings += [f"{part.split}: {line}" for line in lines]

@@ -42,6 +42,10 @@ _WITHOUT_FILE = "images without a label file, kept, with nobody in them"
 _BOXES = "images with boxes without keypoints, which training ignores"
 
 
+class MissingPlaceError(DataError):
+    """A folder, a list or an image that a ``data.yaml`` names does not exist."""
+
+
 class YoloFormat(NamedTuple):
     """What ``data.yaml`` says about the labels."""
 
@@ -226,7 +230,7 @@ def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
         for name in names:
             if (root / name).exists():
                 return root / name
-    raise DataError(f"{source}: {place} does not exist in {roots[0]}; correct path in the file")
+    raise MissingPlaceError(f"{source}: {place} does not exist in {roots[0]}; correct path in the file")
 
 
 def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:
