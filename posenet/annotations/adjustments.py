@@ -13,6 +13,8 @@ from posenet.messages import to_single_line
 
 Kind = Literal["derived", "left out", "warning", "contradiction"]
 """Determined by other values; not used; used, but perhaps wrong; without a right reading, so that tools stop."""
+Ids = Sequence[object] | np.ndarray
+"""What names the rows of a section: ids or file names."""
 KINDS: tuple[Kind, ...] = ("contradiction", "warning", "left out", "derived")
 """In the order in which they are listed."""
 MAX_LINE = 160
@@ -74,16 +76,12 @@ class Adjustments(list[Adjustment]):
         """Add one that concerns the whole file, or some places."""
         self.append(Adjustment(kind, code, message, consequence, [str(place) for place in places]))
 
-    def add_rows(
-        self, kind: Kind, code: str, message: str, consequence: str, is_concerned: Any, ids: Sequence[object]
-    ) -> None:
+    def add_rows(self, kind: Kind, code: str, message: str, consequence: str, is_concerned: Any, ids: Ids) -> None:
         """Add one for the rows of a (rows,) bool array, unless there are none. The places are the ``ids``."""
         if is_concerned.any():
             self.add(kind, code, message, consequence, [ids[row] for row in np.flatnonzero(is_concerned).tolist()])
 
-    def leave_out_few(
-        self, code: str, message: str, remedy: str, is_faulty: Any, ids: Sequence[object], total: int = 0
-    ) -> Any:
+    def leave_out_few(self, code: str, message: str, remedy: str, is_faulty: Any, ids: Ids, total: int = 0) -> Any:
         """The rows to leave out: the faulty ones if they are few of ``total`` rows; else none, and a contradiction."""
         total = total or len(is_faulty)
         count = int(is_faulty.sum())

@@ -259,10 +259,10 @@ def _read_keypoints(people: People, categories: Categories, said: Adjustments) -
         "derived", "no-visibility", "annotations with keypoints of x and y only", "labelled unless they are 0, 0",
         is_flat_pair, people.ids,
     )  # fmt: skip
-    is_number = (abs(people.keypoints) < MAX_NUMBER).all(axis=2)
+    is_number = np.asarray((abs(people.keypoints) < MAX_NUMBER).all(axis=2))
     said.add_rows(
         "derived", "no-number", "annotations with keypoints that are null or not finite", "these are not labelled",
-        ~is_number.all(axis=1), people.ids,
+        (~is_number).any(axis=1), people.ids,
     )  # fmt: skip
     people.keypoints[~is_number] = 0
     visibility = people.keypoints[..., 2]

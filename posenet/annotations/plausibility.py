@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,8 @@ def _compare_categories(file: AnnotationFile) -> None:
 def _compare_labels(file: AnnotationFile) -> None:
     said, people = file.adjustments, file.people
     is_person = file.is_labelled_person
-    if not is_person.any() and any(any(entry.get("keypoints") or ()) for entry in people.entries):
+    used = itertools.compress(people.entries, people.is_used)
+    if not is_person.any() and any(any(entry.get("keypoints") or ()) for entry in used):
         said.add(
             "contradiction", "nothing-labelled", "no annotation has a labelled keypoint",
             "write visibility 1 or 2 where keypoints are labelled",
@@ -188,8 +190,10 @@ def _compare_boxes(file: AnnotationFile) -> None:
 def _find_outlines_elsewhere(file: AnnotationFile, objects: Mask) -> Mask:
     """(A,) bool: the box around the polygons and that of the annotation hardly overlap."""
     people = file.people
-    rows = [row for row in np.flatnonzero(objects).tolist() if isinstance(people.outlines[row], list)]
-    around = boxes_of_polygons([people.outlines[row] or [] for row in rows])
+    outlines = {row: people.outlines[row] for row in np.flatnonzero(objects).tolist()}
+    polygons = {row: outline for row, outline in outlines.items() if isinstance(outline, list)}
+    rows = list(polygons)
+    around = boxes_of_polygons(list(polygons.values()))
     boxes = people.boxes[rows]
     low = np.maximum(boxes[:, :2], around[:, :2])
     high = np.minimum(boxes[:, :2] + boxes[:, 2:], around[:, :2] + around[:, 2:])
@@ -207,6 +211,10 @@ def _compare_sides(file: AnnotationFile) -> None:
          left_right.contradicting_pairs),
         ("flip-missing", "left and right names that the skeleton does not pair",
          "mirrored images teach wrong sides; add them to left_right", left_right.missing_pairs),
+        ("swapped-sides", "left and right exchanged in all pairs, as faces seen from the front show",
+         "drawings and names are the other way round", left_right.exchanged_faces),
+        ("no-sides", "keypoints without a left or right twin", "a mirrored image swaps none",
+         lambda file: ["all"] if left_right.lacks_sides(file) else []),
         ("swapped-here", "annotations with left and right exchanged in one pair", "swap them if they are confused",
          left_right.annotations_with_a_swapped_pair),
     )  # fmt: skip

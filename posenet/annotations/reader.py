@@ -208,9 +208,9 @@ class _Images:
     def _read_sizes(self) -> None:
         self.sizes = np.zeros((len(self.entries), 2), np.int64)
         for row, entry in enumerate(self.entries):
-            sides = [canonical_id(entry.get(key)) for key in ("height", "width")]
-            if all(isinstance(side, int) and 0 < side <= MAX_SIDE for side in sides):
-                self.sizes[row] = sides
+            height, width = (canonical_id(entry.get(key)) for key in ("height", "width"))
+            if isinstance(height, int) and isinstance(width, int) and 0 < min(height, width) <= max(height, width):
+                self.sizes[row] = (height, width) if max(height, width) <= MAX_SIDE else (0, 0)
         lacks = ~self.sizes.all(axis=1) & self.is_kept
         for row in np.flatnonzero(lacks).tolist():
             if header := self._read_header(row):
@@ -244,8 +244,9 @@ class _Images:
         for code, (message, remedy) in _FILE_PROBLEMS.items():
             if code in ("missing-file", "unreadable-file", "wrong-size"):
                 self.is_kept &= ~self.said.leave_out_few(code, message, remedy, found[code], texts, len(rows))
-        for code, kind in (("resized", "derived"), ("exif-by-setting", "warning")):
-            self.said.add_rows(kind, code, *_FILE_PROBLEMS[code], found[code], texts)
+        self.said.add_rows("derived", "resized", *_FILE_PROBLEMS["resized"], found["resized"], texts)
+        code = "exif-by-setting"
+        self.said.add_rows("warning", code, *_FILE_PROBLEMS[code], found[code], texts)
 
     def _check_file(self, row: int) -> tuple[str, str]:
         """A code of ``_FILE_PROBLEMS`` and its details; "" for none."""
@@ -302,7 +303,8 @@ class _Images:
         turned = np.zeros(len(self.names), bool)
         for row in np.unique(people.image_rows[~fits & fits_turned]).tolist():
             header = self._read_header(row)
-            frame = header and find_annotated_frame(header, *self.sizes[row].tolist(), self.exif_frame)
+            height, width = self.sizes[row].tolist()
+            frame = header and find_annotated_frame(header, height, width, self.exif_frame)
             turned[row] = frame == AnnotatedFrame(1, "size") and bool(fits_turned[people.image_rows == row].all())
         self.sizes[turned] = self.sizes[turned, ::-1]
         self.said.add_rows(

@@ -298,8 +298,7 @@ def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> tuple[_Pa
     They have a person to train on. Copies of one image stay together, and what was ``trained`` on stays in training.
     """
     document = part.document
-    with_people = {entry.get("image_id") for entry in document["annotations"] if any(entry.get("keypoints") or [])}
-    usable = _images_to_train_on(document, load_skeleton(plan.skeleton)) or with_people  # the build says what they lack
+    usable = _images_with(document, load_skeleton(plan.skeleton))
     groups = [group for group in groups_of_copies(part.paths) if usable & set(group)]
     if len(groups) < 2:
         raise DataError(f"{part.path} has keypoints in {pluralize(len(groups), 'image')}; training needs two or more")
@@ -326,15 +325,19 @@ def _rank(name: str) -> float:
     return int(hashlib.sha256(name.encode()).hexdigest()[:8], 16) / 2**32
 
 
-def _images_to_train_on(document: dict[str, Any], skeleton: Skeleton) -> set[int]:
-    """The ids of the images with a person who has enough labelled keypoints and a large enough area."""
+def _images_with(document: dict[str, Any], skeleton: Skeleton) -> set[int]:
+    """The ids of the images with a person to train on; where there are none, of all with labelled keypoints, so that
+    the build says what they lack."""
+    names = skeleton.file_names
+    used = {item["id"] for item in document["categories"] if tuple(item.get("keypoints") or ()) == names}
+    people = [entry for entry in document["annotations"] if entry["category_id"] in used and entry["num_keypoints"]]
     return {
         entry["image_id"]
-        for entry in document["annotations"]
-        if sum(value > 0 for value in (entry.get("keypoints") or [])[2::3]) >= skeleton.min_labelled_keypoints
-        and entry.get("area", MIN_AREA) >= MIN_AREA
-        and not entry.get("iscrowd")
-    }
+        for entry in people
+        if entry["num_keypoints"] >= skeleton.min_labelled_keypoints
+        and entry["area"] >= MIN_AREA
+        and not entry["iscrowd"]
+    } or {entry["image_id"] for entry in people}
 
 
 def _build(part: _Part, plan: StorePlan, warnings: list[str]) -> None:

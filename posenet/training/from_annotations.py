@@ -140,7 +140,9 @@ def prepare(
         values["train.evaluate_every"] = EVALUATE_EVERY
     # A text in JSON is one in TOML, too.
     data = [f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()]
-    return PreparedData(folder, tuple(data), stores.val_images, stores.val_annotations, settings, skeleton, stores.warnings)
+    return PreparedData(
+        folder, tuple(data), stores.val_images, stores.val_annotations, settings, skeleton, stores.warnings
+    )
 
 
 def _check_paths(images: str | Path | None, val: str | Path | None, val_images: str | Path | None) -> None:

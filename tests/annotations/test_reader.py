@@ -170,7 +170,7 @@ def test_names_of_keypoints_come_from_the_skeleton_or_are_numbered(names: Any) -
     content = changed(lambda d: d["categories"][0].update(keypoints=names))
     file = read(content)
     assert file.parsed_categories[0].keypoints == tuple(f"keypoint_{number}" for number in range(1, 18))
-    assert kinds(file) == {"numbered-keypoints": "derived"}
+    assert kinds(file) == {"numbered-keypoints": "derived", "no-sides": "warning"}
     file = read(content, skeleton=COCO)
     assert file.parsed_categories[0].keypoints == COCO.file_names
     assert kinds(file) == {"names-of-skeleton": "derived"}
@@ -344,16 +344,17 @@ class TestOutside:
         assert found(read(document([1], people)))["outside"][0] == "warning"
 
 
-class TestSingleFaults:
-    FAULTS: dict[str, Document] = {
-        "keypoint-values": {"keypoints": [1, 2]},
-        "outside": {"keypoints": [5000, 30, 2] * 17, "num_keypoints": 17},
-        "crowd-flag": {"iscrowd": 7},
-        "no-image": {"image_id": 99},
-        "normalised": {"keypoints": [0.5, 0.4, 2] * 17},
-    }
+SINGLE_FAULTS: dict[str, Document] = {
+    "keypoint-values": {"keypoints": [1, 2]},
+    "outside": {"keypoints": [5000, 30, 2] * 17, "num_keypoints": 17},
+    "crowd-flag": {"iscrowd": 7},
+    "no-image": {"image_id": 99},
+    "normalised": {"keypoints": [0.5, 0.4, 2] * 17},
+}
 
-    @pytest.mark.parametrize("code", FAULTS)
+
+class TestSingleFaults:
+    @pytest.mark.parametrize("code", SINGLE_FAULTS)
     @pytest.mark.parametrize(
         "number, count, drop, is_left_out",
         [(2, 7, False, True), (3, 7, False, False), (3, 7, True, True), (3, 60, False, True), (4, 60, False, False),
@@ -364,7 +365,7 @@ class TestSingleFaults:
     ) -> None:
         content = document([1], [person(number, 1, (number, 20, 50, 60)) for number in range(1, count + 1)])
         for entry in content["annotations"][:number]:
-            entry.update(copy.deepcopy(self.FAULTS[code]))
+            entry.update(copy.deepcopy(SINGLE_FAULTS[code]))
         file = read(content, drop=drop)
         if code == "normalised" and number == count:
             assert kinds(file)[code] == "derived"

@@ -24,7 +24,8 @@ HEIGHT, WIDTH = 120, 160
 def person(
     number: int, image_id: int, box: tuple[float, ...] = (20, 20, 50, 60), labelled: int = 17, **changes: Any
 ) -> dict[str, Any]:
-    """An annotation with three quarters of the area of its outline, the box, and whose first ``labelled`` keypoints lie on its diagonal."""
+    """An annotation whose first ``labelled`` keypoints lie on the diagonal of its box, which is its outline. Its area
+    is three quarters of that."""
     x, y, w, h = box
     keypoints = [[x + w * k / 17, y + h * k / 17, 2] if k < labelled else [0, 0, 0] for k in range(17)]
     return {
