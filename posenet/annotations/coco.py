@@ -96,8 +96,13 @@ class People:
     def select(self, is_kept: Mask) -> People:
         """Some of the rows."""
         rows = np.flatnonzero(is_kept).tolist()
-        columns = (getattr(self, column.name) for column in fields(self))
-        return People(*([column[i] for i in rows] if isinstance(column, list) else column[rows] for column in columns))
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        return People(
+            **{
+                name: [column[row] for row in rows] if isinstance(column, list) else column[rows]
+                for name, column in columns.items()
+            }
+        )
 
 
 @dataclass
@@ -145,7 +150,7 @@ class AnnotationFile:
     def sizes(self) -> np.ndarray:
         """(A, 2) int64 height, width of the image of every annotation."""
         sizes = np.array([(image.height, image.width) for image in self.images], np.int64).reshape(-1, 2)
-        return sizes[self.people.image_rows]
+        return np.asarray(sizes[self.people.image_rows])
 
     def groups_of_names(self) -> dict[Names, Mask]:
         """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""
