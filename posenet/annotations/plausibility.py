@@ -62,7 +62,7 @@ def _compare_categories(file: AnnotationFile) -> None:
     elif file.skeleton is not None and not file.category_is_used.any():
         closest = max(groups, key=lambda names: len(set(names) & set(file.skeleton.file_names)))  # type: ignore[union-attr]
         said.add(
-            "contradiction", "no-such-keypoints", "no category has the keypoints of the skeleton",
+            "contradiction", "no-such-keypoints", "no category has exactly the keypoints of the skeleton",
             "draft its own with posenet annotations skeleton", [compare_names(closest, file.skeleton.file_names)],
         )  # fmt: skip
     people = file.people

@@ -5,12 +5,9 @@ Importing this module does not import PyTorch.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-from collections.abc import Sequence
-from pathlib import Path, PurePath, PureWindowsPath
-from typing import Any, TypeGuard
+from pathlib import Path
+from typing import TypeGuard
 
 from posenet.annotations.coco import read_document, refuse_labelme, remedy_for_format
 from posenet.annotations.importing.yolo_pose import places_of_split
@@ -22,8 +19,8 @@ DATA_SUFFIXES = (*YAML_SUFFIXES, ".json")
 """What annotations are called; experiments end in .toml."""
 OTHER_SUFFIXES = (".zip", ".xml")
 """What exports are called that have to be unpacked or made again."""
-SAMPLED_NAMES = 20
-"""Number of listed images by which their folder is found."""
+SHOWN_FILES = 20
+"""Number of file names in a message."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -81,7 +78,7 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
         return texts[0], None
     if texts:
         refuse_labelme(read_document(texts[0]), texts[0])
-    found = ", ".join(path.name for path in [*tables, *texts][:SAMPLED_NAMES]) or "none"
+    found = ", ".join(path.name for path in [*tables, *texts][:SHOWN_FILES]) or "none"
     raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
 
 
@@ -94,47 +91,3 @@ def _texts_in(*folders: Path) -> list[Path]:
     """The .json files in folders, of which some may not exist."""
     files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
     return sorted(path for path in files if path.suffix.lower() == ".json")
-
-
-def find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
-    """The folder beside an annotation file that has most of the images which it lists.
-
-    The nearest level of folders that has some decides; a tree in which only the last parts of their names are is taken
-    as a whole. ``DataError`` if no folder or several have most.
-    """
-    written = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)][:SAMPLED_NAMES]
-    names = [name for name in written if not PurePath(name).is_absolute()]
-    last_parts = {PureWindowsPath(name).name for name in written}
-    base = file.parent.parent if file.parent.name == "annotations" else file.parent
-    level, has_parts = [base], False
-    while level:
-        counts: dict[Path, int] = {}
-        below: list[Path] = []
-        for folder in level:
-            with contextlib.suppress(OSError), os.scandir(folder) as listing:
-                entries = {entry.name: entry for entry in listing}
-                near = [name for name in names if PurePath(name).parts[:1] and PurePath(name).parts[0] in entries]
-                counts[folder] = sum((folder / name).is_file() for name in near)
-                has_parts = has_parts or not last_parts.isdisjoint(entries)
-                below += [
-                    folder / name
-                    for name, entry in entries.items()
-                    if not name.startswith(".") and entry.is_dir(follow_symlinks=False)
-                ]
-        found = [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
-        if len(found) == 1:
-            return found[0]
-        if found and counts[found[0]] < len(names):  # the images are scattered over several
-            return base
-        if found:
-            reason = f"{found[0]} and {found[1]} both have"
-            break
-        level = below
-    else:
-        if has_parts:
-            return base
-        reason = f"no folder in {base} has"
-    such = f", such as {written[0]}" if written else ""
-    raise DataError(
-        f"{reason} the images of {file}{such}; name the folder with images=DIR, or val_images=DIR for validation"
-    )

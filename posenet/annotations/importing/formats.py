@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from posenet.annotations.coco import read_document, select_sections
+from posenet.annotations.importing.find_images import find_images
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
@@ -30,8 +31,6 @@ def read_annotations(
         return import_yolo_pose(path, split, keypoints, number_unnamed=True)
     content = read_document(path)
     if isinstance(content, dict):
-        from posenet.training.find_annotations import find_images
-
         sections = select_sections(content, path, ["images"])
         folder = find_images(path, sections["images"]) if images is None else Path(images)
         return ImportedAnnotations(content, folder, ())
