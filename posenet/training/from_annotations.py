@@ -249,6 +249,8 @@ def conclude(data: PreparedData, progress: bool) -> None:
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     trained_on = "may have been" if data.settings.data.allow_overlap else "was not"
     _log.info("AP %.3f of %s on %s that it %s trained on: %s", ap, best, count, trained_on, command_line(*words))
+    for warning in data.warnings:
+        _log.warning("%s", warning)
     if evaluation.images < FEW_IMAGES:
         _log.warning("An AP on %s depends on chance; give %d or more for validation (--val)", count, FEW_IMAGES)
     if advice := evaluation.advise_on_min_score():

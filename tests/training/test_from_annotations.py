@@ -545,7 +545,9 @@ def test_a_damaged_validation_image_is_left_out_of_the_ap_too(caplog: pytest.Log
     caplog.clear()
     caplog.set_level(logging.INFO, "posenet")
     assert train("coco/chairs.json", **options).finished  # goes on without the image
-    assert any("on 2 images that it was not trained on" in text for text in caplog.messages)
+    [ap] = [text for text in caplog.messages if "on 2 images that it was not trained on" in text]
+    beside = caplog.messages[caplog.messages.index(ap) + 1]
+    assert "unreadable-file" in beside and "2.jpg" in beside, "the warnings are repeated"
     with Store(RUN / "data" / "val.h5") as store:
         assert store.image_ids.tolist() == [1, 3]
     _, other = write_chairs(Path("third").absolute(), "more", 3, 2)  # the image as it was
