@@ -49,12 +49,12 @@ class Adjustment:
         room = MAX_LINE - len(message) - len(consequence) - len("contradiction: ") - len(f" ();  [{self.code}]")
         shown: list[str] = []
         for place in map(to_single_line, self.places):
-            room -= len(place) + 2
-            if room < len("..."):
-                shown.append("...")
+            if len(place) + 2 > room - len("..."):
+                shown.append("..." if shown else f"{place[: max(room - 3, 0)]}...")
                 break
+            room -= len(place) + 2
             shown.append(place)
-        places = f" ({', '.join(shown)})" if shown and shown != ["..."] else ""
+        places = f" ({', '.join(shown)})" if shown else ""
         return f"{message}{places}; {consequence}"
 
     def __str__(self) -> str:

@@ -96,13 +96,11 @@ class People:
     def select(self, is_kept: Mask) -> People:
         """Some of the rows."""
         rows = np.flatnonzero(is_kept).tolist()
-        columns = {column.name: getattr(self, column.name) for column in fields(self)}
-        return People(
-            **{
-                name: [column[row] for row in rows] if isinstance(column, list) else column[rows]
-                for name, column in columns.items()
-            }
-        )
+        columns: dict[str, Any] = {}
+        for item in fields(self):
+            column = getattr(self, item.name)
+            columns[item.name] = [column[row] for row in rows] if isinstance(column, list) else column[rows]
+        return People(**columns)
 
 
 @dataclass

@@ -106,7 +106,7 @@ def convert_corners(
     is_labelled = keypoints[..., 2] > 0
     as_corners = np.hstack([first, (second - first).clip(min=1)])
     is_around = ((distances_from_boxes(keypoints[..., :2], as_corners) <= BOX_MARGIN) | ~is_labelled).all(axis=1)
-    fits = (is_inside & is_around)[people]
+    fits = np.asarray(is_inside & is_around)[people]
     ends_outside = np.asarray((first + second > CORNER_MARGIN * limits).any(axis=1))[people]
     if not (fits & ends_outside).any() or (fits & ends_outside).mean() <= MANY:
         return

@@ -58,7 +58,7 @@ SAME_PERSON = 0.1
 longer side of the box."""
 _FILE_PROBLEMS = {
     "missing-file": ("images without a file", "check the folder, upper and lower case, and suffixes"),
-    "unreadable-file": ("files that cannot be read", "save them again as JPEG or PNG, smaller if they are too large"),
+    "unreadable-file": ("files that cannot be read", "save them again, smaller if they are too large"),
     "wrong-size": ("images of other proportions than annotated", "restore the images that were annotated"),
     "resized": ("images of another size than annotated", "the annotations are scaled to the files"),
     "exif-by-setting": (
