@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import posenet
-from posenet.training.find_annotations import are_annotations, find_annotations, find_images
+from posenet.annotations.importing.find_images import find_images
+from posenet.training.find_annotations import are_annotations, find_annotations
 
 
 def test_an_experiment_is_told_from_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +44,18 @@ def test_a_file_is_that_of_a_split_if_its_name_has_the_word(
     for name in names:
         (tmp_path / name).write_text("{}")
     assert find_annotations(tmp_path, None) == (tmp_path / train, val and tmp_path / val)
+
+
+def test_images_are_found_at_the_nearest_level_or_below_the_annotations(tmp_path: Path) -> None:
+    names = [f"{number}.jpg" for number in range(4)]
+    images = [{"file_name": name} for name in names]
+    file = tmp_path / "annotations" / "a.json"
+    for folder in ("old/copies/images", "photos"):
+        (tmp_path / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / name).touch()
+    assert find_images(file, images) == tmp_path / "photos"
+    for name in names:  # as some sets have them: each in a folder that the names do not have
+        (tmp_path / "photos" / f"of {name}").mkdir()
+        (tmp_path / "photos" / name).rename(tmp_path / "photos" / f"of {name}" / name)
+    assert find_images(tmp_path / "photos" / "a.json", images) == tmp_path / "photos"
