@@ -449,7 +449,7 @@ def _parse_category(entry: Entry, lists: Sequence[Any], skeleton: Skeleton | Non
         names = tuple(f"keypoint_{number}" for number in range(1, count + 1))
         said.add(
             "derived", "numbered-keypoints", f"category {title} does not name its {count} keypoints",
-            "they are keypoint_1 and so on; write the names to learn left and right",
+            "they are keypoint_1 and so on",
         )  # fmt: skip
     return Category(title, names, _parse_edges(entry.get("skeleton"), len(names), title, said), entry.get("flip_idx"))
 

@@ -13,6 +13,7 @@ from posenet.annotations.coco import remedy_for_format
 from posenet.annotations.importing.formats import SUFFIXES, open_set_of_files
 from posenet.annotations.importing.yolo_pose import places_of_split
 from posenet.errors import DataError
+from posenet.files import read_input
 from posenet.settings.experiments import experiment_names
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -22,6 +23,8 @@ OTHER_SUFFIXES = (".zip",)
 """What exports are called that have to be unpacked."""
 SHOWN_FILES = 20
 """Number of file names in a message."""
+MAX_BEGINNING = 4096
+"""So many bytes of a file show whether it has annotations or results."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -94,6 +97,15 @@ def _words(path: Path) -> set[str]:
 
 
 def _texts_in(*folders: Path) -> list[Path]:
-    """The .json files in folders, of which some may not exist."""
+    """The .json files in folders, of which some may not exist; those that are results, with scores, are left out."""
     files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    return sorted(path for path in files if path.suffix.lower() == ".json")
+    return sorted(path for path in files if path.suffix.lower() == ".json" and not _are_results(path))
+
+
+def _are_results(path: Path) -> bool:
+    """Whether a file begins as a list of results does."""
+    try:
+        beginning = read_input(path, MAX_BEGINNING)
+    except OSError:
+        return False
+    return beginning.lstrip().startswith(b"[") and b'"score"' in beginning and b'"image_id"' in beginning
