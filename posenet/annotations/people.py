@@ -119,7 +119,7 @@ def read_split(path: str | Path, image_ids: Iterable[int] | None = None, skeleto
     ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
     keypoints alone.
     """
-    file = read_annotation_file(path, skeleton, required=["images"])
+    file = read_annotation_file(path, skeleton, reorders=False, required=["images"])
     names_keypoints = any(category.keypoints for category in file.parsed_categories)
     file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)
     images = file.images

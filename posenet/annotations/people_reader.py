@@ -46,6 +46,7 @@ class Categories(NamedTuple):
     ids: list[int]
     row_of: dict[object, int]
     is_used: Mask  # has the keypoints that are wanted
+    orders: dict[int, list[int]]  # by row: for every keypoint its place in the lists of annotations, if that differs
 
 
 def canonical_id(value: object) -> int | str | None:
@@ -131,6 +132,9 @@ def read_people(
         "crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1", is_used & ~has_flag, new_ids
     )
     has_list = _read_keypoints(people, categories, said)
+    for row, order in categories.orders.items():
+        is_own = people.category_rows == row
+        people.keypoints[is_own, : len(order)] = people.keypoints[is_own][:, order]
     is_person = is_used & ~is_crowd & ~is_faulty
     is_fraction = convert_keypoints(people.keypoints, people.boxes, is_person, sizes, said)
     message, remedy = "annotations with keypoints between 0 and 1", "write pixels of the image"

@@ -51,6 +51,7 @@ from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
+from posenet.skeleton.known_names import canonical_names
 from posenet.threads import map_in_threads
 
 SAME_PERSON = 0.1
@@ -80,6 +81,7 @@ def read_annotation_file(
     opens_images: bool = False,
     drop: bool = False,
     measures_twins: bool = False,
+    reorders: bool = True,
     required: Collection[str] = ("images", "annotations"),
     document: Any = None,
 ) -> AnnotationFile:
@@ -94,6 +96,8 @@ def read_annotation_file(
         drop: leave out faulty entries even if they are many, but never most.
         measures_twins: say of which keypoints neither the skeleton nor the annotations tell left and right; this takes
             time, and drafting a skeleton tells it anyway.
+        reorders: turn keypoints with other names, or in another order, to those of the skeleton where the names tell which
+            are which; not for what is compared with results of other programs.
         required: sections without which it is no COCO file.
 
     Raises:
@@ -108,6 +112,8 @@ def read_annotation_file(
         images.open_files()
     annotations = sections["annotations"]
     categories = _read_categories(sections["categories"], annotations, skeleton, said)
+    if skeleton is not None and reorders:
+        _reorder(categories, skeleton, said)
     entries = [*annotations, *images.take_ignored_regions(categories)]
     people = read_people(entries, images.row_of, images.is_kept, images.sizes, categories, said)
     images.turn_sizes(people)
@@ -429,7 +435,25 @@ def _read_categories(
     is_repeated = np.array([row_of[number] != row for row, number in enumerate(raw)], bool)
     names = [category.name for category in parsed]
     said.leave_out_few("category-id", "categories with the id of another one", "number them", is_repeated, names, 1)
-    return Categories(entries, parsed, number_ids(raw), row_of, has_keypoints & np.array(fits, bool))
+    return Categories(list(entries), parsed, number_ids(raw), row_of, has_keypoints & np.array(fits, bool), {})
+
+
+def _reorder(categories: Categories, skeleton: Skeleton, said: Adjustments) -> None:
+    """Give categories the names and the order of the skeleton's keypoints where canonical names tell which are which."""
+    wanted = canonical_names(skeleton.file_names, skeleton.category)
+    for row, category in enumerate(categories.parsed):
+        known = canonical_names(category.keypoints, category.name)
+        if category.keypoints == skeleton.file_names or sorted(known) != sorted(wanted):
+            continue
+        edges = tuple((wanted.index(known[a]), wanted.index(known[b])) for a, b in category.edges)
+        categories.parsed[row] = Category(category.name, skeleton.file_names, edges)
+        categories.entries[row] = {key: value for key, value in categories.entries[row].items() if key != "flip_idx"}
+        categories.orders[row] = [known.index(name) for name in wanted]
+        categories.is_used[row] = True
+        said.add(
+            "derived", "keypoint-order", f"keypoints of {category.name} that the skeleton spells or orders otherwise",
+            "turned to those of the skeleton",
+        )  # fmt: skip
 
 
 def _parse_category(entry: Entry, lists: Sequence[Any], skeleton: Skeleton | None, said: Adjustments) -> Category:

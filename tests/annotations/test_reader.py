@@ -170,10 +170,30 @@ def test_names_of_keypoints_come_from_the_skeleton_or_are_numbered(names: Any) -
     content = changed(lambda d: d["categories"][0].update(keypoints=names))
     file = read(content)
     assert file.parsed_categories[0].keypoints == tuple(f"keypoint_{number}" for number in range(1, 18))
-    assert kinds(file) == {"numbered-keypoints": "derived", "no-sides": "warning"}
+    assert kinds(file) == {"numbered-keypoints": "derived"}
     file = read(content, skeleton=COCO)
     assert file.parsed_categories[0].keypoints == COCO.file_names
     assert kinds(file) == {"names-of-skeleton": "derived"}
+
+
+def test_keypoints_in_another_order_and_spelling_are_those_of_the_skeleton_if_the_names_tell() -> None:
+    """Results of other programs would have the order of the file, so that reading for comparisons refuses it."""
+    content, expected = people_document(), read(people_document(), skeleton=COCO)
+    order = [*range(16, 4, -1), 0, 2, 1, 4, 3]
+    names = [COCO.file_names[number].title().replace("_", " ") for number in order]
+    content["categories"][0].update(keypoints=names, skeleton=[[17, 15]], flip_idx=list(range(17)))
+    for entry in content["annotations"]:
+        values = np.reshape(entry["keypoints"], (17, 3))
+        entry["keypoints"] = values[order].ravel().tolist()
+    file = read(content, skeleton=COCO)
+    assert kinds(file)["keypoint-order"] == "derived" and not file.adjustments.contradictions
+    assert np.array_equal(file.keypoints, expected.keypoints)
+    [category] = file.document["categories"]
+    assert category["keypoints"] == list(COCO.file_names) and category["skeleton"] == [[4, 2]]
+    assert "flip_idx" not in category
+    assert "no-such-keypoints" in kinds(read(content, skeleton=COCO, reorders=False))
+    content["categories"][0]["keypoints"] = ["other", *names[1:]]
+    assert "no-such-keypoints" in kinds(read(content, skeleton=COCO))
 
 
 def test_edges_that_lead_nowhere_are_left_out_as_in_crowdpose(tmp_path: Path) -> None:
@@ -184,7 +204,7 @@ def test_edges_that_lead_nowhere_are_left_out_as_in_crowdpose(tmp_path: Path) ->
         entry.update(keypoints=entry["keypoints"][:42], num_keypoints=min(entry["num_keypoints"], 14))
     file = read(content)
     assert found(file) == {"edges": ("derived", ["16-14", "3-x"])}
-    assert file.document["categories"][0]["skeleton"] == [[1, 2]]
+    assert file.document["categories"][0]["skeleton"] == []
     assert draft_skeleton(write_annotations(tmp_path / "a.json", content)).skeleton.num_keypoints == 14
 
 

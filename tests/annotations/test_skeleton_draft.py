@@ -130,15 +130,13 @@ def test_the_number_of_parts_grows_with_the_keypoints(tmp_path: Path, is_labelle
     assert load_skeleton(tmp_path / "a.toml") == draft.skeleton
 
 
-@pytest.mark.parametrize("edges", [[[1, 9]], [[1, 2, 3]], 7])
-def test_edges_that_lead_nowhere_are_left_out(tmp_path: Path, edges: object, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("edges", [[[1, 9]], [[1, 2, 3]], [[1, 2], [1, 9]], 7])
+def test_if_an_edge_leads_nowhere_all_are_left_out(tmp_path: Path, edges: object) -> None:
     path = write(tmp_path / "a.json", category(skeleton=edges))
     assert set(map(frozenset, draft_skeleton(path).skeleton.drawn)) == {
         frozenset(("nose", "left_ear")),
         frozenset(("nose", "right_ear")),
     }
-    [record] = caplog.records
-    assert str(path) in record.getMessage() and "cat" in record.getMessage()
 
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]], [[1, 1], [1, 2]]])
