@@ -522,7 +522,7 @@ def test_one_unusable_image_is_left_out_and_neither_more_nor_all_of_a_split(capl
     images, annotations = write_chairs(Path("second").absolute(), "more", 1, 2)
     (images / "1.jpg").unlink()
     options = {"val": annotations, "val_images": images, "images": "coco/photos"}
-    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "missing-file")
+    refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, str(images))
     Path("coco/photos/3.jpg").unlink()
     caplog.set_level(logging.INFO, "posenet")
     folder = prepare("coco/chairs.json", SETTINGS).folder / "data"
@@ -643,6 +643,14 @@ def test_of_several_kinds_of_objects_the_most_frequent_one_is_trained(caplog: py
     assert run_tool("annotations", ["skeleton", "coco/chairs.json", "--category", "stool", "--output", "s.toml"]) == 0
     Path("coco/stools.json").write_text(json.dumps(content))
     refused(lambda: prepare("coco/stools.json", [*SETTINGS, "model.skeleton=s.toml"]), DataError, "1 image; training")
+
+
+def test_prepare_in_python_is_that_of_the_command() -> None:
+    result = train("coco/chairs.json", images="coco/photos", prepare=True)
+    assert (result.folder, result.finished, result.steps) == (RUN, False, 0)
+    assert not list(RUN.glob("*.pth")) and cv2.imread(str(RUN / "labels.jpg")) is not None
+    assert train("coco/chairs.json", images="coco/photos").finished
+    refused(lambda: posenet.train("tiny", SETTINGS, prepare=True), ConfigError, "prepare")
 
 
 def test_prepare_stops_before_the_training_and_shows_the_labels(capsys: pytest.CaptureFixture[str]) -> None:
