@@ -63,7 +63,8 @@ def _compare_categories(file: AnnotationFile) -> None:
         closest = max(groups, key=lambda names: len(set(names) & set(file.skeleton.file_names)))  # type: ignore[union-attr]
         said.add(
             "contradiction", "no-such-keypoints", "no category has exactly the keypoints of the skeleton",
-            "draft its own, or reorder them with posenet annotations fix", [compare_names(closest, file.skeleton.file_names)],
+            "draft its own, or reorder them with posenet annotations fix",
+            [compare_names(closest, file.skeleton.file_names)],
         )  # fmt: skip
     people = file.people
     counts = np.bincount(people.category_rows, minlength=len(groups))

@@ -96,8 +96,8 @@ def read_annotation_file(
         drop: leave out faulty entries even if they are many, but never most.
         measures_twins: say of which keypoints neither the skeleton nor the annotations tell left and right; this takes
             time, and drafting a skeleton tells it anyway.
-        reorders: turn keypoints with other names, or in another order, to those of the skeleton where the names tell which
-            are which; not for what is compared with results of other programs.
+        reorders: turn keypoints with other names, or in another order, to those of the skeleton where the names tell
+            which are which; not for what is compared with results of other programs.
         required: sections without which it is no COCO file.
 
     Raises:
@@ -439,7 +439,7 @@ def _read_categories(
 
 
 def _reorder(categories: Categories, skeleton: Skeleton, said: Adjustments) -> None:
-    """Give categories the names and the order of the skeleton's keypoints where canonical names tell which are which."""
+    """Give categories the names and the order of the skeleton's keypoints where canonical names tell the order."""
     wanted = canonical_names(skeleton.file_names, skeleton.category)
     for row, category in enumerate(categories.parsed):
         known = canonical_names(category.keypoints, category.name)

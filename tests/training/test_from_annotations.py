@@ -488,7 +488,7 @@ def test_validation_data_with_other_names_are_refused_before_anything_is_built(
 ) -> None:
     images, annotations = write_chairs(Path("second").absolute(), "more", 2, 2)
     content = read_document(annotations)
-    content["categories"][0]["keypoints"] = [name.upper() for name in NAMES]
+    content["categories"][0]["keypoints"] = [f"my {name}" for name in NAMES]
     annotations.write_text(json.dumps(content))
     options = {"val": annotations, "val_images": images, "images": "coco/photos"}
     refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), DataError, "no-such-keypoints")

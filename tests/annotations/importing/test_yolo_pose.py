@@ -73,8 +73,8 @@ def test_the_tool_says_what_it_has_written_and_what_comes_next(
     images = data_file.parent / "images" / "train"
     counts = (
         "3 images, 3 people\nimages without a label file, kept, with nobody in them: 1 (000000000003.jpg)\n"
-        "derived: areas estimated as 0.53 of the box, 0.84 of that around keypoints: 3 (1, 2, 3); whole boxes make the AP "
-        "too high [box-area]\n"
+        "derived: areas estimated as 0.53 of the box, 0.84 of that around keypoints: 3 (1, 2, 3); whole boxes make the "
+        "AP too high [box-area]\n"
     )
     names = [f"k{index}" for index in range(17)]
 
