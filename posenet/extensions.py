@@ -6,7 +6,6 @@ process was told so: an experiment file or an override that ``load_config`` has 
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import re
 import sys
@@ -16,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from posenet.errors import ConfigError
+from posenet.files import sha256_of
 
 _folders: dict[str, tuple[Path, ...]] = {}
 """The names that may be imported, and the folders in which each is looked for, the first one first."""
@@ -43,8 +43,8 @@ def load_extension(key: str, name: str) -> Any:
     if name not in _folders:
         value = f"'{key}=[\"{name}\"]'" if key == "log.callbacks" else f"{key}={name}"
         raise ConfigError(
-            f"{key}={name} is of a checkpoint, whose code is not run by itself; name its experiment with --config, or "
-            f'--set {value}, in Python posenet.extensions.allow("{name}")'
+            f"{key}={name} is of a checkpoint, whose code is not run by itself; give its experiment or the setting "
+            f'{value} too, in Python also posenet.extensions.allow("{name}")'
         )
     folders = [*_folders[name], Path.cwd()]
     sys.path += [str(folder) for folder in dict.fromkeys(folders) if str(folder) not in sys.path]
@@ -64,7 +64,7 @@ def load_extension(key: str, name: str) -> Any:
 def digest_of_code(name: str) -> str:
     """The beginning of the SHA-256 of the file of a module that was imported; empty if it has no file."""
     file = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:8] if file else ""
+    return sha256_of(Path(file))[:8] if file else ""
 
 
 def _refuse_another_module(key: str, imported: ModuleType, folders: Sequence[Path]) -> None:

@@ -54,8 +54,8 @@ LOSS = """
 from posenet import FocalL2Loss
 
 class Doubled(FocalL2Loss):
-    def forward(self, predictions, target, mask_miss, supervised=None):
-        return 2 * super().forward(predictions, target, mask_miss, supervised)
+    def forward(self, predictions, target, mask_miss):
+        return 2 * super().forward(predictions, target, mask_miss)
 
 def absolute(predictions, target, mask):
     return sum(((stack[0].float() - target).abs() * mask).sum((1, 2, 3)) for stack in predictions)
@@ -165,8 +165,24 @@ class TestLoss:
     @pytest.mark.parametrize("name", ["total", "missing"])
     def test_what_is_no_loss_is_refused(self, name: str, folder: Path, stores: Stores) -> None:
         allow(f"own_loss:{name}", folder)
-        with pytest.raises(ConfigError, match=f"own_loss:{name}"):
+        with pytest.raises(ConfigError, match=name):
             train_tiny(stores, folder / "run", f"loss.function=own_loss:{name}", max_steps=1)
+
+
+    def test_processes_with_other_code_are_refused(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
+        """Each process has a file of its own under the same name, as on machines that share no disk."""
+        flags = ["-p", "run", "--device", "cpu", "--max-steps", "2", "--set", "loss.function=differs:absolute"]
+
+        def run_rank(rank: int) -> None:
+            own = tmp_path / f"machine{rank}"
+            own.mkdir()
+            text = (folder / "own_loss.py").read_text()
+            (own / "differs.py").write_text(f"{text}\nNUMBER = {rank}\n")
+            allow("differs:absolute", own)
+            sys.exit(cli.run_tool("train-distributed", [*flags, *TINY, *data_settings(stores)]))
+
+        statuses = [wait_for_exit(pid) for pid in fork_ranks(2, run_rank, tmp_path)]
+        assert statuses == [2, 2] and "loss.function" in (tmp_path / "0.txt").read_text()
 
 
 class TestCallbacks:

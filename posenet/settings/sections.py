@@ -73,7 +73,7 @@ class ModelConfig:
     skeleton: Skeleton = COCO
     """Keypoints and body parts to predict: "coco", the name of a TOML file (docs/custom_data.md), or a table."""
     network: str = ""
-    """A network of your own in the place of ``PoseNet``, as "module:name" (docs/extending.md). The other settings mean
+    """A network of your own in the place of ``PoseNet``, as "module:name" (docs/python.md). The other settings mean
     what it makes of them."""
 
     def __post_init__(self) -> None:
@@ -241,7 +241,7 @@ class LossConfig:
     """``loss``: the focal L2 loss."""
 
     function: str = ""
-    """A loss of your own in the place of the focal L2 loss, as "module:name" (docs/extending.md). The other settings
+    """A loss of your own in the place of the focal L2 loss, as "module:name" (docs/python.md). The other settings
     mean what it makes of them."""
     gamma: float = 1.0
     """Focal exponent; 0 is plain L2."""
@@ -499,7 +499,7 @@ class LogConfig:
     pictures: int = 4
     """Validation images to draw at each evaluation, with the annotated people beside the predicted ones."""
     callbacks: tuple[str, ...] = ()
-    """Logs of your own, each as "module:name" (docs/extending.md)."""
+    """Logs of your own, each as "module:name" (docs/python.md)."""
 
     def __post_init__(self) -> None:
         for name in self.callbacks:

@@ -17,6 +17,7 @@ from posenet.annotations.people import Split
 from posenet.data.inspection import describe_content, find_shared_images, find_stored_files
 from posenet.data.store_list import StoreList, count_background, open_data_sets
 from posenet.errors import DataError
+from posenet.extensions import digest_of_code
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.compare_ranks import describe_file
 from posenet.training.run_settings import require_data
@@ -117,13 +118,18 @@ def describe_paths(setting: DataSets) -> str:
 
 
 def describe_contents(config: Config, train: StoreList, val: StoreList | None) -> dict[str, Any]:
-    """The contents of the data of a run by setting, for ``require_same_run``: equal texts mean equal contents."""
+    """The contents of the data and of the user's code of a run, by setting: equal texts mean equal contents."""
     contents = {"data.train": _describe_content(train)}
     if val is not None:
         contents["data.val"] = _describe_content(val)
     if config.data.val_annotations:
         contents["data.val_annotations"] = describe_file(config.data.val_annotations)
-    return contents
+    own_code = {
+        "model.network": config.model.network,
+        "loss.function": config.loss.function,
+        "data.transform": config.data.transform,
+    }
+    return contents | {key: f"{name} ({digest_of_code(name)})" for key, name in own_code.items() if name}
 
 
 def digest_of_validation(val: StoreList | None, split: Split | None) -> str:

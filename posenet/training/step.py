@@ -122,13 +122,15 @@ class ModelWithLoss(nn.Module):
             mask = mask * supervised[:, :, None, None]  # (N, C, H/4, W/4)
         with autocast(images.device, self.amp):
             predictions = self.network(inputs)
-        terms: Tensor = self.loss(predictions, target, mask)
-        if terms.shape[:1] != images.shape[:1]:
+        terms = self.loss(predictions, target, mask)
+        if not isinstance(terms, Tensor) or terms.shape[:1] != images.shape[:1]:
+            found = f"the shape {tuple(terms.shape)}" if isinstance(terms, Tensor) else f"a {type(terms).__name__}"
+            name = getattr(self.loss, "__name__", type(self.loss).__name__)
             raise ConfigError(
-                f"the loss returns the shape {tuple(terms.shape)} for {len(images)} images; it must return one value, "
-                "or several terms, for every image"
+                f"the loss {name} returns {found} for {len(images)} images; it must return one value, or several "
+                "terms, for every image"
             )
-        return terms
+        return terms.float()
 
 
 @dataclass(frozen=True)

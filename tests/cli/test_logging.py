@@ -35,8 +35,9 @@ def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: i
 
 
 def test_a_program_that_shows_messages_itself_gets_each_once_and_keeps_its_capture_of_warnings(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger("posenet"), "level", logging.NOTSET)
     handlers, level = logging.root.handlers[:], logging.root.level
     logging.root.handlers[:] = [logging.StreamHandler(sys.stderr)]
     logging.captureWarnings(True)

@@ -134,7 +134,7 @@ def test_a_run_is_fine_tuned_resumed_and_warmed_up_again_by_flags(
         )
     assert "Fine-tuning" in caplog.text and "Frozen" in caplog.text
     assert run_tool("train", ["--resume", "first", "--warmup", "--lr", "0.5", "--max-steps", "1"]) == 0
-    assert config_of("first/last.pth").optim.warmup_epochs == 3
+    assert config_of("first/last.pth").optim.warmup_epochs == 1
     assert "optim.lr: 1e-05 -> 0.5" in caplog.text
 
 

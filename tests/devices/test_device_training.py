@@ -70,11 +70,11 @@ def test_a_batch_with_a_bad_loss_changes_nothing(device: torch.device, amp: str)
 
 
 def state_of(train_step: TrainStep) -> dict[str, object]:
-    """A copy of the weights, the BatchNorm statistics and the momentum in host memory."""
+    """A copy of the weights, the BatchNorm statistics and the means of the gradient in host memory."""
     states = train_step.optimizer.state_dict()["state"]
-    assert states, "the optimizer has no momentum yet"
-    momentum = {str(number): state["momentum_buffer"] for number, state in states.items()}
-    return {"model": host_copy(train_step.model.state_dict()), "momentum": host_copy(momentum)}
+    assert states, "the optimizer has no means of gradients yet"
+    means = {str(number): state["exp_avg"] for number, state in states.items()}
+    return {"model": host_copy(train_step.model.state_dict()), "means": host_copy(means)}
 
 
 @pytest.mark.parametrize("amp", AMPS)

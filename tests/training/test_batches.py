@@ -248,7 +248,7 @@ calls = 0
 def spoil(sample, generator):
     global calls
     calls += 1
-    if calls % 6 == 0:
+    if calls > 12:  # after the sheet of samples, and some steps
         raise LookupError("no such colour")
     return sample
 """
@@ -258,12 +258,13 @@ def spoil(sample, generator):
 def test_an_error_of_the_users_function_ends_the_run_saved_and_names_it(
     stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    (tmp_path / "my_colours.py").write_text(FAILING)
+    module = f"my_colours_{workers}"
+    (tmp_path / f"{module}.py").write_text(FAILING)
     monkeypatch.chdir(tmp_path)
-    settings = "data.transform=my_colours:spoil", f"data.workers={workers}"
-    with limit_of_time(60), pytest.raises(ConfigError, match=r"my_colours:spoil .*image \d+.*LookupError") as raised:
+    settings = f"data.transform={module}:spoil", f"data.workers={workers}"
+    with limit_of_time(60), pytest.raises(ConfigError, match=rf"{module}:spoil .*image \d+.*LookupError") as raised:
         train_tiny(stores, tmp_path / "run", *settings)
-    assert "my_colours.py, line 8" in str(raised.value) and "\n" not in str(raised.value)
+    assert f"{module}.py, line 8" in str(raised.value) and "\n" not in str(raised.value)
     assert last(tmp_path / "run")["progress"]["total_steps"] > 0
 
 

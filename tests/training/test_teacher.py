@@ -205,6 +205,7 @@ def test_a_teacher_has_the_settings_of_the_run_and_the_digest_of_its_file(teache
 def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:
     def warnings(*overrides: str) -> str:
         caplog.clear()
+        caplog.set_level("WARNING", "posenet")
         load_teacher(load_config(None, [f"train.teacher={teacher_file}", *overrides]), CPU)
         return caplog.text
 
