@@ -168,7 +168,6 @@ class TestLoss:
         with pytest.raises(ConfigError, match=name):
             train_tiny(stores, folder / "run", f"loss.function=own_loss:{name}", max_steps=1)
 
-
     def test_processes_with_other_code_are_refused(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
         """Each process has a file of its own under the same name, as on machines that share no disk."""
         flags = ["-p", "run", "--device", "cpu", "--max-steps", "2", "--set", "loss.function=differs:absolute"]

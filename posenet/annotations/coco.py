@@ -238,16 +238,13 @@ def read_document(path: str | Path) -> Any:
 def remedy_for_format(path: str | Path) -> str:
     """What makes a COCO keypoint file of a file in another format, by its suffix; empty if that is not known."""
     suffix = Path(path).suffix.lower()
-    if suffix in (".yaml", ".yml"):
-        convert = f"posenet annotations import {path} --output train.json"
-        return f"if it describes a YOLO-pose data set, convert that with {convert}"
+    if suffix in (".yaml", ".yml", ".xml", ".csv", ".mat", ".slp", ".nwb"):
+        return f"convert other formats with posenet annotations import {path} --output train.json"
     if suffix == ".zip":
         return (
             "unpack it, and give a file in it; CVAT exports one as COCO Keypoints 1.0, Label Studio as JSON, and "
             "Roboflow as COCO"
         )
-    if suffix == ".xml":
-        return "in CVAT, export the task as COCO Keypoints 1.0, unpack that, and give the .json in it"
     return ""
 
 
@@ -277,24 +274,18 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
             f"{path}: the top level is a {type(document).__name__}, not a COCO data set; give a COCO keypoint file, or "
             "convert that of another tool with posenet annotations import"
         )
-    refuse_labelme(document, path)
     sections = {}
     for key in SECTIONS:
         entries = document.get(key)
         if entries is None and key not in required:
             entries = []
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise DataError(f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file")
+            raise DataError(
+                f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file, or "
+                "convert that of another tool with posenet annotations import"
+            )
         sections[key] = entries
     return sections
-
-
-def refuse_labelme(document: Any, path: str | Path) -> None:
-    """Raise ``DataError`` for the content of a file of Labelme, which has one for each image."""
-    if isinstance(document, dict) and "shapes" in document and "imagePath" in document:
-        raise DataError(
-            f"{path} is a file of Labelme; convert the folder with posenet annotations import DIR --output train.json"
-        )
 
 
 def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Path]:

@@ -32,6 +32,7 @@ from posenet.annotations.coco import (
     select_sections,
 )
 from posenet.annotations.copies import groups_of_copies
+from posenet.annotations.importing.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
 from posenet.annotations.people_reader import Categories, canonical_id, guess_count, number_ids, read_people
 from posenet.annotations.plausibility import find_suspicious
@@ -186,18 +187,14 @@ class _Images:
         Labelling tools write paths on their server, or relative to another folder, and some sets only the last part. If
         two images would get the same file, both stay as they are.
         """
-        if self.folder is None:
-            found = [next(_ends(name), "") for name in self.names]
-        else:
-            missing = [name for name in self.names if not is_file(self.folder, name)]
-            paths_of = _find_below(self.folder, {PureWindowsPath(name).name for name in missing if name})
-            found = list(self.names)
-            lost = set(missing)
+        found = [next(_ends(name), "") for name in self.names]
+        if self.folder is not None:
+            files = ImageFiles(self.folder)
             for row, name in enumerate(self.names):
-                if name in lost:
-                    ends = (end for end in _ends(name) if is_file(self.folder, end))
-                    paths = paths_of.get(PureWindowsPath(name).name, [])
-                    found[row] = next(ends, paths[0] if len(paths) == 1 else next(_ends(name), ""))
+                if is_file(self.folder, name):
+                    found[row] = name
+                elif path := files.find(name):
+                    found[row] = path.relative_to(self.folder).as_posix()
         uses = Counter(name for name, is_kept in zip(found, self.is_kept) if is_kept)
         changed = np.zeros(len(found), bool)
         for row, (old, new) in enumerate(zip(self.names, found)):
@@ -391,16 +388,6 @@ def _ends(name: str) -> Iterator[str]:
         yield name
     for start in range(len(parts)):
         yield "/".join(parts[start:])
-
-
-def _find_below(folder: Path, names: Collection[str]) -> dict[str, list[str]]:
-    """The paths below a folder, relative to it, of the files with some names, by name."""
-    found: dict[str, list[str]] = {}
-    for parent, _, files in os.walk(folder) if names else ():
-        for name in files:
-            if name in names:
-                found.setdefault(name, []).append((Path(parent) / name).relative_to(folder).as_posix())
-    return found
 
 
 def is_file(folder: Path, name: str) -> bool:

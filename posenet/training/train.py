@@ -35,8 +35,7 @@ from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
 from posenet.settings.reading import allow_code_of
 from posenet.training.find_annotations import are_annotations
-from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, show_labels
-from posenet.training.from_annotations import prepare as prepare_annotations
+from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, prepare, show_labels
 from posenet.training.log import (
     SAMPLES_FILE,
     CallbackList,
@@ -227,7 +226,7 @@ def _prepare_data(
         return None
     if not isinstance(resume, bool):
         raise ConfigError(RESUMED_ANNOTATIONS)
-    data = prepare_annotations(config, pairs, experiment=experiment, **sources)
+    data = prepare(config, pairs, experiment=experiment, **sources)
     has_accelerator = select_device(data.settings.train.device).type != "cpu"
     return data, *choose_experiment(data, pairs, experiment, has_accelerator), data.is_started
 

@@ -103,7 +103,7 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
             reader(missing)
     for name, remedy in {
         "cvat.zip": "unpack it, and .* COCO Keypoints",
-        "cvat.xml": "in CVAT, export the task as COCO Keypoints",
+        "cvat.xml": f"posenet annotations import {tmp_path / 'cvat.xml'} --output train.json$",
         "data.yaml": f"posenet annotations import {tmp_path / 'data.yaml'} --output train.json$",
         "data.yml": f"posenet annotations import {tmp_path / 'data.yml'} --output train.json$",
     }.items():
