@@ -182,7 +182,7 @@ def _make_stores(plan: StorePlan, sources: Sequence[_Source], is_started: bool) 
     if len(parts) > 1 and not plan.allow_overlap:
         _refuse_overlap(parts[0], parts[1], trained)
     if draft:  # only now: the names may be corrected in either file
-        _write_draft(draft, parts[0], plan.skeleton)
+        _write_draft(draft, parts[0], plan.skeleton, warnings)
     checksum = _checksum(plan, sources)  # before the builds, during which data may change
     parts_to_build = parts if len(parts) > 1 else _split(parts[0], plan, trained)
     for part in reversed(parts_to_build):  # the store for training last: until then, it says what was trained on
@@ -269,7 +269,7 @@ def _draft(train: _Part) -> SkeletonDraft:
     return draft
 
 
-def _write_draft(draft: SkeletonDraft, train: _Part, output: Path) -> None:
+def _write_draft(draft: SkeletonDraft, train: _Part, output: Path, warnings: list[str]) -> None:
     """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
     write_output(output, skeleton_to_toml(skeleton, draft.comments))
@@ -282,7 +282,8 @@ def _write_draft(draft: SkeletonDraft, train: _Part, output: Path) -> None:
     if draft.twins.source == "measured":
         _log.info("%s", draft.twins.message)
     if not skeleton.mirror:
-        _log.warning("%s; write left_right in %s, or mirror = true", draft.twins.message, output)
+        warnings.append(f"{draft.twins.message}; write left_right in {output}, or mirror = true")
+        _log.warning("%s", warnings[-1])
     categories = [item for item in train.document["categories"] if item.get("keypoints")]
     same = [str(item.get("name")) for item in categories if tuple(item["keypoints"]) == skeleton.file_names]
     if len(same) > 1:

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import posenet
+from posenet.annotations import left_right
 from posenet.annotations.adjustments import MAX_LINE
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.checkpoints.file import read_checkpoint
@@ -349,6 +350,26 @@ def test_the_frame_of_images_with_an_exif_orientation_is_that_of_the_setting() -
         prepare("coco/chairs.json", [*SETTINGS, *overrides])
         with Store(RUN / "data" / "train.h5") as store:
             assert {store.read_record(row).orientation for row in range(store.num_images)} == expected
+
+
+def test_twins_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes seconds, so only the draft of the skeleton does, or else the reading for a given one without twins."""
+    content = read_document(Path("coco/chairs.json"))
+    content["categories"][0]["keypoints"] = [f"corner {number}" for number in range(len(NAMES))]
+    Path("coco/chairs.json").write_text(json.dumps(content))
+    measured = []
+
+    def count(joints: np.ndarray, *others: Any) -> None:
+        measured.append(joints.shape)
+
+    monkeypatch.setattr(left_right, "measure_twins", count)
+    data = prepare("coco/chairs.json", SETTINGS, images="coco/photos")
+    assert measured == [(16, len(NAMES), 3)]
+    assert not load_skeleton(data.skeleton).mirror
+    assert any("left_right" in text and str(data.skeleton) in text for text in data.warnings)
+    data.skeleton.write_text(data.skeleton.read_text().replace("mirror = false", "mirror = true"))
+    prepare("coco/chairs.json", SETTINGS, images="coco/photos")
+    assert len(measured) == 2
 
 
 def test_a_corrected_skeleton_is_kept() -> None:
