@@ -62,9 +62,8 @@ def _compare_categories(file: AnnotationFile) -> None:
     elif file.skeleton is not None and not file.category_is_used.any():
         closest = max(groups, key=lambda names: len(set(names) & set(file.skeleton.file_names)))  # type: ignore[union-attr]
         said.add(
-            "contradiction", "no-such-keypoints", "no category has exactly the keypoints of the skeleton",
-            "draft its own, or reorder them with posenet annotations fix",
-            [compare_names(closest, file.skeleton.file_names)],
+            "contradiction", "no-such-keypoints", "no category has the skeleton's keypoints",
+            "draft its own skeleton, or fix the order", [compare_names(closest, file.skeleton.file_names)],
         )  # fmt: skip
     people = file.people
     counts = np.bincount(people.category_rows, minlength=len(groups))
