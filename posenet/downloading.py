@@ -25,7 +25,7 @@ from posenet.progress_bar import progress_bar
 IMAGE_LIMITS = (256, 300)
 """MiB and seconds for an image, which is kept in memory."""
 ANSWER_LIMITS = (1, 10)
-"""MiB and seconds for what a server says of an address."""
+"""MiB and seconds for the first bytes at an address."""
 FILE_LIMITS = (4096, 4 * 3600)
 """MiB and seconds for weights, which are written to a file."""
 SERVER_TIMEOUT = 30.0
@@ -52,6 +52,11 @@ def is_disk_full(error: Exception) -> bool:
 def is_address(text: str) -> bool:
     """Whether a text is an address, such as https://example.org/a.jpg, and not a path."""
     return _SCHEME.match(text) is not None
+
+
+def is_data_address(text: str) -> bool:
+    """Whether a text is an address that holds its content, such as data:image/png;base64,..."""
+    return text[:5].lower() == "data:"
 
 
 def split_address(url: str) -> SplitResult:
@@ -135,17 +140,18 @@ def download_bytes(url: str) -> bytes:
     return file.getvalue()
 
 
-def is_image_at(url: str) -> bool:
-    """Whether a server says that an address is that of an image, and not of an animation; False if it says nothing."""
-    types = []
+def first_bytes(url: str, count: int) -> bytes:
+    """The first bytes at an address, fewer if there are no more; none if the server does not send any."""
+    received = io.BytesIO()
 
-    def ask(download: Download) -> None:
+    def receive_start(download: Download) -> None:
         with _open(url) as response:
-            types.append(response.headers.get_content_type())
+            while received.tell() < count and (data := response.read1(count - received.tell())):
+                received.write(data)
 
-    with contextlib.suppress(DownloadError, OSError, ValueError, http.client.HTTPException):
-        Download(io.BytesIO(), ANSWER_LIMITS).run(ask)
-    return any(name.startswith("image/") and name != "image/gif" for name in types)
+    with contextlib.suppress(Exception):  # reading the whole will report that
+        Download(io.BytesIO(), ANSWER_LIMITS).run(receive_start)
+    return received.getvalue()
 
 
 def download_file(path: Path, receive: Callable[[Download], None], title: str = "") -> None:

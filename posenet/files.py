@@ -100,7 +100,7 @@ def check_outputs(
 
     - A file that exists is refused, unless ``overwrite`` is set.
     - An input is never replaced, under no name: not through a symbolic link and not as a hard link.
-    - A side file, such as a log or a journal, is kept beside an output under a name that nobody has chosen. One that
+    - A side file, such as a log, is kept beside an output under a name that nobody has chosen. One that
       exists is refused, also with ``overwrite``, unless its content shows that this program has written it. A folder
       of that name is not refused: nothing in it can be replaced.
 
@@ -282,12 +282,16 @@ def output_lock(path: Path, output: Path | None = None) -> Iterator[bool]:
         lock.release()
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove the temporary files of ``path`` that killed processes have left. No other process may write ``path``."""
-    pattern = re.compile(rf"\.{re.escape(_temporary_stem(path))}\.\d+(-\d+)?\.tmp")
-    for other in path.parent.iterdir():
-        if pattern.fullmatch(other.name):
-            other.unlink(missing_ok=True)
+def remove_leftovers(*paths: Path) -> None:
+    """Remove the temporary files of ``paths`` that killed processes have left. No other process may write these."""
+    stems: dict[Path, set[str]] = {}
+    for path in paths:
+        stems.setdefault(path.parent, set()).add(_temporary_stem(path))
+    for folder, stems_in_folder in stems.items():
+        for other in folder.iterdir():
+            match = re.fullmatch(r"\.(.+)\.\d+(-\d+)?\.tmp(\.\w+)?", other.name)
+            if match and match[1] in stems_in_folder:
+                other.unlink(missing_ok=True)
 
 
 def name_numbers() -> Iterator[str]:

@@ -18,16 +18,18 @@ import logging
 import os
 import re
 import struct
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_args
 
 import cv2
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
+from PIL.TiffImagePlugin import TiffImageFile
 
-from posenet.downloading import download_bytes, is_address, without_credentials
+from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import open_input, read_input, require_regular_file, write_atomically
 from posenet.messages import pluralize, to_single_line, truncate_for_message
@@ -36,8 +38,8 @@ from posenet.settings import ExifFrame
 _log = logging.getLogger(__name__)
 
 ChannelOrder = Literal["bgr", "rgb"]
-ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, Image.Image]
-"""An image file or its address, an image in memory as an array, or a PIL image."""
+ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, Image.Image, bytes, bytearray, memoryview, BinaryIO]
+"""An image file, as its path, its address, its bytes or an open file; or an image as an array or a PIL image."""
 FrameReason = Literal["no tag", "size", "setting"]
 """What decides the frame: there is only one, the annotated size fits only one, or the setting chooses one."""
 
@@ -50,6 +52,11 @@ MAX_PIXELS = 2**28
 ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
 """The formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or never."""
 
+FORMATS_WITH_SEVERAL_IMAGES = frozenset(["AVIF", "GIF", "PNG", "TIFF", "WEBP"])
+"""Pillow's names of formats whose files may be animations or have several pages."""
+
+_REDUCED_PAGE = 1
+"""The bit of a field of TIFF that says that a page is a small copy of another one."""
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
@@ -64,6 +71,9 @@ PILLOW_ERRORS = (
     MemoryError, struct.error, Image.DecompressionBombError,
 )  # fmt: skip
 """What Pillow and its plugins raise for damaged files."""
+_JPEG_PADDING = 64
+"""Bytes that are appended to see which pixels depend on missing ones."""
+_MAX_REASON = 100
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
 REDUCTIONS = (8, 4, 2)
 """Factors by which a JPEG file can be decoded smaller, which takes less time."""
@@ -248,17 +258,16 @@ def parse_header(data: np.ndarray) -> ImageHeader:
 
 def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
     """Read the header of an image from the start of a file; None, and the file at its start, if only decoding tells."""
-    with _open_with_pillow(file) as image:
-        if image is not None and image.format in ORIENTED_FORMATS:
-            return ImageHeader(image.height, image.width, _exif_orientation(image))
-        if image is not None and image.mode == "LAB":
-            raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
+    image = open_with_pillow(file)
+    if image is not None and image.format in ORIENTED_FORMATS:
+        return ImageHeader(image.height, image.width, _exif_orientation(image))
+    if image is not None and image.mode == "LAB":
+        raise ValueError(f"has Lab colours, which OpenCV decodes wrongly; {_REMEDY}")
     file.seek(0)
     return None
 
 
-@contextlib.contextmanager
-def _open_with_pillow(file: BinaryIO) -> Iterator[Image.Image | None]:
+def open_with_pillow(file: BinaryIO) -> Image.Image | None:
     """The image of a file whose pixels are not decoded; None if Pillow cannot open it, as OpenCV may decode it.
 
     ``Image.open`` has a limit of pixels of its own, ``Image.MAX_IMAGE_PIXELS``. It is one for all of the process, and
@@ -275,7 +284,31 @@ def _open_with_pillow(file: BinaryIO) -> Iterator[Image.Image | None]:
                 break
     if image is not None and image.width * image.height > MAX_PIXELS:
         raise ValueError(f"is too large ({image.width} x {image.height} pixels); {_REMEDY}")
-    yield image
+    return image
+
+
+def holds_several_images(path: str | Path) -> bool:
+    """Whether an image file is an animation, or has several pages, apart from small copies.
+
+    If the file is damaged, Pillow's plugins raise errors of many classes.
+    """
+    with open_input(path) as file:
+        image = open_with_pillow(file)
+        if image is None or image.format not in FORMATS_WITH_SEVERAL_IMAGES:
+            return False
+        return len(image_places(image)) > 1
+
+
+def image_places(image: Image.Image) -> list[int]:
+    """The indices of the images in a file that are no small copies of others."""
+    places = []
+    for place in range(getattr(image, "n_frames", 1)):
+        if isinstance(image, TiffImageFile):
+            image.seek(place)
+            if image.tag_v2.get(ExifTags.Base.NewSubfileType, 0) & _REDUCED_PAGE:
+                continue
+        places.append(place)
+    return places
 
 
 def _exif_orientation(image: Image.Image) -> int:
@@ -345,17 +378,6 @@ def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
     return cv2.flip(image, 0) if upside_down else image
 
 
-def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orientation: int) -> np.ndarray:
-    """(F, 3) keypoints in the stored image, from those in the upright image of (height, width) ``image_size``."""
-    height, width = image_size
-    keypoints = keypoints.copy()
-    if orientation in (2, 3, 6, 7):
-        keypoints[:, 0] = width - 1 - keypoints[:, 0]
-    if orientation in (3, 4, 7, 8):
-        keypoints[:, 1] = height - 1 - keypoints[:, 1]
-    return keypoints[:, [1, 0, 2]] if orientation >= 5 else keypoints
-
-
 def decode_image(data: np.ndarray) -> np.ndarray:
     """Decode the (N,) uint8 bytes of an image file, grey, transparent and 16-bit ones too, to (H, W, 3) uint8 BGR.
 
@@ -408,7 +430,6 @@ def check_image(data: np.ndarray) -> ImageHeader:
     ``ValueError`` says why bytes cannot be decoded.
     """
     header = parse_header(data)
-    _require_jpeg_end(data)
     decode_checked_image(data, header.height, header.width, 8 if is_jpeg(data) else 1)
     return header
 
@@ -424,9 +445,10 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
         raise ValueError("is empty (0 bytes); copy it or download it again")
     if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
+    if _lacks_jpeg_end(data):
+        data = _with_jpeg_end(data)
     image = _decode_with_opencv(data, reduction)
     if image is None:
-        _require_jpeg_end(data)
         raise ValueError(f"cannot be decoded; {_REMEDY}")
     # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most. JPEG has 8 bits.
     if not is_jpeg(data) and image.max() <= 16:
@@ -470,21 +492,43 @@ def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) ->
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
 
 
-def _require_jpeg_end(data: np.ndarray) -> None:
-    """Raise ``ValueError`` if a JPEG file lacks its end, or a copy that was interrupted has left zeros in its place.
+def _lacks_jpeg_end(data: np.ndarray) -> bool:
+    """Whether a JPEG file lacks its end, or a copy that was interrupted has left zeros in its place.
 
-    Some releases of OpenCV fill the missing rows with grey and report no error. Where no end follows the last code of a
-    scan, the search goes from marker to marker: films of motion photos, behind the end, may contain that code too.
+    Where no end follows the last code of a scan, the search goes from marker to marker: films of motion photos, behind
+    the end, may contain that code too.
     """
     content = data.tobytes()
     if not is_jpeg(data) or _JPEG_SCAN not in content[max(content.rfind(_JPEG_END), 0) :]:
-        return
+        return False
     place = len(_JPEG_START)
     while found := _JPEG_MARKER.search(content, place):
         if found[0] == _JPEG_END:
-            return
+            return False
         place = found.end() + max(int.from_bytes(content[found.end() : found.end() + 2], "big"), 2)
-    raise ValueError("is cut off: the end of the JPEG data is missing; copy it or download it again, or save it again")
+    return True
+
+
+def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
+    """A JPEG file that lacks its end, with it; ``ValueError`` if it lacks data of the picture, too.
+
+    Some cameras do not write the end. Decoders fill missing pixels with grey and report no error. So different data are
+    appended: pixels that depend on them are missing. Pillow decodes them, because OpenCV prints what it finds wrong.
+    """
+    content = data.tobytes()
+    picture = content.rstrip(b"\0")
+    if picture.endswith(b"\xff"):  # with a zero a byte of the picture, without one the first half of the end
+        picture = content[: len(picture) + 1] if len(content) > len(picture) else picture[:-1]
+    try:
+        files = [picture + padding + _JPEG_END for padding in (b"", _JPEG_PADDING * b"\x55", _JPEG_PADDING * b"\xaa")]
+        images = [open_with_pillow(io.BytesIO(file)) for file in files]
+        pixels = [np.asarray(image) for image in images if image is not None]
+        is_complete = len(pixels) == len(files) and all(np.array_equal(pixels[0], other) for other in pixels)
+    except PILLOW_ERRORS:
+        is_complete = False
+    if not is_complete:
+        raise ValueError("is cut off: data of the picture are missing; copy it or download it again")
+    return np.frombuffer(picture + _JPEG_END, np.uint8)
 
 
 def _decode_heif(data: np.ndarray) -> np.ndarray:
@@ -494,10 +538,10 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
 
         pillow_heif.register_heif_opener()
     try:
-        with _open_with_pillow(io.BytesIO(data.data)) as image:
-            if image is None:
-                raise ValueError("Pillow cannot open it")
-            rgb = ImageOps.exif_transpose(image).convert("RGB")
+        image = open_with_pillow(io.BytesIO(data.data))
+        if image is None:
+            raise ValueError("Pillow cannot open it")
+        rgb = ImageOps.exif_transpose(image).convert("RGB")
     except PILLOW_ERRORS as error:
         raise ValueError(
             f"cannot be decoded ({to_single_line(str(error))}); HEIC images need pip install 'simplepose[heif]'; or "
@@ -518,13 +562,34 @@ def download_image(url: str) -> np.ndarray:
         raise DataError(f"{without_credentials(url)} {error}") from error
 
 
+def is_encoded(image: object) -> bool:
+    """Whether an object holds the bytes of an image file: bytes, an open file, an array of bytes, a data: address."""
+    if isinstance(image, str):
+        return is_data_address(image)
+    is_array = isinstance(image, np.ndarray) and image.ndim == 1 and image.dtype == np.uint8
+    return is_array or isinstance(image, (bytes, bytearray, memoryview)) or hasattr(image, "read")
+
+
+def _read_encoded(image: Any) -> np.ndarray:
+    """The (N,) uint8 bytes that ``is_encoded`` has recognised."""
+    try:
+        if isinstance(image, str):
+            with urllib.request.urlopen(image) as file:
+                image = file.read()
+        return np.frombuffer(image.read() if hasattr(image, "read") else image, np.uint8)
+    except (TypeError, ValueError, OSError) as error:
+        reason = to_single_line(str(error))[:_MAX_REASON]
+        raise DataError(f"an image in memory has no bytes of an image file ({reason}); open files as 'rb'") from error
+
+
 def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     """Convert an image to (H, W, 3) uint8 BGR; an array in that form is not copied.
 
     Args:
-        image: the path or the address (http or https) of an image file, or a PIL image, which are read upright as their
-            EXIF data say; or an array: (H, W) or (H, W, 1) grey, (H, W, 3) colours or (H, W, 4) colours and alpha,
-            which is dropped; uint8 or uint16. uint16 is 0-65535, or 0-4095 and so on if no pixel is brighter.
+        image: an image file or a PIL image, which are read upright as their EXIF data say; or an array: (H, W) or
+            (H, W, 1) grey, (H, W, 3) colours or (H, W, 4) colours and alpha, which is dropped; uint8 or uint16. uint16
+            is 0-65535, or 0-4095 and so on if no pixel is brighter. A file is given as its path, its address (http,
+            https, data), its bytes, or an open file.
         channels: order of the colours of an array.
 
     Raises:
@@ -532,6 +597,11 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
+    if is_encoded(image):
+        try:
+            return decode_image(_read_encoded(image))
+        except ValueError as error:
+            raise DataError(f"an image in memory {error}") from error
     if isinstance(image, str) and is_address(image):
         return download_image(image)
     if isinstance(image, (str, os.PathLike)):
@@ -543,7 +613,7 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
         reason = to_single_line(str(error))
         raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
-    if array.ndim == 0:  # bytes, for example, or None, which cv2.imread returns for a file that it cannot read
+    if array.ndim == 0:  # None, for example, which cv2.imread returns for a file that it cannot read
         raise DataError(f"an image must be a path, an address, a PIL image or an array, not {type(image).__name__}")
     return _array_to_bgr(array, channels)
 
@@ -562,10 +632,15 @@ def _pil_to_bgr(image: Image.Image) -> np.ndarray:
 
 def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
     if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
-        raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
+        remedy = ""
+        if image.ndim == 3 and image.shape[0] in (1, 3, 4):
+            remedy = "; its channels come first: give image.transpose(1, 2, 0), of a tensor image.permute(1, 2, 0)"
+        if image.ndim == 4:
+            remedy = "; give several images as predictor.stream(images), each of these dimensions"
+        raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}{remedy}")
     image = image.astype(image.dtype.newbyteorder("="), copy=False)
     if image.dtype not in (np.uint8, np.uint16):
-        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; scale it to 0-255")
+        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; {_dtype_remedy(image)}")
     if image.ndim == 3:
         image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
     if image.dtype == np.uint16:
@@ -573,6 +648,18 @@ def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
     if image.ndim == 2 or image.shape[2] == 1:
         return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
     return np.ascontiguousarray(image)
+
+
+def _dtype_remedy(image: np.ndarray) -> str:
+    """How to make a uint8 image of an array of another type."""
+    if image.dtype.kind not in "biuf":
+        return "give numbers"
+    low, high = float(np.min(image)), float(np.max(image))
+    if image.dtype == bool or (image.dtype.kind == "f" and low >= 0 and high <= 1):
+        return 'give (image * 255).astype("uint8")'
+    if low >= 0 and high <= 255:
+        return 'give image.astype("uint8")'
+    return 'scale it to 0-255, and give image.astype("uint8")'
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:

@@ -6,8 +6,7 @@ import dataclasses
 import math
 import numbers
 import operator
-import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,36 +14,9 @@ import numpy as np
 
 from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton import SHORT_NAMES
 
 Keypoint = tuple[float, float, float]
 """x, y and score."""
-
-
-class NamedKeypoints(dict[str, Keypoint]):
-    """Keypoints by name. The short names of version 0.5 and before, such as "Lwri", are understood too."""
-
-    def __missing__(self, name: str) -> Keypoint:
-        if name in self:
-            return self[SHORT_NAMES[name]]
-        raise KeyError(name)
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (name in SHORT_NAMES and super().__contains__(SHORT_NAMES[str(name)]))
-
-    def get(self, name: str, default: Any = None) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            return default
-
-
-class Box(np.ndarray):
-    """A box as an array. Calling it returns it, as in version 0.5 and before, where ``Person.box`` was a method."""
-
-    def __call__(self) -> np.ndarray:
-        warnings.warn("Person.box is an array; write person.box, without ()", DeprecationWarning, stacklevel=2)
-        return np.asarray(self)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,7 +30,8 @@ class Person:
 
     keypoints: np.ndarray
     """(K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the first pixel is
-    (0, 0)) and a score. A keypoint that was not found has score 0."""
+    (0, 0)) and a score. A keypoint that was not found has score 0. So have those that are not finite or exactly at
+    (0, 0), where other programs put what they have not found."""
     score: float
     """For ranking people. It grows with the scores and with the number of the keypoints found."""
     skeleton: Skeleton = COCO
@@ -74,7 +47,8 @@ class Person:
         count = self.skeleton.num_keypoints
         remedy = "; Person.from_coco takes keypoints in the order of the annotation file"
         # A frozen class has no other way to set its fields.
-        object.__setattr__(self, "keypoints", _to_float32(self.keypoints, (count, 3), "keypoints", remedy))
+        rows = _without_unfound(_to_float32(self.keypoints, (count, 3), "keypoints", remedy))
+        object.__setattr__(self, "keypoints", rows)
         object.__setattr__(self, "score", float(self.score))
         if not math.isfinite(self.score):
             raise ValueError(f"score must be finite, not {self.score}")
@@ -99,7 +73,7 @@ class Person:
         shape = (len(skeleton.file_keypoints), 3)
         if isinstance(keypoints, (Sequence, np.ndarray)) and len(keypoints) == math.prod(shape):
             keypoints = np.reshape(keypoints, shape)
-        rows = _to_float32(keypoints, shape, "keypoints")
+        rows = _without_unfound(_to_float32(keypoints, shape, "keypoints"))
         return cls(skeleton.to_network_order(rows[None])[0], score, skeleton, id)
 
     def __eq__(self, other: object) -> bool:
@@ -126,17 +100,16 @@ class Person:
         """(K,) bool: which keypoints were found."""
         return np.asarray(self.keypoints[:, 2] > 0)
 
-    def named(self) -> NamedKeypoints:
+    def named(self) -> dict[str, Keypoint]:
         """x, y and score of the keypoints found, by name, such as "left_wrist"."""
         rows = zip(self.skeleton.keypoints, self.keypoints.tolist())
-        return NamedKeypoints({name: (x, y, score) for name, (x, y, score) in rows if score > 0})
+        return {name: (x, y, score) for name, (x, y, score) in rows if score > 0}
 
     @property
-    def box(self) -> Box:
+    def box(self) -> np.ndarray:
         """(4,) float32: left, top, right and bottom of the keypoints found, in pixels; zeros if there are none."""
         points = self.keypoints[self.found, :2]
-        corners = np.concatenate([points.min(0), points.max(0)]) if len(points) else np.zeros(4, np.float32)
-        return corners.view(Box)
+        return np.concatenate([points.min(0), points.max(0)]) if len(points) else np.zeros(4, np.float32)
 
     def within(self, limit: float) -> Person:
         """The person without the keypoints that have a value that is not finite, or not between -limit and limit."""
@@ -176,18 +149,115 @@ class Person:
         }
 
 
+OPENPOSE_BODY_25 = [*range(8), *range(9, 19)]
+"""The rows of OpenPose's BODY_25 that are COCO's keypoints and the neck, in the order of ``posenet.skeleton.COCO``."""
+OPENPOSE_ROWS = 25
+
+
+def to_people(values: Any) -> list[Person]:
+    """People from what other programs find, and from what this one writes, with COCO's keypoints; people as they are.
+
+    Args:
+        values: people, or one or several of: an array (N, F, 3) or (F, 3) of x, y and score, F being COCO's 17
+            keypoints, the 18 of ``posenet.skeleton.COCO``, or the 25 of OpenPose; (N, F, 2) without scores, which are
+            then 1; an entry of a COCO results file; what ``Person.to_dict`` and OpenPose's JSON files contain; a result
+            of Ultralytics. Scores of people that are not stated are the means of those of their keypoints.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    if isinstance(values, Person):
+        return [values]
+    if isinstance(values, dict):
+        return to_people(values["people"]) if "people" in values else [_person_from_entry(values)]
+    keypoints: Any = getattr(values, "keypoints", None)
+    if hasattr(keypoints, "xy"):  # a result of Ultralytics, whose tensors may be on a GPU
+        return [] if keypoints.xy is None else to_people(_ultralytics_array(keypoints))
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise ValueError(f"people must be Person objects or arrays of keypoints, not {truncate_for_message(values)}")
+    if not hasattr(values, "__array__"):
+        values = list(values)
+        if any(isinstance(value, (Person, dict)) or hasattr(value, "keypoints") for value in values):
+            return [person for value in values for person in to_people(value)]
+    array = _numbers(values, "keypoints of people must be numbers")
+    if array.size == 0:
+        return []
+    if array.ndim == 2:
+        array = array[None]
+    if array.ndim != 3 or array.shape[2] not in (2, 3):
+        raise ValueError(f"people must be (N, K, 3), x, y and score of K keypoints, not {array.shape}")
+    return [_person_from_rows(rows) for rows in array]
+
+
+def _ultralytics_array(keypoints: Any) -> np.ndarray:
+    columns = [keypoints.xy] if keypoints.conf is None else [keypoints.xy, keypoints.conf[..., None]]
+    on_host = [column.cpu() if hasattr(column, "cpu") else column for column in columns]
+    return np.concatenate([np.asarray(column) for column in on_host], axis=2)
+
+
+def _person_from_entry(entry: dict[str, Any]) -> Person:
+    """A person from an entry of a file, of COCO, of OpenPose or of this program."""
+    keypoints = entry.get("keypoints", entry.get("pose_keypoints_2d"))
+    if isinstance(keypoints, dict):
+        unknown = [name for name in keypoints if name not in COCO.keypoints]
+        if unknown:
+            raise ValueError(f"a person has the keypoint {unknown[0]!r}, which is not one of COCO's skeleton")
+        keypoints = [keypoints.get(name, (0.0, 0.0, 0.0)) for name in COCO.keypoints]
+    array = _numbers(keypoints, "keypoints of a person must be numbers")
+    if array.size == 0 or array.size % 3:
+        raise ValueError(f"a person needs keypoints, x, y and score of each, not {truncate_for_message(entry)}")
+    person = _person_from_rows(array.reshape(-1, 3), entry.get("score"))
+    return dataclasses.replace(person, id=entry.get("id")) if "pose_keypoints_2d" not in entry else person
+
+
+def _person_from_rows(rows: np.ndarray, score: float | None = None) -> Person:
+    """A person from (F, 2) or (F, 3) values."""
+    if rows.shape[1] == 2:
+        rows = np.column_stack([rows, np.ones(len(rows))])
+    if len(rows) == OPENPOSE_ROWS:
+        rows = rows[OPENPOSE_BODY_25]
+    rows = _without_unfound(np.asarray(rows, np.float32))
+    if score is None:
+        found = rows[:, 2] > 0
+        score = float(rows[found, 2].mean()) if found.any() else 0.0
+    if len(rows) == len(COCO.file_keypoints):
+        return Person.from_coco(rows, score)
+    if len(rows) == COCO.num_keypoints:
+        return Person(rows, score)
+    raise ValueError(
+        f"a person of COCO's skeleton has 17, 18 or 25 keypoints, not {len(rows)}; make a Person of others"
+    )
+
+
+def _numbers(values: Any, demand: str) -> np.ndarray:
+    """The values as an array of numbers; ``ValueError``, which begins with the ``demand``, if they are none."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, or a tensor on a GPU or with a gradient
+        array = np.empty(0, object)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{demand}, not {truncate_for_message(values)}")
+    return array
+
+
+def _without_unfound(rows: np.ndarray) -> np.ndarray:
+    """(F, 3) keypoints in which those that are not finite, or at (0, 0), have score 0; the same array if all have."""
+    is_finite = np.isfinite(rows).all(axis=1)
+    if not is_finite.all():
+        rows = np.where(is_finite[:, None], rows, 0)
+    is_lost = (rows[:, 2] != 0) & (rows[:, :2] == 0).all(axis=1)
+    if is_lost.any():
+        rows = np.where(is_lost[:, None], 0, rows)
+    return np.asarray(rows, np.float32)
+
+
 def _to_float32(values: Any, shape: tuple[int, int], name: str, remedy: str = "") -> np.ndarray:
     """The values as a float32 array, the same object if they are one."""
     if isinstance(values, np.ndarray) and values.dtype == np.float32 and values.shape == shape:
         return values
     rows, columns = shape
     meaning = "x, y and score" if columns == 3 else "x and y"
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, or a tensor on a GPU or with a gradient
-        array = np.empty(0, object)
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must be ({rows}, {columns}) numbers, {meaning}, not {truncate_for_message(values)}")
+    array = _numbers(values, f"{name} must be ({rows}, {columns}) numbers, {meaning}")
     if array.shape != shape:
         raise ValueError(f"{name} must be ({rows}, {columns}), {meaning}, not {array.shape}{remedy}")
     return np.asarray(array, np.float32)

@@ -16,8 +16,7 @@ OWN_READS = {
     "data.store_writer: open(unfinished, 'r+b')",  # of this program
     "devices.launch: status_file.read_text(encoding='utf-8')",
     "files: open(path, 'rb')",
-    "inference.outputs.journal: open(path, 'rb')",
-    "inference.outputs.journal: open(self.path, 'rb')",
+    "inference.outputs.lines_file: open(self.path, 'rb')",
     "synthetic.dataset: path.read_text(encoding='utf-8')",
     "training.compare_ranks: path.read_bytes()",
 }

@@ -216,8 +216,8 @@ def test_a_toml_file_is_limited_in_size(tmp_path):
 
 
 def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path):
-    kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", ".a.json.7.tmp.png", "xa.json.7.tmp", ".aXjson.7.tmp"]
-    for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp"):
+    kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", "xa.json.7.tmp", ".aXjson.7.tmp"]
+    for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp", ".a.json.7.tmp.png"):
         (tmp_path / name).touch()
     remove_leftovers(tmp_path / "a.json")
     assert sorted(os.listdir(tmp_path)) == sorted(kept)

@@ -1,12 +1,12 @@
 import dataclasses
 import json
-import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from posenet.person import Person
+from posenet.person import Person, to_people
 from posenet.skeleton import COCO
 
 
@@ -82,12 +82,6 @@ def test_the_box_encloses_the_keypoints_found():
     assert make_person(nose=(10, 20, 1)).box.dtype == np.float32
 
 
-def test_the_box_can_be_called_as_the_method_that_it_was():
-    person = make_person(nose=(10, 20, 1))
-    with pytest.warns(DeprecationWarning, match=r"write person.box, without \(\)"):
-        np.testing.assert_array_equal(person.box(), person.box)
-
-
 def test_a_person_is_printed_in_one_line():
     person = make_person(nose=(12, 34.2, 0.9), neck=(12, 40, 0.8), left_wrist=(120, 310.4, 0.7))
     assert str(person) == repr(person) == "Person(score 0.50, 2 of 17 keypoints, box 12 34 120 310)"
@@ -95,23 +89,80 @@ def test_a_person_is_printed_in_one_line():
     assert repr(make_person()) == "Person(score 0.50, 0 of 17 keypoints, box 0 0 0 0)"
 
 
-def test_names_of_earlier_versions_are_understood():
-    named = make_person(right_shoulder=(1, 2, 0.5)).named()
-    assert list(named) == ["right_shoulder"]
-    assert named["Rsho"] == named["right_shoulder"] == named.get("Rsho") == (1, 2, 0.5)
-    assert "Rsho" in named and "Lsho" not in named and "nose" not in named
-    assert named.get("Lsho") is None and named.get("Lsho", 0) == 0
-    for name in ("Lsho", "left_shoulder", "thumb"):
-        with pytest.raises(KeyError, match=name):
-            named[name]
-    assert pickle.loads(pickle.dumps(named)) == dict(named)
-    assert json.dumps(named) == '{"right_shoulder": [1.0, 2.0, 0.5]}'
-
-
-def test_keypoints_far_away_or_not_finite_can_be_left_out():
-    person = make_person(nose=(np.nan, 2, 0.5), neck=(1, -np.inf, 0.5), left_wrist=(2e6, 1, 0.5), left_hip=(1, 2, 0.5))
+def test_keypoints_far_away_can_be_left_out():
+    person = make_person(left_wrist=(2e6, 1, 0.5), left_hip=(1, 2, 0.5))
     assert list(person.within(1e6).named()) == ["left_hip"]
     assert person.within(1e6).within(1e5) == person.within(1e6)
+
+
+@pytest.mark.parametrize("lost", [(np.nan, 2, 0.5), (1, -np.inf, 0.5), (1, 2, np.nan), (0, 0, 0.9)], ids=str)
+def test_keypoints_that_are_not_finite_or_in_the_corner_are_not_found(lost):
+    person = make_person(nose=lost, left_hip=(1, 2, 0.5))
+    assert list(person.named()) == ["left_hip"] and person.box.tolist() == [1, 2, 1, 2]
+    assert np.isfinite(person.keypoints).all()
+    shoulders = np.zeros((17, 3))
+    shoulders[5], shoulders[6], shoulders[11] = lost, (4, 5, 0.5), (1, 2, 0.5)
+    assert set(Person.from_coco(shoulders, 0.5).named()) == {"right_shoulder", "left_hip"}, "no neck of half a pair"
+    for text in (json.dumps(person.to_dict()), json.dumps(person.to_coco_result(1, fill_missing=True))):
+        assert "NaN" not in text and "Infinity" not in text
+
+
+FOUND = make_person(nose=(1, 2, 0.5), left_wrist=(3, 4, 0.25), right_ankle=(6, 7, 0.75))
+OTHER = make_person(left_eye=(10, 2, 0.5))
+
+
+def openpose(person, size):
+    """The numbers of OpenPose's JSON, in its order of 18 or 25 keypoints."""
+    if size == 18:
+        return person.keypoints.ravel().tolist()
+    rows = np.zeros((25, 3))
+    rows[[*range(8), *range(9, 19)]] = person.keypoints
+    rows[8] = rows[20] = 50, 60, 0.9  # the middle of the hips, and a toe
+    return rows.ravel().tolist()
+
+
+class UltralyticsResult:
+    """The parts of a result of Ultralytics that hold keypoints: 17 in COCO's order, (0, 0) where none was found."""
+
+    def __init__(self, people):
+        rows = torch.tensor(np.stack([person.to_coco() for person in people]))
+        self.keypoints = SimpleNamespace(xy=rows[..., :2], conf=rows[..., 2])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [FOUND, OTHER],
+        (person for person in (FOUND, OTHER)),
+        np.stack([FOUND.to_coco(), OTHER.to_coco()]),
+        torch.tensor(np.stack([FOUND.keypoints, OTHER.keypoints])),
+        [FOUND.to_coco().tolist(), OTHER.to_coco().tolist()],
+        [FOUND.to_coco_result(1), OTHER.to_coco_result(1)],
+        [FOUND.to_dict(), OTHER.to_dict()],
+        {"people": [{"pose_keypoints_2d": openpose(person, 18)} for person in (FOUND, OTHER)]},
+        {"people": [{"pose_keypoints_2d": openpose(person, 25)} for person in (FOUND, OTHER)]},
+        [UltralyticsResult([FOUND, OTHER])],
+        UltralyticsResult([FOUND, OTHER]),
+    ],
+    ids=["people", "generator", "array", "tensor", "lists", "coco", "dicts", "openpose", "body 25", "list", "result"],
+)
+def test_people_of_other_programs_are_people(values):
+    found, other = to_people(values)
+    np.testing.assert_allclose(found.keypoints, FOUND.keypoints)
+    np.testing.assert_allclose(other.keypoints, OTHER.keypoints)
+    assert (found.score, other.score) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("values", [[], np.zeros((0, 17, 3)), {"people": []}], ids=str)
+def test_nobody_is_nobody(values):
+    assert to_people(values) == []
+
+
+@pytest.mark.parametrize("values", [None, 7, "people.json", np.zeros((2, 5, 3)), [{"score": 1}], [[1, 2], [3]], ["a"]])
+def test_what_are_no_people_is_named(values):
+    with pytest.raises(ValueError) as caught:
+        to_people(values)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
 
 
 def test_people_are_compared_by_value():

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
@@ -137,3 +138,12 @@ def test_messages_of_logging_appear_once(capsys: pytest.CaptureFixture[str], mon
     with progress_bar(range(3), "work"):
         handler.emit(record)
     assert capsys.readouterr().err == "once\n"
+
+
+@pytest.mark.parametrize("stream", [None, types.SimpleNamespace(write=lambda text: None), object()], ids=str)
+def test_there_need_not_be_a_standard_error(stream: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service has none, nor has a windowed program; others put an object there that has only ``write``."""
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.0)
+    assert list(progress_bar(range(3), "work")) == [0, 1, 2]
+    progress_module.close_bars()

@@ -20,7 +20,7 @@ from posenet.cli.processes import refuse_launcher
 from posenet.devices.signals import catch_stop_signals
 from posenet.inference.outputs.output_files import PredictionOptions
 from posenet.inference.predict import predict
-from posenet.visualization.drawing import MIN_SCORE, STYLES
+from posenet.visualization.drawing import MIN_SCORE
 
 PUBLISHED = "simplepose"
 """The name of the published weights."""
@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         metavar="FILE",
         help="write all people to this file, as COCO results with file names, and in videos with frame numbers and "
-        "times; a .jsonl file gets one person per line while the tool runs; a folder gets a file for each image; - is "
-        "standard output",
+        "times; a .jsonl file gets one line per image or frame while the tool runs; a folder gets a file for each "
+        "image; - is standard output",
     )
     group.add_argument(
         "--coco",
@@ -71,23 +71,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1"
     )
-    group.add_argument("--style", choices=STYLES, default=PredictionOptions.style, help="how people are drawn")
-    group.add_argument(
-        "--keypoint-score",
-        type=fraction,
-        default=PredictionOptions.keypoint_score,
-        metavar="X",
-        help="do not draw keypoints with a lower score, 0-1",
-    )
     add_overwrite_option(group)
     add_switch(
         group,
         "--resume",
-        help="continue the files of --json, --coco and --csv after an interruption; start them if there are none, "
-        "write complete ones again without the network",
+        help="leave out inputs whose outputs are complete: their file in a folder, or their line in a .jsonl file, "
+        "from which another file of all people is put together at the end",
     )
-
-    group.add_argument("-v", "--verbose", action="store_true", help="print a line for each image")
 
     group = parser.add_argument_group("input")
     add_switch(
@@ -121,9 +111,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(
         group,
         "--track",
-        help="give every person of a video an id and a colour that stay; people are left out until they are confirmed",
+        help="give every person of a video an id and a colour that stay; with --set tracking.smooth=true, without the "
+        "jitter of the keypoints",
     )
-    add_switch(group, "--smooth", help="remove the jitter of keypoints in videos; implies --track")
 
     add_network_options(parser, amp="auto", backend="auto")
 
@@ -138,14 +128,14 @@ def run(args: argparse.Namespace) -> None:
     if "-" not in args.inputs:  # which may be a list of its own for each process
         refuse_launcher("give each process a part of the list from standard input, see posenet docs scale")
     messages = message_stream(args.json, args.coco, args.csv)
-    options = {field.name: getattr(args, field.name) for field in dataclasses.fields(PredictionOptions)}
+    names = [field.name for field in dataclasses.fields(PredictionOptions) if field.name in args]
+    options = {name: getattr(args, name) for name in names}
     with catch_stop_signals() as stop_requested:
         summary = predict(
             args.inputs,
             lambda: make_predictor(args, args.min_score),
             progress=not args.quiet,
             stop_requested=stop_requested,
-            on_result=(lambda result: print_message(result, file=messages)) if args.verbose else None,
             other_inputs=input_files(args),
             **options,
         )

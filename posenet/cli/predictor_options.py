@@ -10,7 +10,7 @@ from posenet.inference.networks import BACKENDS, BackendName, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
-_SETTINGS = ("height", "scales", "flip", "batch_size")
+_SETTINGS = ("height", "scales", "flip")
 """Options that override keys of the configuration's ``inference`` section."""
 
 
@@ -51,13 +51,6 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: Back
         "--flip",
         default=unset,
         help=setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True),
-    )
-    group.add_argument(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        default=unset,
-        help=setting_help("images per batch", "inference.batch_size", of_checkpoint=True),
     )
     group.add_argument(
         "--backend",

@@ -18,7 +18,7 @@ from typing import Any
 
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.inference.media.sources import find_sources
-from posenet.inference.outputs.people_files import ImageIds, write_json
+from posenet.inference.outputs.people_files import ImageIds, record_of, write_json
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
@@ -156,14 +156,15 @@ def make_page(
             is_video = source.kind != "image"
             # The page keeps files in folders of its own, which nobody needs to see.
             named = dataclasses.replace(source, location=Path(Path(path).name))
-            with finding, write_json(file, ImageIds([named])) as write:
+            with finding, write_json(file) as write:
 
                 def collect(result: Result) -> None:
                     if result.error is not None:
                         problems.append(result.error)
                         return
                     frame = result.frame
-                    write(dataclasses.replace(result, frame=dataclasses.replace(frame, source=named)))
+                    shown = dataclasses.replace(result, frame=dataclasses.replace(frame, source=named))
+                    write(named, record_of(shown, ImageIds([named])))
                     rows.extend(_rows(result)[: MAX_ROWS - len(rows)])
                     if frame.number is not None:
                         progress((frame.number + 1, frame.number + frame.expected or None), unit="frames")

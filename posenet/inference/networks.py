@@ -274,6 +274,27 @@ def _choose_runtime(path: str | Path, device: str, backend: BackendName | None) 
     return installed[0]
 
 
+class ExportedNetwork:
+    """Runs an ONNX file in a runtime. A pickle has the file, which is loaded again, on the same kind of device."""
+
+    def __init__(self, compute_maps: MapFunction, arguments: tuple[Any, ...]) -> None:
+        self._compute_maps = compute_maps
+        self._arguments = arguments
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """See ``MapFunction``."""
+        return self._compute_maps(images)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _load_again, self._arguments
+
+
+def _load_again(
+    model: bytes, runtime: str, source: str, device: str, amp: Amp | Literal["auto"], threads: int | None
+) -> MapFunction:
+    return load_onnx(model, runtime, source, device=device, amp=amp, threads=threads)[0]
+
+
 LoadedGraph = tuple[MapFunction, Mapping[str, str]]
 """An ONNX file that a runtime has loaded, and the properties in the file."""
 
@@ -295,7 +316,8 @@ def load_onnx(
         raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")
     load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
     try:
-        return load(model, device, amp, threads)
+        compute_maps, properties = load(model, device, amp, threads)
+        return ExportedNetwork(compute_maps, (model, runtime, source, device, amp, threads)), properties
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
     except Exception as error:  # each runtime raises errors of its own classes

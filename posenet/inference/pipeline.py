@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
+import logging
 import math
 import threading
 import time
@@ -14,9 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posenet.inference.media.sources import Frame
+from posenet.inference.media.sources import DEFAULT_FRAME_RATE, IN_MEMORY, Frame, Source
 from posenet.inference.result import Result
-from posenet.inference.tracking.tracker import Tracker
+from posenet.inference.tracking.tracker import Track, Tracker
+from posenet.person import Person
 from posenet.settings import TrackingConfig
 from posenet.threads import keep_failure
 
@@ -24,12 +27,16 @@ WINDOW_BATCHES = 32
 """A batch is filled from a window of images that follow each other: at most from this many times its size."""
 WINDOW_BYTES = 96 * 2**20
 """Largest memory of the images in that window."""
+LOOK_BACK_BYTES = 256 * 2**20
+"""Largest memory of images that wait until their people are confirmed."""
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
 RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
+
+_log = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):
@@ -78,7 +85,6 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
     waiting: dict[object, Batch] = {}  # by the sizes of their network inputs; the batch that waits longest comes first
     bytes_read = 0
     group: object = None  # the block of images, or the video, whose frames run together
-    frames_in_group = 0
     failures: list[Exception] = []
 
     def longest_waiting() -> Batch:
@@ -99,8 +105,6 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
             group = (frame.source.block, None if frame.number is None else frame.source)
             if group != last_group:
                 yield from take(len(waiting))
-                frames_in_group = 0
-            frames_in_group += 1
             size = frame.image.nbytes
             while waiting and bytes_read + size - longest_waiting().bytes_before > WINDOW_BYTES:
                 yield from take(1)
@@ -111,9 +115,6 @@ def _fill_batches(predictor: Any, frames: Iterable[Frame]) -> Generator[Batch, N
             bytes_read += size
             if len(batch.frames) == batch_size:
                 yield waiting.pop(key)
-            if frame.number is not None and frames_in_group % batch_size == 0:
-                # A video can be resumed after each multiple of the batch size, also if its frames have several sizes.
-                yield from take(len(waiting))
         if waiting and place - longest_waiting().places[0] + 1 >= WINDOW_BATCHES * batch_size:
             yield from take(1)
     yield from take(len(waiting))
@@ -235,15 +236,71 @@ def _in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
 
 
 def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterator[Result]:
-    """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none."""
-    source = None
+    """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none.
+
+    A result waits until it is known which of its people are confirmed, some frames later, so that they have their id
+    from their first frame. Those of cameras and live streams do not wait. Images that a program holds in memory count
+    as frames of one video.
+    """
+    source: Source | None = None
     last_number = -1
-    for result in results:
+    waiting: deque[_Followed] = deque()
+    for result in map(_as_frame, results, itertools.count()):
         frame = result.frame
+        is_next = frame.number is None or frame.number > last_number  # a video may follow itself
+        if frame.source != source or not is_next:
+            yield from _identified(waiting)
+            source, tracker, seconds = frame.source, Tracker(settings), -math.inf
+            if source == IN_MEMORY:
+                _log.warning(
+                    "images in memory are tracked as %g a second; posenet.Tracker takes their times", DEFAULT_FRAME_RATE
+                )
+        people: list[tuple[Person, Track]] = []
         if frame.number is not None:
-            if frame.source != source or frame.number <= last_number:  # a video may follow itself
-                source, tracker, seconds = frame.source, Tracker(settings), -math.inf
             last_number = frame.number
             seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
-            result = dataclasses.replace(result, people=tracker.update(result.people, seconds))
-        yield result
+            people = tracker.follow(result.people, seconds)
+        waiting.append(_Followed(result, tracker, people, seconds))
+        while waiting and (frame.is_live or waiting[0].is_decided or _size(waiting) > LOOK_BACK_BYTES):
+            yield waiting.popleft().identified()
+    yield from _identified(waiting)
+
+
+class _Followed(NamedTuple):
+    """A result, and the tracks of its people, some of which may be confirmed later."""
+
+    result: Result
+    tracker: Tracker
+    people: list[tuple[Person, Track]]
+    seconds: float
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether no person can be confirmed later."""
+        return all(track.id or track.is_over for _, track in self.people)
+
+    def identified(self) -> Result:
+        """The result with the people who are confirmed; that of an image, or of one that is damaged, as it is."""
+        if self.result.frame.number is None:
+            return self.result
+        return dataclasses.replace(self.result, people=self.tracker.identify(self.people, self.seconds))
+
+
+def _identified(waiting: deque[_Followed]) -> Iterator[Result]:
+    while waiting:
+        yield waiting.popleft().identified()
+
+
+def _size(waiting: Iterable[_Followed]) -> int:
+    """Bytes of the images."""
+    return sum(followed.result.frame.image.nbytes for followed in waiting)
+
+
+def _as_frame(result: Result, number: int) -> Result:
+    """The result for an image in memory as that of a frame; others as they are."""
+    frame = result.frame
+    if frame.source != IN_MEMORY or frame.number is not None:
+        return result
+    seconds = number / DEFAULT_FRAME_RATE
+    frame = dataclasses.replace(frame, number=number, seconds=seconds, rate=DEFAULT_FRAME_RATE)
+    return dataclasses.replace(result, frame=frame)

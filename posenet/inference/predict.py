@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import hashlib
 import itertools
 import logging
 import os
@@ -18,33 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from posenet.errors import ConfigError, DataError
-from posenet.files import name_file_in_errors, resolve_link
+from posenet.files import is_standard_output, name_file_in_errors, remove_leftovers, resolve_link
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
 from posenet.inference.outputs.corrections import choose_format, write_corrections
-from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
-from posenet.inference.outputs.journal import Journal, journal_path, remove_earlier_journal
-from posenet.inference.outputs.output_files import (
-    Outputs,
-    PredictionOptions,
-    choose_outputs,
-    needs_journal,
-    sheet_path,
-)
-from posenet.inference.outputs.people_files import ImageIds, Write, open_people_files, write_json_folder
+from posenet.inference.outputs.drawings import Show, require_display, show_in_window, write_drawing
+from posenet.inference.outputs.lines_file import LinesFile
+from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs, sheet_path
+from posenet.inference.outputs.people_files import ImageIds, Record, Write, open_people_files, record_of, write_json
 from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.inference.split_among_processes import split_into_blocks
-from posenet.messages import pluralize
+from posenet.messages import pluralize, to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
-
-JOURNAL_VERSION = 7
-"""Journals of another version are not continued."""
 
 AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]
 """A predictor, a name or a file for ``Predictor``, or a function that loads one."""
@@ -77,15 +67,17 @@ def predict(
         options:
             output: folder for drawings of images and videos. If no output is named at all, a new folder.
             json: file of all people in COCO's results format, with file names, and in videos with frame numbers and
-                times; ``.jsonl`` has one person per line while the prediction runs. Or a folder for a file of each
-                image.
+                times; ``.jsonl`` has one line per image or frame while the prediction runs. Or a folder for a file of
+                each image.
             coco: file of a COCO data set: all images, with the people as annotations.
             csv: file of a table with one person per row.
             export: file for correction in a labelling tool; see ``posenet.export_results``.
             heatmaps: folder for sheets with all maps of the network.
             show: show the drawings in a window.
             overwrite: replace files that exist. An input is never replaced.
-            resume: continue the files of people after an interruption.
+            resume: leave out inputs whose outputs are complete: their file in a folder, or their line in a ``.jsonl``
+                file. One other file of all people is put together at the end, from the ``.jsonl`` file of
+                the same name.
             recursive: search the subfolders of folders too.
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
@@ -106,12 +98,8 @@ def predict(
         _predict(run, summary, progress, stop_requested, on_result)
     finally:
         _remove_empty(run.outputs.new_folders)
-    if run.journal and not summary.is_interrupted:
-        if summary.is_closed:
-            file = run.outputs.first_file
-            _log.info("The window was closed before the end of the inputs; --resume continues %s", file)
-        elif not run.options.resume:
-            run.journal.path.unlink()
+    if summary.is_closed and run.options.resume:
+        _log.info("The window was closed before the end of the inputs; --resume continues")
     if advice := summary.advise_on_min_score(run.predictor.min_score):
         _log.warning("%s", advice)
     if summary.has_frames:
@@ -121,19 +109,21 @@ def predict(
 
 @dataclass(frozen=True)
 class _Run:
-    """What is predicted, with which network, and the journal from which it can be resumed."""
+    """What is predicted, with which network, and what an earlier run has left."""
 
     options: PredictionOptions
     sources: list[Source]
     outputs: Outputs
     predictor: Predictor
     tracking: TrackingConfig | None
-    journal: Journal | None
-    """Of the first file of people; None without."""
+    lines: LinesFile | None
 
-    def tracked(self, results: Iterable[Result]) -> Iterable[Result]:
-        """The results, with people who have numbers if they are tracked."""
-        return results if self.tracking is None else track_people(results, self.tracking)
+    def is_done(self, source: Source) -> bool:
+        """Whether the outputs of a source are complete."""
+        if not self.options.resume or (self.lines and source.name not in self.lines.done):
+            return False
+        paths = self.outputs.of_source(source)
+        return bool(self.lines or paths) and all(path.is_file() for path in paths)
 
 
 def _prepare(
@@ -150,6 +140,7 @@ def _prepare(
     if options.is_tracked and all(source.kind == "image" for source in sources):
         _log.warning("tracking has no effect on images, only on videos and cameras")
     try:
+        lines = LinesFile(outputs.lines, resume=options.resume) if outputs.lines else None
         loaded = _load(predictor)
     except BaseException:
         _remove_empty(outputs.new_folders)
@@ -159,18 +150,7 @@ def _prepare(
     tracking = None
     if options.is_tracked:
         tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
-    blocks = split_into_blocks(sources, loaded.settings.batch_size)
-    # The sources with their blocks. ``outputs`` has them without; they are equal, because blocks are not compared.
-    sources = list(itertools.chain(*blocks))
-    file = outputs.first_file
-    if file is None or not needs_journal(file, sources, options, len(blocks)):
-        if file is not None:
-            remove_earlier_journal(file)
-        return _Run(options, sources, outputs, loaded, tracking, journal=None)
-    path = journal_path(file)
-    description = _describe(options, sources, path.parent, outputs, loaded, tracking)
-    journal = Journal(path, description, sources, loaded.skeleton, loaded.settings.batch_size)
-    return _Run(options, sources, outputs, loaded, tracking, journal)
+    return _Run(options, sources, outputs, loaded, tracking, lines)
 
 
 def _remove_empty(folders: Sequence[str]) -> None:
@@ -211,46 +191,9 @@ def _find_inputs(inputs: Sequence[str], options: PredictionOptions) -> list[Sour
     if options.resume and live:
         raise ConfigError(f"resume=True needs inputs that can be read again, unlike {live[0]}")
     kinds = {source.kind for source in sources}
-    if "video" in kinds or (options.output and "camera" in kinds):
+    if "video" in kinds or (options.output and kinds & {"camera", "animation"}):
         require_pyav()
     return sources
-
-
-def _describe(
-    options: PredictionOptions,
-    sources: Sequence[Source],
-    folder: Path,
-    outputs: Outputs,
-    predictor: Predictor,
-    tracking: TrackingConfig | None,
-) -> dict[str, Any]:
-    """The outputs, and what they depend on, for a journal in ``folder``."""
-    inputs = hashlib.sha256()
-    for source in sources:
-        # A file that was replaced has another size, as a rule. Its time may change without its content, in a copy.
-        path = source.path
-        size = path.stat().st_size if path is not None and path.is_file() else 0
-        inputs.update(f"{source.name}:{size}\n".encode(errors="surrogateescape"))
-    settings = dataclasses.asdict(predictor.settings)
-    return {
-        "journal": JOURNAL_VERSION,
-        "inputs": inputs.hexdigest(),
-        # A run with other folders would replace files there that it has not written, or leave out what is recorded.
-        "outputs": [_relative_path(path, folder) for path in [*outputs.folders, *outputs.files]],
-        **predictor.origin,
-        "inference settings": settings | {"scales": list(predictor.settings.scales)},
-        "--min-score": predictor.min_score,
-        "frames of videos (--start, --duration, --stride)": [options.start, str(options.duration), options.stride],
-        "tracking settings": dataclasses.asdict(tracking) if tracking else None,
-    }
-
-
-def _relative_path(path: str, folder: Path) -> str:
-    """The path relative to a folder, or absolute on another drive of Windows."""
-    try:
-        return os.path.relpath(path, folder)
-    except ValueError:
-        return os.path.abspath(path)
 
 
 def _predict(
@@ -260,119 +203,183 @@ def _predict(
     stop_requested: Callable[[], bool],
     on_result: Callable[[Result], object] | None,
 ) -> None:
-    """Predict all sources, write what is found, and count it in ``summary``."""
-    journal = run.journal
+    """Predict all sources that are not done, write what is found, and count it in ``summary``."""
+    options, outputs, lines = run.options, run.outputs, run.lines
+    todo = [source for source in run.sources if not run.is_done(source)]
+    summary.done = len(run.sources) - len(todo)
+    if summary.done:
+        _log.info("already done: %s", pluralize(summary.done, "input"))
+    if options.resume:
+        files = [resolve_link(Path(file)) for file in outputs.files if not is_standard_output(file)]
+        of_sources = itertools.chain.from_iterable(map(outputs.of_source, todo))
+        remove_leftovers(*(path for path in (*files, *of_sources) if path.parent.is_dir()))
     closed = threading.Event()
+    ids = ImageIds(run.sources)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(name_file_in_errors(", ".join([*run.outputs.files, *run.outputs.folders])))
-        if journal:
-            files = [resolve_link(Path(file)) for file in run.outputs.files]
-            stack.enter_context(journal.open(files, resume=run.options.resume))
-        write_people = open_people_files(run.outputs, run.sources, run.predictor, stack)
-        if run.outputs.export:
-            writer = write_corrections(Path(run.outputs.export), run.predictor.skeleton)
-            write_people.append(stack.enter_context(writer))
-        image_outputs = stack.enter_context(contextlib.ExitStack())
-        write_images = _open_image_outputs(run, image_outputs, stop_requested, closed.set)
-        results = stack.enter_context(contextlib.closing(_find_people(run, summary, stop_requested)))
+        stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))
+        if lines:
+            stack.enter_context(lines.open())
+        files_of_all = open_people_files(outputs, run.sources, run.predictor, stack)
+        if outputs.export:
+            files_of_all.append(stack.enter_context(write_corrections(Path(outputs.export), run.predictor.skeleton)))
+        writers: list[Write] = [] if options.resume else files_of_all
+        show = stack.enter_context(show_in_window(stop_requested, closed.set)) if options.show else None
+        results = stack.enter_context(contextlib.closing(_find_people(run, todo, summary, stop_requested)))
         # How many frames a video has is not known before it is read.
-        total = len(run.sources) if all(source.kind == "image" for source in run.sources) else None
+        total = len(todo) if all(source.kind == "image" for source in todo) else None
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
         begin = time.perf_counter()
-        writing = 0.0
-        for result in run.tracked(results):
-            frame = result.frame
-            summary.add(result)
-            start = time.perf_counter()
-            if result.error is None:
-                # An earlier run has written the images of what is recorded.
-                writers = write_people if frame.is_recorded else [*write_people, *write_images]
-                for write in writers:
-                    write(result)
-            writing += time.perf_counter() - start
-            if on_result is not None:
-                on_result(result)
-            if frame.expected and frame.source == run.sources[-1]:  # nothing follows this video
-                bar.total = bar.n + frame.expected
-            bar.update()
-            summary.is_interrupted = stop_requested()
+        for source, of_source in itertools.groupby(results, key=lambda result: result.frame.source):
+            writing = _SourceWriter(run, source, ids, writers, show)
+            with writing:
+                for result in of_source:
+                    frame = result.frame
+                    writing.write(result)
+                    summary.add(result if writing.failure is None else _failed_result(result, writing.failure))
+                    if on_result is not None:
+                        on_result(result)
+                    if frame.expected and source == todo[-1]:  # nothing follows this video
+                        bar.total = bar.n + frame.expected
+                    bar.update()
+                    summary.is_interrupted = stop_requested()
+                    if summary.is_interrupted or closed.is_set():
+                        writing.is_cut = frame.number is not None and not frame.is_live
+                        break
+            summary.busy["drawing and writing"] = summary.busy.get("drawing and writing", 0.0) + writing.seconds
             if summary.is_interrupted or closed.is_set():
                 break
-        else:
-            if journal:
-                image_outputs.close()  # a later run writes no drawing of what is complete
-                journal.finish()
         summary.seconds = time.perf_counter() - begin
         # A copy: after an interruption, the stages are at work for a while longer.
-        summary.busy = {**summary.busy, "drawing and writing": writing}
+        summary.busy = {**summary.busy}
         summary.is_closed = closed.is_set()
+        if lines:
+            for source in run.sources:
+                if lines.done.get(source.name) and source not in todo:
+                    summary.unreadable[source] = DataError(lines.done[source.name])
         error = summary.unreadable_error()
         if error and not summary.is_interrupted and not summary.has_frames:
             raise error  # inside the context, so that no files of people replace earlier ones
+        if lines and options.resume and files_of_all:
+            for source, record in lines.records(run.sources):
+                for write in files_of_all:
+                    write(source, record)
 
 
 def _find_people(
-    run: _Run, summary: PredictionSummary, stop_requested: Callable[[], bool]
+    run: _Run, sources: Sequence[Source], summary: PredictionSummary, stop_requested: Callable[[], bool]
 ) -> Generator[Result, None, None]:
-    """All results: first those that the journal has."""
-    options, journal = run.options, run.journal
-    if journal:
-        yield from journal.replay()
-    sources = [source for source in run.sources if not journal or source.block >= journal.next_block]
-    if len(sources) < len(run.sources):
-        _log.info("already done: %s", pluralize(len(run.sources) - len(sources), "input"))
+    """The results of all frames of some sources."""
+    options = run.options
+    blocks = split_into_blocks(sources, run.predictor.settings.batch_size)  # which also evaluation predicts
     frames = read_frames(
-        sources,
+        itertools.chain.from_iterable(blocks),
         start=options.start,
         duration=options.duration,
         stride=options.stride,
         stop_requested=stop_requested,
         reduction_of=None if options.show or run.outputs.drawings or run.outputs.sheets else run.predictor.reduction_of,
     )
-    with contextlib.closing(frames):
-        # Of the video in which the journal ends, the images are read again, for the drawing; the people are known.
-        for recorded in journal.begun if journal else []:
-            frame = next(frames, None)
-            if frame is None or (frame.source, frame.number) != (recorded.frame.source, recorded.frame.number):
-                raise DataError(
-                    f"{recorded.frame.source.name} has changed since the prediction began; start again without "
-                    "resume=True"
-                )
-            yield dataclasses.replace(recorded, frame=frame)
-        with contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results:
-            for result in results:
-                summary.counts["predicted"] += result.error is None
-                yield result
-                # Not before the outputs of earlier sources are complete: a later run would not write them again.
-                if journal:
-                    journal.write(result)
+    with (
+        contextlib.closing(frames),
+        contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results,
+    ):
+        for result in results if run.tracking is None else track_people(results, run.tracking):
+            summary.counts["predicted"] += result.error is None
+            yield result
 
 
-def _open_image_outputs(
-    run: _Run, stack: contextlib.ExitStack, stop_requested: Callable[[], bool], on_close: Callable[[], None]
-) -> list[Write]:
-    """Open the outputs that each image or video has for itself; see ``show_in_window``.
+def _failed_result(result: Result, error: DataError) -> Result:
+    """The result of a frame of which nothing can be written."""
+    return dataclasses.replace(result, frame=dataclasses.replace(result.frame, error=error))
 
-    Images are written at once; ``stack`` completes videos and files of people.
+
+class _SourceWriter(contextlib.ExitStack):
+    """Writes the outputs of one source, which are complete when this context ends without an error.
+
+    If they cannot be written for another reason than the file system's, such as a size that the format does not allow,
+    the source counts as one that could not be read. The line of an image, and that which ends a video, come last: they
+    say that the other outputs are there.
+
+    Attributes:
+        is_cut: whether the rest of a video was not read; then its drawing and its file of people are called ``.part``.
+        seconds: that writing has taken.
+        failure: why the outputs cannot be written.
     """
-    outputs, options = run.outputs, run.options
-    writers: list[Write] = []
-    shows = []
-    if outputs.people:
-        writers.append(stack.enter_context(write_json_folder(outputs.people, ImageIds(run.sources))))
-    if outputs.drawings:
-        shows.append(stack.enter_context(write_drawings(outputs.drawings)))
-    if options.show:
-        shows.append(stack.enter_context(show_in_window(stop_requested, on_close)))
 
-    def draw(result: Result) -> None:
-        frame = result.frame
-        drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score)
-        for show in shows:
+    def __init__(self, run: _Run, source: Source, ids: ImageIds, writers: Sequence[Write], show: Show | None) -> None:
+        super().__init__()
+        self.is_cut = False
+        self.seconds = 0.0
+        self.failure: DataError | None = None
+        self._run = run
+        self._source = source
+        self._ids = ids
+        self._writers = list(writers)
+        self._shows = [show] if show else []
+        self._record: Record = {}
+        self._frames = 0
+        self._error: DataError | None = None
+        self._lines = run.lines if run.lines and source.name not in run.lines.done else None
+
+    def write(self, result: Result) -> None:
+        """Write what was found in an image or a frame; nothing of one that could not be read, or after a failure."""
+        if result.error is not None or self.failure is not None:
+            self._error = self._error or result.error
+            return
+        begin = time.perf_counter()
+        try:
+            self._write(result)
+        except OSError:  # a full disk, for example
+            raise
+        except Exception as error:
+            reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
+            name = self._source.name
+            self.failure = DataError(f"what was found in {name} cannot be written: {to_single_line(reason)}")
+        self.seconds += time.perf_counter() - begin
+
+    def __exit__(self, *error: Any) -> bool:
+        begin = time.perf_counter()
+        failure = self.failure
+        is_suppressed = super().__exit__(*((type(failure), failure, None) if failure else error))
+        if error[0] is None and self._frames and not failure:
+            self._complete()
+        self.seconds += time.perf_counter() - begin
+        return bool(is_suppressed)
+
+    def _write(self, result: Result) -> None:
+        if not self._frames:
+            self._open()
+        self._frames += 1
+        if self._shows or self._run.outputs.sheets:
+            self._draw(result)
+        if self._writers or self._lines:
+            self._record = record_of(result, self._ids)
+            for write in self._writers:
+                write(self._source, self._record)
+            if self._lines and result.frame.number is not None:
+                self._lines.write(self._record)
+
+    def _open(self) -> None:
+        outputs = self._run.outputs
+        if path := outputs.people.get(self._source):
+            self._writers.append(self.enter_context(write_json(path)))
+        if path := outputs.drawings.get(self._source):
+            self._shows.append(self.enter_context(write_drawing(path)))
+
+    def _draw(self, result: Result) -> None:
+        run, frame = self._run, result.frame
+        drawing = result.plot(style=run.options.style, keypoint_min_score=run.options.keypoint_score)
+        for show in self._shows:
             show(frame, drawing)
-        if outputs.sheets:
+        if path := run.outputs.sheets.get(self._source):
             maps = result.maps if result.maps is not None else run.predictor.compute_maps(frame.image)
-            sheet = draw_heatmap_sheet(frame.image, maps, run.predictor.skeleton, drawing)
-            write_image(sheet_path(outputs.sheets[frame.source], frame), sheet)
+            write_image(sheet_path(path, frame), draw_heatmap_sheet(frame.image, maps, result.skeleton, drawing))
 
-    return [*writers, draw] if shows or outputs.sheets else writers
+    def _complete(self) -> None:
+        if self.is_cut:
+            for path in self._run.outputs.of_source(self._source):
+                path.replace(path.with_stem(f"{path.stem}.part"))
+        elif self._lines and "frame" in self._record:
+            self._lines.finish(self._source, self._frames, self._error)
+        elif self._lines:
+            self._lines.write(self._record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import logging
 import os
 from collections.abc import Generator, Iterable, Sequence
@@ -14,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 import numpy as np
 
 from posenet.errors import ConfigError, DataError
-from posenet.files import sha256_of
-from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, to_bgr
+from posenet.images import REDUCTIONS, ChannelOrder, ImageInput, is_encoded, to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.image_to_maps import InputBatch, Letterbox, PendingMaps, prepare_inputs, start_network
+from posenet.inference.media.animation import read_animation
 from posenet.inference.media.frames import FrameInput, read_frames
-from posenet.inference.media.sources import IN_MEMORY, Frame, find_sources
+from posenet.inference.media.sources import IN_MEMORY, Frame, FrameSelection, find_sources
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.pipeline import predict_frames, track_people
 from posenet.inference.result import Result
@@ -97,8 +98,6 @@ class Predictor:
         # Nobody has a score of at least NaN.
         if not (isinstance(min_score, (int, float, np.floating)) and 0 <= min_score <= 1):
             raise ConfigError(f"min_score {truncate_for_message(min_score)} is not between 0 and 1; correct it")
-        self._origin = {"--amp": amp, "--backend": backend}
-        self._file = Path(network) if isinstance(network, (str, os.PathLike)) else None
         if isinstance(network, (str, os.PathLike)):
             device = "auto" if device is None else str(device)
             self.network, config = load_network(
@@ -109,7 +108,8 @@ class Predictor:
         config = config or Config()
         self.settings = override_settings(settings or config.inference, overrides)
         self.skeleton = config.model.skeleton if skeleton is None else load_skeleton(skeleton)
-        if self._file is not None and (difference := self.skeleton.different_channels(config.model.skeleton)):
+        is_file = isinstance(network, (str, os.PathLike))
+        if is_file and (difference := self.skeleton.different_channels(config.model.skeleton)):
             raise ConfigError(
                 f"{network} is for another skeleton than the one that is given, which has {difference}; leave it out"
             )
@@ -130,17 +130,6 @@ class Predictor:
         """The same as ``Predictor(path, **options)``."""
         return cls(path, **options)
 
-    @property
-    def origin(self) -> dict[str, Any]:
-        """What the predictor was made from: the weights, which are a name or the SHA-256 of a file, and how they run.
-
-        The weights are None for a network that was in memory.
-        """
-        weights = None if self._file is None else str(self._file)
-        if self._file is not None and self._file.is_file():
-            weights = sha256_of(self._file)
-        return {"weights": weights, **self._origin}
-
     @overload
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> Result: ...
     @overload
@@ -149,9 +138,10 @@ class Predictor:
         """The people in an image, highest score first, with keypoints in pixels of the image.
 
         Args:
-            image: the path or the address of an image file, or a PIL image, which are read upright as their EXIF data
-                say; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey images, images with alpha and
-                16-bit images are converted. Or a list of them, for a list of results (see ``stream``).
+            image: an image file, as its path, its address (http, https, data), its bytes or an open file, or a PIL
+                image, which are read upright as their EXIF data say; or an array: (H, W, 3) uint8, BGR as
+                ``cv2.imread`` returns it. Grey images, images with alpha and 16-bit images are converted. Or a list of
+                them, for a list of results (see ``stream``).
             channels: "rgb" for an array with the colours in that order. Files and PIL images state theirs.
 
         Raises:
@@ -161,10 +151,6 @@ class Predictor:
         if isinstance(image, (list, tuple)):
             return list(self.stream(image, channels))
         return self.predict_frame(read_single_image(image, channels))
-
-    def batch(self, images: Iterable[ImageInput], channels: ChannelOrder = "bgr") -> list[Result]:
-        """The same as ``list(predictor.stream(images, channels))``."""
-        return list(self.stream(images, channels))
 
     def stream(
         self,
@@ -280,17 +266,20 @@ class Predictor:
 
 
 def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
-    """The frame of one image, of which a file with several gives the first; ``DataError`` if it is something else."""
+    """The frame of one image; ``DataError`` if it is something else, or a file of several images."""
     if isinstance(image, int):
         raise DataError(f"{image} is not an image; use predictor.stream({image}) for a camera")
-    if not isinstance(image, (str, os.PathLike)):
+    if not isinstance(image, (str, os.PathLike)) or is_encoded(image):
         return Frame(IN_MEMORY, to_bgr(image, channels))
     [source, *others] = find_sources([str(image)])
-    if others or source.kind != "image":
+    frames = list(itertools.islice(read_animation(source, FrameSelection()), 2)) if source.kind == "animation" else []
+    if others or source.kind in ("video", "camera") or len(frames) > 1:
         raise DataError(
             f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
         )
-    return Frame(source, to_bgr(source.path or str(source.url)))
+    if frames and frames[0].error:
+        raise frames[0].error
+    return frames[0] if frames else Frame(source, to_bgr(source.path or str(source.url)))
 
 
 def _network_in_memory(

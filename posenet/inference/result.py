@@ -92,16 +92,10 @@ class Result(Sequence[Person]):
         """(H, W, 3) uint8 BGR, upright; empty if it could not be read.
 
         Where ``posenet.predict`` draws nothing, large files are read smaller. Then this reads the file again.
-        ``DataError`` for the frame of a video whose people come from an earlier run.
         """
         frame = self.frame
         if frame.image.shape[:2] == frame.size:
             return frame.image
-        if frame.number is not None:
-            raise DataError(
-                f"the image of frame {frame.number} of {frame.source.name} is not there: an earlier run has found its "
-                "people; read the video without resume=True"
-            )
         return read_image(str(frame.source.location))
 
     @property

@@ -1,4 +1,4 @@
-"""Splitting inputs into blocks: each process of an evaluation predicts some, and a prediction resumes with one."""
+"""Splitting inputs into blocks: each process of an evaluation predicts some."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from posenet.inference.media.sources import Source
 NUM_BLOCKS = 16
 """The number of blocks is a multiple of this, so that 2, 4, 8 and 16 processes get equal shares."""
 MAX_BLOCK_BATCHES = 64
-"""Batches in a block at most. A prediction that resumes begins with the block in which it was interrupted."""
+"""Batches in a block at most."""
 
 
 def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:

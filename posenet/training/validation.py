@@ -155,7 +155,7 @@ class CocoValidation:
         if sizes:
             largest = max(sizes, key=pixels)
             number = min(counts[self.predictor.input_sizes(largest)], most)
-            self._predictor_now().batch([np.zeros((*largest, 3), np.uint8)] * number)
+            list(self._predictor_now().stream([np.zeros((*largest, 3), np.uint8)] * number))
 
     def _predictor_now(self) -> Predictor:
         """The predictor with the weights that the network has now."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 import colorsys
 import math
 import numbers
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import cv2
 import numpy as np
 
 from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.messages import truncate_for_message
-from posenet.person import Person
+from posenet.person import Person, to_people
 from posenet.skeleton import COCO, Skeleton
 
 Colour = tuple[int, int, int]
@@ -69,7 +68,7 @@ class Drawing(np.ndarray):
 
 def draw_people(
     image: ImageInput,
-    people: Sequence[Person],
+    people: Any,
     *,
     channels: ChannelOrder = "bgr",
     min_score: float = 0.0,
@@ -85,8 +84,8 @@ def draw_people(
         image: what ``Predictor`` accepts: an image file, a PIL image or an array. For people on black, give a black
             array: ``numpy.zeros_like(image)``.
         channels: order of the colours of an array.
-        people: keypoints in pixels of the image; the first person is drawn on top. Keypoints that are not finite count
-            as not found.
+        people: a result, people, or what other programs find (see ``posenet.person.to_people``), with keypoints in
+            pixels of the image; the first person is drawn on top.
         min_score: people with a lower score are not drawn.
         keypoint_min_score: keypoints with a lower score are not drawn. Keypoints that score much less than the
             others of their person are never drawn.
@@ -101,7 +100,8 @@ def draw_people(
 
     Raises:
         DataError: ``image`` cannot be read, or is not an image.
-        ValueError: the style or the colours are none of these, or a size is negative or no number of pixels.
+        ValueError: ``people`` are something else, the style or the colours are none of these, or a size is negative or
+            no number of pixels.
     """
     for name, value, known in (("style", style, STYLES), ("colours", colours or "side", COLOUR_SCHEMES)):
         if value not in known:
@@ -112,7 +112,7 @@ def draw_people(
         )
     drawing = to_bgr(image, channels).copy()
     figures = []
-    drawn = [(index, person) for index, person in enumerate(people) if person.score >= min_score]
+    drawn = [(index, person) for index, person in enumerate(to_people(people)) if person.score >= min_score]
     for index, person in reversed(drawn):
         person = person.within(MAX_COORDINATE)
         limbs = _limbs_of(person.skeleton, style)

@@ -128,17 +128,3 @@ def test_wrong_flags_of_the_exporter_are_one_line(
         run_tool("export-onnx", ["--checkpoint", str(checkpoint), "--output", str(output), "--fp16", "--int8"])
     assert "--int8: not allowed with argument --fp16" in capsys.readouterr().err
     assert not output.exists()
-
-
-def test_resuming_with_the_file_of_another_network_is_refused(
-    checkpoint: Path, spot_file: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    people = tmp_path / "people.jsonl"
-    words = [str(photos), "--json", str(people), "--resume", "--quiet", "--height", "64", "--checkpoint"]
-    assert run_tool("predict", [*words, str(spot_file)]) == 0
-    content = people.read_bytes()
-    capsys.readouterr()  # the first run finds nobody, and names the best score
-    assert run_tool("predict", [*words, str(checkpoint)]) == 2
-    error = capsys.readouterr().err
-    assert f"{people} was written with other weights" in error and error.count("\n") == 1
-    assert people.read_bytes() == content

@@ -374,6 +374,7 @@ def test_no_flag_of_a_tool_is_taken_for_one_of_another_program(capsys: pytest.Ca
 
 def test_the_tools_have_few_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(flags_in_help(["train"], capsys)) <= 23
+    assert len(flags_in_help(["predict"], capsys)) <= 26  # with --help
 
 
 def test_flags_that_the_help_does_not_show_and_words_after_two_dashes_are_not_unknown(
@@ -447,7 +448,6 @@ def test_the_help_of_a_flag_names_its_setting_and_the_default_of_that(capsys: py
         ("--height", "height", settings.height),
         ("--scales", "scales", 1),
         ("--flip", "flip", "off"),
-        ("--batch-size", "batch_size", settings.batch_size),
     ):
         assert f"(inference.{name}; default: that of the checkpoint, or {default})" in flags[flag]
 

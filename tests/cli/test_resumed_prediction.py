@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
-import os
+import json
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,17 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
 from posenet.cli.main import run_tool
 from posenet.images import write_image
-from posenet.inference.outputs.journal import journal_path
-from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_networks import spot_image
 from tests.helpers.videos import write_animation
 
 SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 """(height, width) of the images, in turn."""
+LIMIT = 120.0
+"""Seconds for one prediction."""
 
 
 @pytest.fixture(scope="module")
@@ -50,118 +50,98 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 Predict = Callable[..., int]
 
 
+def arguments(spot_file: Path, *words: str | Path) -> list[str]:
+    return list(map(str, ["--checkpoint", spot_file, "--backend", "onnxruntime", "--min-score", "0", *words]))
+
+
 @pytest.fixture
 def predict(spot_file: Path) -> Predict:
-    def run(*words: str | Path) -> int:
-        argv = ["--checkpoint", spot_file, "--backend", "onnxruntime", "--min-score", "0", *words]
-        return run_tool("predict", list(map(str, argv)))
-
-    return run
+    return lambda *words: run_tool("predict", arguments(spot_file, *words))
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_prediction_that_is_killed_again_and_again_writes_every_person_once(
-    predict: Predict, inputs: Path, tmp_path: Path, suffix: str
+def kill_again_and_again(spot_file: Path, inputs: Path, folder: Path, kills: int, seed: int) -> None:
+    """Start a prediction, and kill it when it has written some more files or bytes; compare what the last run leaves.
+
+    After a kill, each file in the folders and each line is complete, apart from the last line.
+    """
+    names = {"--output": "drawn", "--json": "p.jsonl", "--csv": "p.csv", "--coco": "c.json"}
+
+    def start(prefix: str) -> subprocess.Popen[bytes]:
+        words = [inputs, "--resume", *(word for flag, name in names.items() for word in (flag, folder / prefix / name))]
+        command = [sys.executable, "-m", "posenet", "predict", *arguments(spot_file, *words)]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    (folder / "whole").mkdir()
+    (folder / "part").mkdir()
+    assert start("whole").wait(LIMIT) == 2, "an image cannot be read"
+    rng = random.Random(seed)
+    lines = folder / "part" / "p.jsonl"
+
+    def progress() -> int:
+        drawn = folder / "part" / "drawn"
+        return 1000 * (len(list(drawn.iterdir())) if drawn.exists() else 0) + (
+            lines.stat().st_size if lines.exists() else 0
+        )
+
+    done = 0
+    while done < kills:
+        limit = progress() + rng.randrange(1, 6000)
+        process = start("part")
+        deadline = time.monotonic() + LIMIT
+        while process.poll() is None and progress() < limit:
+            assert time.monotonic() < deadline
+            time.sleep(rng.random() * 0.005)
+        process.kill()
+        if process.wait() == -signal.SIGKILL:
+            done += 1
+        else:  # it ended too early to be killed: start again
+            shutil.rmtree(folder / "part")
+            (folder / "part").mkdir()
+        if done % 2 and lines.exists():
+            with lines.open("ab") as file:
+                file.write(b'{"image_id": 3, "peo')
+    assert start("part").wait(LIMIT) == 2
+    assert sorted(path.name for path in (folder / "part").rglob("*")) == sorted(
+        path.name for path in (folder / "whole").rglob("*")
+    )
+    for path in (folder / "whole").rglob("*"):
+        if path.is_file():
+            other = folder / "part" / path.relative_to(folder / "whole")
+            if path.name == "p.jsonl":
+                assert sorted(other.read_bytes().splitlines()) == sorted(path.read_bytes().splitlines())
+            else:
+                assert other.read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.slow
+def test_a_prediction_that_is_killed_three_times_writes_everything_once(
+    spot_file: Path, inputs: Path, tmp_path: Path
 ) -> None:
-    """The process is killed when its journal has grown by some bytes, and may leave a torn line."""
-    flag = "--json" if suffix == "jsonl" else "--csv"
-    whole, path = tmp_path / f"whole.{suffix}", tmp_path / f"p.{suffix}"
-    journal = journal_path(path)
-    expected_status = predict(inputs, flag, whole)
-    rng = random.Random(1)
-    words = [inputs, flag, path, "--resume"]
-
-    def journaled_bytes() -> int:
-        return journal.stat().st_size if journal.exists() else 0
-
-    kills = 0
-    for _ in range(30):
-        limit = journaled_bytes() + rng.randrange(1, 3000)
-        pid = fork_process(lambda: sys.exit(predict(*words)), tmp_path / "log.txt")
-        is_running = True
-        while is_running and journaled_bytes() < limit:
-            is_running = not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            time.sleep(0.002)
-        was_killed = is_running and kills < 4
-        if was_killed:
-            os.kill(pid, signal.SIGKILL)
-        status = wait_for_exit(pid)
-        if not was_killed:
-            assert status == expected_status
-            assert path.read_bytes() == whole.read_bytes()
-            if kills >= 2:
-                break
-            for file in tmp_path.glob("p.*"):  # it ended too early to be killed: start again
-                file.unlink()
-            continue
-        kills += status == -signal.SIGKILL
-        if kills % 2 and journal.exists():
-            journal.write_bytes(journal.read_bytes() + b'{"source": 3, "peo')
-    assert kills >= 2
-    assert path.read_bytes() == whole.read_bytes()
-    assert {file.name for file in tmp_path.glob("p.*")} == {path.name, journal.name}
+    kill_again_and_again(spot_file, inputs, tmp_path, kills=3, seed=1)
 
 
-def test_a_complete_file_is_written_again_and_other_inputs_are_refused(
-    predict: Predict, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.torture
+@pytest.mark.parametrize("seed", range(8))
+def test_a_prediction_that_is_killed_again_and_again_writes_everything_once(
+    spot_file: Path, inputs: Path, tmp_path: Path, seed: int
 ) -> None:
-    path = tmp_path / "p.jsonl"
-    words = ["--json", path, "--resume"]
-    assert predict(inputs, *words) == 2
-    before = path.read_bytes()
-    capsys.readouterr()
-    assert predict(inputs, *words) == 2 and path.read_bytes() == before
-    assert "1 of 24 inputs could not be read completely" in capsys.readouterr().err  # as at the end of the first run
-    for others, name in (
-        ([inputs, "--min-score", "0.9"], "--min-score"),
-        ([inputs, "--stride", "2"], "frames of videos"),
-        ([inputs, "--start", "1"], "frames of videos"),
-        ([inputs, "--duration", "1"], "frames of videos"),
-        ([inputs, "--track"], "tracking settings"),
-        ([inputs / "001.png"], "inputs"),
-        ([inputs, "--backend", "auto"], "--backend"),
-        ([inputs, "--flip"], "inference settings"),
-    ):
-        assert predict(*words, *others) == 2
-        assert f"was written with other {name}" in capsys.readouterr().err
-    journal = path.with_name("p.jsonl.progress")
-    content = journal.read_bytes()
-    capsys.readouterr()
-    for damaged in (b'{"run": {\n', b'{"run": {}, "run": 5}\n'):
-        journal.write_bytes(damaged + content.partition(b"\n")[2])
-        assert predict(inputs, *words) == 2
-        assert "p.jsonl.progress is damaged; delete it" in capsys.readouterr().err
-    journal.unlink()
-    assert predict(inputs, *words) == 2
-    assert "cannot be continued" in capsys.readouterr().err
-    assert path.read_bytes() == before
+    kill_again_and_again(spot_file, inputs, tmp_path, kills=10, seed=seed)
 
 
-def test_two_processes_cannot_write_the_same_file(
-    predict: Predict, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("cut", [1, 20, "a whole line", "a frame of a video"])
+def test_a_cut_line_and_the_frames_of_an_unfinished_video_are_written_again(
+    predict: Predict, inputs: Path, tmp_path: Path, cut: int | str
 ) -> None:
     path = tmp_path / "p.jsonl"
-    with FileLock(tmp_path / ".p.jsonl.progress.lock"):
-        assert predict(inputs / "001.png", "--json", path, "--resume") == 2
-        assert "p.jsonl is being written by another process" in capfd.readouterr().err
-        assert not path.exists()
-    assert predict(inputs / "001.png", "--json", path, "--resume") == 0
-
-
-def test_a_file_system_without_locks_is_a_warning(
-    predict: Predict, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(FileLock, "acquire", refuse)
-    words = [inputs / "001.png", inputs / "002.png", "--batch-size", "1", "--json"]
-    assert predict(*words, tmp_path / "p.jsonl") == 0
-    assert "has no locks" in capfd.readouterr().err
-    (tmp_path / ".q.jsonl.123.tmp").touch()
-    assert predict(*words, tmp_path / "q.jsonl", "--resume") == 0
-    assert (tmp_path / ".q.jsonl.123.tmp").exists(), "another process may write it"
-    assert (tmp_path / "p.jsonl").read_bytes() == (tmp_path / "q.jsonl").read_bytes() != b""
+    names = [inputs / "001.png", inputs / "005c.mp4"]
+    assert predict(*names, "--json", path, "--resume") == 0
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) == 1 + 7 + 1
+    kept = {"a whole line": b"".join(lines[:-1]), "a frame of a video": b"".join(lines[:4])}
+    path.write_bytes(kept[cut] if isinstance(cut, str) else whole[:-cut])
+    assert predict(*names, "--json", path, "--resume") == 0
+    assert path.read_bytes() == whole
 
 
 def test_parts_of_a_list_give_the_people_of_the_whole(
@@ -172,8 +152,11 @@ def test_parts_of_a_list_give_the_people_of_the_whole(
     for number, part in enumerate((names[:7], names[7:])):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("".join(part).encode())))
         assert predict("-", "--json", tmp_path / f"{number}.jsonl") == 0
-    whole, *parts = ((tmp_path / f"{name}.jsonl").read_text().splitlines() for name in ("whole", 0, 1))
-    assert whole == parts[0] + parts[1] and len(whole) > 10
+    whole, *parts = (
+        [json.loads(line)["people"] for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("whole", 0, 1)
+    )
+    assert whole == parts[0] + parts[1] and len(whole) == 20 and sum(map(len, whole)) > 10
 
 
 def test_several_processes_of_a_launcher_are_refused(

@@ -85,8 +85,8 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(
     photos = [spot_people_image(200, 300, 1, 1), spot_people_image(160, 330, 1, 2)]
     predictor = Predictor.from_checkpoint(spot_file, device="cpu", amp="off", backend=runtime, min_score=0, **settings)  # type: ignore[arg-type]
     assert predictor.settings == InferenceConfig(**{"height": 192, "batch_size": 3} | settings)
-    expected = Predictor(LinearSpotNetwork(), predictor.settings, min_score=predictor.min_score).batch(photos)
-    found = predictor.batch(photos)
+    expected = Predictor(LinearSpotNetwork(), predictor.settings, min_score=predictor.min_score)([*photos])
+    found = predictor([*photos])
     assert [len(people) for people in found] == [len(people) for people in expected] == [1, 1]
     for one, other in zip(itertools.chain(*found), itertools.chain(*expected)):
         np.testing.assert_allclose(one.keypoints, other.keypoints, atol=1e-3)

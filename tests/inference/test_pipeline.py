@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import threading
 import time
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from posenet.errors import DataError
 from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source
 from posenet.inference.pipeline import (
@@ -103,16 +103,6 @@ def test_large_images_wait_in_smaller_numbers(monkeypatch: pytest.MonkeyPatch) -
     assert max(batches) < BATCH_SIZE and sum(batches) == len(noses) == 18
 
 
-def test_the_batches_of_a_video_do_not_depend_on_what_comes_before_it() -> None:
-    """Its frames have two sizes. Those that wait run after each multiple of the batch size, where it can be resumed."""
-    source = Source("video", Path("a.mp4"))
-    sizes = ["landscape", "square", "square", "square"] * 2
-    video = [dataclasses.replace(frame_of(size), source=source, number=number) for number, size in enumerate(sizes)]
-    for num_images in range(BATCH_SIZE):
-        batches, _ = predict(iter([*[frame_of("square")] * num_images, *video]))
-        assert batches == [*[num_images] * bool(num_images), 1, 3, 1, 3]
-
-
 def test_a_live_frame_is_predicted_before_the_next_one_is_read() -> None:
     predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
     seen: list[int] = []
@@ -179,4 +169,32 @@ def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
     people = [person_at(50 + frame.seconds, 50) for frame in frames]
     results = [Result(frame, [person]) for frame, person in zip(frames, people, strict=True)]
     tracked = list(track_people(results, TrackingConfig(confirm_frames=3)))
-    assert [result.ids for result in tracked] == [[], [], [1]] * 2
+    assert [result.ids for result in tracked] == [[1]] * 6
+
+
+def test_people_have_their_id_from_their_first_frame_and_a_live_source_does_not_wait() -> None:
+    """One person is seen in all frames, another one in two, which is too few to be confirmed."""
+    source = Source("video", Path("a.mp4"))
+
+    def ids(is_live: bool) -> list[list[int | None]]:
+        frames = [
+            Frame(source, np.zeros((4, 6, 3), np.uint8), number, number / 10, is_live=is_live) for number in range(6)
+        ]
+        people = [[person_at(50, 50), *([person_at(400, 50)] if number in (1, 2) else [])] for number in range(6)]
+        damaged = Result(Frame(source, error=DataError("frame 2 is damaged")))
+        results = [Result(frame, found) for frame, found in zip(frames, people, strict=True)]
+        tracked = list(track_people([*results[:3], damaged, *results[3:]], TrackingConfig(confirm_frames=3)))
+        assert [result.frame.number for result in tracked] == [0, 1, 2, None, 3, 4, 5]
+        return [result.ids for result in tracked if result.error is None]
+
+    assert ids(is_live=False) == [[1]] * 6
+    assert ids(is_live=True) == [[], [], [1], [1], [1], [1]]
+
+
+def test_people_wait_no_longer_than_the_memory_of_their_images_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "LOOK_BACK_BYTES", 2 * 72)
+    source = Source("video", Path("a.mp4"))
+    frames = [Frame(source, np.zeros((4, 6, 3), np.uint8), number, number / 10) for number in range(8)]
+    results = (Result(frame, [person_at(50, 50)]) for frame in frames)
+    tracked = track_people(results, TrackingConfig(confirm_frames=5))
+    assert [result.ids for result in tracked] == [[], [], *[[1]] * 6]

@@ -15,15 +15,15 @@ import pytest
 
 import posenet
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.files import output_lock
 from posenet.images import write_image
+from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.settings import InferenceConfig
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import SpotNetwork, spot_image
-from tests.helpers.videos import FakeCapture, read_video
+from tests.helpers.videos import FakeCapture, read_video, write_video
 
 BATCH_SIZE = 4
 
@@ -56,34 +56,112 @@ def spot_predictor() -> Predictor:
     return Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=BATCH_SIZE), min_score=0)
 
 
-@pytest.mark.parametrize("options", [{}, {"smooth": True, "output": "drawn"}], ids=str)
-@pytest.mark.parametrize("stop_after", [1, 9, 21])
-def test_a_video_continues_with_the_batch_in_which_it_stopped(clip: Path, options: dict, stop_after: int) -> None:
-    drawn = {"output": "whole"} if "output" in options else {}
-    predict(clip, spot_predictor(), json="whole.jsonl", **options | drawn)
-    written = 0
+def count_predicted(inputs: Any, **options: Any) -> tuple[int, PredictionSummary]:
+    """How many images the network gets in a prediction, and what the prediction returns."""
+    predictor = spot_predictor()
+    summary = predict(inputs, predictor, **options)
+    return sum(shape[0] for shape in predictor.network.network.shapes), summary
 
-    def count(result: object) -> None:
-        nonlocal written
-        written += 1
 
-    def is_enough() -> bool:
-        return written == stop_after
+def stop_after(number: int) -> dict[str, Any]:
+    """Options that end a prediction after so many results."""
+    results: list[Result] = []
+    return {"on_result": results.append, "stop_requested": lambda: len(results) == number}
 
-    options = options | {"json": "p.jsonl"}
-    first = predict(clip, spot_predictor(), on_result=count, stop_requested=is_enough, **options)
-    assert first.is_interrupted and written == stop_after
-    options["resume"] = True  # a file of lines can be continued, although the first run did not ask for it
-    second = spot_predictor()
-    summary = predict(clip, second, **options)
-    predicted = sum(shape[0] for shape in second.network.network.shapes)
-    assert predicted == 22 - stop_after // BATCH_SIZE * BATCH_SIZE == summary.counts["predicted"]
-    assert summary.counts["video frames"] == 22
-    assert Path("p.jsonl").read_bytes() == Path("whole.jsonl").read_bytes() != b""
-    if drawn:
-        for one, other in zip(read_video("drawn/clip.mp4"), read_video("whole/clip.mp4"), strict=True):
-            assert np.array_equal(one.image, other.image)
-    assert predict(clip, spot_predictor(), **options).counts["predicted"] == 0
+
+@pytest.mark.parametrize("json_name", ["p.jsonl", "people"])
+def test_inputs_whose_outputs_are_complete_are_left_out(photos: Path, clip: Path, json_name: str) -> None:
+    """A video that was interrupted is predicted from its beginning, and an image whose drawing was deleted again."""
+    inputs = [photos / "a.png", clip, photos / "b.png"]
+    predict(inputs, spot_predictor(), output="whole", json="whole" + json_name)
+    options = {"output": "drawn", "json": json_name, "resume": True}
+    assert count_predicted(inputs, **options, **stop_after(10))[1].is_interrupted
+    assert sorted(os.listdir("drawn")) == ["a.png", "clip.part.mp4"]
+    number, summary = count_predicted(inputs, **options)
+    assert (number, summary.done, summary.counts["predicted"]) == (23, 1, 23)
+    assert str(summary) == "23 detections in 1 image and 22 video frames; 1 input done before"
+    assert count_predicted(inputs, **options)[0] == 0
+    Path("drawn/b.png").unlink()
+    assert count_predicted(inputs, **options)[0] == 1
+    for name in ("a.png", "b.png"):
+        assert Path("drawn", name).read_bytes() == Path("whole", name).read_bytes()
+    for one, other in zip(read_video("drawn/clip.mp4"), read_video("whole/clip.mp4"), strict=True):
+        assert np.array_equal(one.image, other.image)
+    files = ["p.jsonl"] if json_name == "p.jsonl" else ["people/a.json", "people/clip.json", "people/b.json"]
+    for name in files:
+        assert Path(name).read_bytes() == Path("whole" + name).read_bytes() != b""
+
+
+def test_files_of_all_people_are_put_together_at_the_end(photos: Path, clip: Path) -> None:
+    inputs = [photos, clip]
+    files = {"json": "p.json", "coco": "c.json", "csv": "p.csv"}
+    predict(inputs, spot_predictor(), smooth=True, **{name: f"whole-{file}" for name, file in files.items()})
+    predict(inputs, spot_predictor(), smooth=True, resume=True, **files, **stop_after(5))
+    assert len(json.loads(Path("c.json").read_text())["images"]) == 5
+    with contextlib.suppress(FileNotFoundError):
+        Path("p.csv").unlink()
+    number, _ = count_predicted(inputs, smooth=True, resume=True, **files)
+    assert number == 22
+    for file in files.values():
+        assert Path(file).read_bytes() == Path(f"whole-{file}").read_bytes()
+    assert count_predicted(inputs, smooth=True, resume=True, **files)[0] == 0
+    assert Path("p.jsonl").read_text().count("\n") == 2 + 22 + 1
+
+
+def test_more_inputs_continue_a_file_of_lines(photos: Path) -> None:
+    predict(photos / "b.png", spot_predictor(), json="p.jsonl")
+    number, _ = count_predicted(photos, json="p.jsonl", coco="c.json", resume=True)
+    assert number == 1
+    names = [json.loads(line)["file_name"] for line in Path("p.jsonl").read_text().splitlines()]
+    assert names == [str(photos / "b.png"), str(photos / "a.png")]
+    images = json.loads(Path("c.json").read_text())["images"]
+    assert [image["file_name"] for image in images] == ["a.png", "b.png"], "in the order of the inputs"
+
+
+def test_an_input_that_could_not_be_read_is_tried_again_and_a_damaged_video_named_again(photos: Path) -> None:
+    (photos / "c.png").write_bytes(b"no image")
+    cut = write_video(photos / "d.mkv")
+    cut.write_bytes(cut.read_bytes()[: cut.stat().st_size * 6 // 10])
+    options = {"json": "p.jsonl", "resume": True}
+    _, first = count_predicted(photos, **options)
+    number, second = count_predicted(photos, **options)
+    assert number == 0 and second.done == 3
+    assert list(map(str, first.unreadable.values())) == sorted(map(str, second.unreadable.values()))
+    (photos / "c.png").write_bytes((photos / "a.png").read_bytes())
+    number, third = count_predicted(photos, **options)
+    assert number == 1 and [source.path for source in third.unreadable] == [cut]
+
+
+@pytest.mark.parametrize("line", ['{"image_id": 1, "keypoints": []}', "[]", "mine", '{"file_name": 7, "people": []}'])
+def test_a_file_of_lines_of_something_else_is_refused_and_stays(photos: Path, line: str) -> None:
+    Path("p.jsonl").write_text(line + "\n")
+    with pytest.raises(DataError, match="line 1 of p.jsonl"):
+        predict(photos, spot_predictor(), json="p.jsonl", resume=True)
+    assert Path("p.jsonl").read_text() == line + "\n"
+
+
+def test_what_killed_runs_have_left_is_removed(photos: Path) -> None:
+    names = [".p.json.7.tmp", ".p.jsonl.9.tmp", "drawn/.a.png.7.tmp", "drawn/.b.png.8-2.tmp"]
+    for name in [*names, ".other.json.7.tmp"]:
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    predict(photos, spot_predictor(), json="p.json", output="drawn", resume=True)
+    assert not any(Path(name).exists() for name in names) and Path(".other.json.7.tmp").exists()
+
+
+def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(photos: Path) -> None:
+    wide = photos / "wide.webp"
+    wide.write_bytes(encode(np.zeros((8, 8, 3), np.uint8), ".webp"))
+    predictor = spot_predictor()
+    huge = np.zeros((2, 20000, 3), np.uint8)  # WebP has at most 16383 pixels
+    (photos / "aa.png").write_bytes(encode(huge, ".png"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("posenet.inference.outputs.output_files.drawing_suffix", lambda source: ".webp")
+        summary = predict(photos, predictor, output="drawn", json="p.jsonl")
+    [(source, error)] = summary.unreadable.items()
+    assert source.stem == "aa" and "aa.png" in str(error)
+    assert sorted(os.listdir("drawn")) == ["a.webp", "b.webp", "wide.webp"]
+    assert "aa.png" not in Path("p.jsonl").read_text()
 
 
 def test_the_predictor_of_the_caller_stays_as_it_is(photos: Path) -> None:
@@ -99,19 +177,6 @@ def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) ->
         with pytest.raises(CheckpointError, match=r"none\.pth"):
             predict(photos, "none.pth", output=output)
     assert not Path("drawn").exists() and Path("mine").is_dir()
-
-
-@pytest.mark.parametrize("batch_size", [1, 2], ids=["with a journal", "without a journal"])
-def test_a_prediction_that_begins_anew_removes_an_earlier_journal(photos: Path, batch_size: int) -> None:
-    journal = Path("p.jsonl.progress")
-    journal.write_text('{"run": {}}\n')
-    predictor = Predictor(SpotNetwork(), InferenceConfig(height=64, batch_size=batch_size))
-    with output_lock(journal):
-        with pytest.raises(DataError, match=r"p.jsonl is being written by another process"):
-            predict(photos, predictor, json="p.jsonl")
-    seen: list[bool] = []
-    predict(photos, predictor, json="p.jsonl", on_result=lambda result: seen.append(journal.exists()))
-    assert seen == [batch_size == 1] * 2 and not journal.exists() and Path("p.jsonl").exists()
 
 
 @pytest.mark.parametrize("others", [[], ["photos"]], ids=["at the end", "before other inputs"])
@@ -131,23 +196,6 @@ def test_a_drawn_video_that_was_not_completed_is_drawn_again(
     assert not Path("drawn/clip.mp4").exists()
     summary = predict([clip, *others], spot_predictor(), **options)
     assert len(list(read_video("drawn/clip.mp4"))) == summary.counts["video frames"] == 22
-
-
-def test_a_video_that_has_lost_frames_but_not_bytes_is_not_continued(clip: Path) -> None:
-    results: list[object] = []
-    options = {"json": "p.jsonl", "resume": True}
-    stop = {"on_result": results.append, "stop_requested": lambda: len(results) == 9}
-    predict(clip, spot_predictor(), **options, **stop)
-    from posenet.inference.media.video import VideoWriter
-
-    size = clip.stat().st_size
-    with contextlib.closing(VideoWriter(clip, (64, 64), 10)) as writer:
-        for number in range(4):
-            writer.write(np.zeros((64, 64, 3), np.uint8), number / 10)
-    assert clip.stat().st_size < size
-    os.truncate(clip, size)
-    with pytest.raises(DataError, match="clip.mp4 has changed since the prediction began; start again without"):
-        predict(clip, spot_predictor(), **options)
 
 
 def test_drawings_go_into_a_new_folder_if_no_output_is_named(photos: Path) -> None:
@@ -264,7 +312,7 @@ def test_a_photograph_is_only_reduced_to_whole_pixels_and_not_below_the_input_of
     assert Predictor(SpotNetwork(), scales=scales).reduction_of(size) == expected
 
 
-def test_people_of_a_camera_have_no_journal_because_nothing_could_continue_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_of_a_camera_are_written_until_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     request = FakeCapture.install(monkeypatch, count=3)
     for _ in range(4):
         request.release()
@@ -283,14 +331,6 @@ def test_results_have_the_maps_if_the_predictor_keeps_them(photos: Path) -> None
     assert len(results) == 2 and all(result.maps is not None for result in results)
 
 
-def test_an_image_that_was_replaced_is_not_taken_for_the_one_in_the_journal(photos: Path) -> None:
-    options = {"json": "p.jsonl", "resume": True}
-    predict(photos, spot_predictor(), **options)
-    write_image(photos / "b.png", spot_image(98, 132, (30, 30), (90, 60), 7))
-    with pytest.raises(DataError, match=r"p.jsonl was written with other inputs"):
-        predict(photos, spot_predictor(), **options)
-
-
 def test_a_prediction_without_people_says_which_min_score_shows_some(
     photos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,37 +344,6 @@ def test_a_prediction_without_people_says_which_min_score_shows_some(
     assert best - 0.05 < predictor.min_score <= best
     caplog.clear()
     assert predict(photos, predictor, progress=False).counts["detections"] and not caplog.messages
-
-
-def test_a_continued_prediction_without_people_knows_the_scores_before(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    from posenet.inference.media.video import VideoWriter
-
-    with contextlib.closing(VideoWriter(tmp_path / "clip.mp4", (98, 132), 10)) as writer:
-        for number in range(3 * BATCH_SIZE):
-            people = spot_image(98, 132, (20, 20), (90, 60), 4)
-            writer.write(people if number < BATCH_SIZE else np.zeros_like(people), number / 10)
-    predictor = spot_predictor()
-    predictor.min_score = 0.9
-    seen: list[object] = []
-    predict("clip.mp4", predictor, json="people.json", resume=True, on_result=seen.append, progress=False,
-            stop_requested=lambda: len(seen) > 2 * BATCH_SIZE)  # fmt: skip
-    caplog.clear()
-    predict("clip.mp4", predictor, json="people.json", resume=True, progress=False)
-    assert any(message.startswith("no person has a score of at least 0.9; ") for message in caplog.messages)
-
-
-@pytest.mark.parametrize("more", [{"output": "other"}, {"heatmaps": "other"}], ids=str)
-def test_a_prediction_is_not_continued_with_other_folders(photos: Path, more: dict[str, str]) -> None:
-    options = {"json": "p.jsonl", "resume": True}
-    predict(photos, spot_predictor(), **options)
-    for name in ("a.png", "b.png", "a.jpg", "b.jpg"):
-        write_image(Path("other") / name, np.zeros((8, 8, 3), np.uint8))
-    before = {path: path.read_bytes() for path in Path("other").iterdir()}
-    with pytest.raises(DataError, match="p.jsonl was written with other outputs; continue it with the same ones"):
-        predict(photos, spot_predictor(), **options, **more)
-    assert {path: path.read_bytes() for path in Path("other").iterdir()} == before
 
 
 def test_two_predictions_without_outputs_choose_two_folders(photos: Path) -> None:
@@ -370,9 +379,9 @@ def test_outputs_may_be_path_objects(photos: Path) -> None:
     assert all(Path(name).exists() for name in names.values())
 
 
-def test_the_image_of_a_frame_of_an_earlier_run_is_an_error(clip: Path) -> None:
-    results: list[posenet.Result] = []
-    for _ in range(2):
-        predict(clip, spot_predictor(), json="p.jsonl", resume=True, on_result=results.append)
-    with pytest.raises(DataError, match="the image of frame 0 of .*clip.mp4 is not there: an earlier run"):
-        results[22].plot()
+def test_a_service_has_no_standard_streams(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", None)
+    (photos / "damaged.png").write_bytes(b"no image")
+    summary = posenet.predict(photos, spot_predictor(), output="drawn", json="p.jsonl")
+    assert summary.counts["images"] == 2 and sorted(os.listdir("drawn")) == ["a.png", "b.png"]

@@ -1,8 +1,12 @@
+import base64
 import contextlib
 import dataclasses
+import io
 import math
+import multiprocessing
+import pickle
 import re
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import cv2
 import numpy as np
@@ -19,6 +23,7 @@ from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
 from tests.helpers.spot_networks import NECK, NOSE, LinearSpotNetwork, SpotNetwork, spot_image, spot_people_image
+from tests.helpers.videos import write_animation
 
 SPOTS = {  # height, width: nose, neck, radius
     (480, 640): ((300.0, 100.0), (310.0, 250.0), 12),
@@ -71,10 +76,10 @@ def test_people_do_not_depend_on_the_other_images_of_a_batch():
     images = [make_image(size) for size in SPOTS]
     images += [images[0][:, ::-1].copy(), images[1], np.zeros((100, 100, 3), np.uint8)]
     predictor = spot_predictor(height=192, scales=(1.0, 1.5), flip=True, batch_size=3)
-    together = predictor.batch(images)
+    together = list(predictor.stream(images))
     assert together == [predictor(image) for image in images]
     assert [len(people) for people in together] == [1] * 7 + [0]
-    assert predictor.batch([]) == []
+    assert list(predictor.stream([])) == []
 
 
 def test_flip_swaps_left_and_right_channels():
@@ -157,7 +162,7 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
     expected = predictor(image)
     rgb = image[..., ::-1]
     assert predictor(rgb, channels="rgb") == expected != predictor(rgb)
-    assert predictor([rgb], "rgb") == predictor.batch([rgb], "rgb") == [expected]
+    assert predictor([rgb], "rgb") == list(predictor.stream([rgb], "rgb")) == [expected]
     np.testing.assert_array_equal(predictor.compute_maps(rgb, "rgb"), predictor.compute_maps(image))
     for one in (image, path, str(path), [image], (path,), pil.open(path)):
         assert list(predictor.stream(one)) == [expected]
@@ -172,7 +177,10 @@ def test_one_image_may_be_streamed_and_an_array_of_images_is_several(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (bytearray(b"\xff\xd8\xff"), r"not of shape \(3,\)"),
+        (bytearray(b"\xff\xd8\xff"), "an image in memory cannot be decoded"),
+        (np.zeros((3, 40, 60), np.uint8), r"transpose\(1, 2, 0\)"),
+        (np.ones((40, 60, 3)), r"astype\(.uint8.\)"),
+        ("data:image/png;base64,abc", "an image in memory"),
         (3.5, "an array, not float"),
         ("", "the name of an input is empty"),
         ("x" * 300 + ".png", "File name too long"),
@@ -278,7 +286,7 @@ def test_a_file_and_a_pil_image_are_read_upright(tmp_path):
     pil = pytest.importorskip("PIL.Image")
     path = tmp_path / "a.jpg"
     path.write_bytes(with_orientation(encode(np.rot90(make_image((97, 131))).copy()), 6))
-    for [person] in spot_predictor(height=128).batch([path, pil.open(path)]):
+    for [person] in spot_predictor(height=128).stream([path, pil.open(path)]):
         np.testing.assert_allclose(person.keypoints[NOSE, :2], SPOTS[97, 131][0], atol=0.5)
 
 
@@ -462,3 +470,59 @@ def test_a_stream_is_smoothed_if_the_settings_say_so(tmp_path):
 def test_a_limit_below_the_height_makes_images_smaller() -> None:
     predictor = Predictor(SpotNetwork(), max_height=256)
     assert predictor.settings.height > 256 and predictor.letterbox((1000, 1000)).resized == (256, 256)
+
+
+def test_files_in_memory_are_images_alone_and_among_others():
+    image = make_image((97, 131))
+    data = encode(image, ".png")
+    text = "data:image/png;base64," + base64.b64encode(data).decode()
+    predictor = spot_predictor(height=64)
+    expected = predictor(image)
+    assert len(expected) == 1
+    given = [data, bytearray(data), memoryview(data), io.BytesIO(data), np.frombuffer(data, np.uint8), text]
+    assert list(predictor.stream(given)) == [expected] * len(given)
+    for item in [*given[:3], io.BytesIO(data), *given[4:]]:
+        assert predictor(item) == expected
+    assert list(predictor.stream(data)) == list(predictor.stream(io.BytesIO(data))) == [expected]
+
+
+def test_images_in_memory_are_tracked_as_one_video(caplog):
+    predictor = spot_predictor(height=64)
+    images = [spot_image(97, 131, (40 + number, 20), (90, 60), 4) for number in range(8)]
+    results = list(predictor.stream(images, track=True))
+    assert [result.ids for result in results] == [[1]] * 8
+    assert [result.seconds for result in results] == [number / 25 for number in range(8)]
+    [message] = caplog.messages
+    assert "Tracker" in message and len(message) <= 160
+
+
+def find_people(pickled, image):
+    """What a spawned process returns."""
+    return pickle.loads(pickled)(image).to_dicts()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["module", "onnxruntime", "openvino", "checkpoint", "converted"])
+def test_a_predictor_can_be_sent_to_a_spawned_process(kind, spot_file, tmp_path):
+    image = spot_image(97, 131, (40, 20), (90, 60), 4)
+    if kind == "module":
+        predictor = spot_predictor(height=64)
+    elif kind in ("checkpoint", "converted"):
+        path = write_checkpoint(tmp_path / "a.pth")
+        backend = "onnxruntime" if kind == "converted" else None
+        predictor = Predictor(path, height=64, min_score=0, keypoint_threshold=0.01, backend=backend, amp="off")
+    else:
+        pytest.importorskip(kind)
+        predictor = Predictor(spot_file, height=64, min_score=0, backend=kind)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        found = pool.submit(find_people, pickle.dumps(predictor), image).result(120)
+    assert found == predictor(image).to_dicts()
+    assert found or kind in ("checkpoint", "converted")
+
+
+@pytest.mark.parametrize("suffix", [".gif", ".webp", ".tif"])
+def test_a_file_of_several_images_is_no_single_image(tmp_path, suffix):
+    path = write_animation(tmp_path / f"x{suffix}", 3)
+    with pytest.raises(DataError, match=r"not a single image; use predictor.stream"):
+        spot_predictor(height=64)(path)
+    assert spot_predictor(height=64)(write_animation(tmp_path / f"one{suffix}", 1)).image.shape == (48, 64, 3)

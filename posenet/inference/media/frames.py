@@ -18,16 +18,18 @@ from PIL import Image
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
-    PILLOW_ERRORS,
     ChannelOrder,
     ImageInput,
     download_image,
+    is_encoded,
     read_image,
     read_reduced_image,
     to_bgr,
 )
+from posenet.inference.media.animation import read_animation
 from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.sources import IN_MEMORY, Frame, FrameSelection, Source, find_sources
+from posenet.messages import to_single_line
 from posenet.threads import map_in_threads, read_ahead
 
 if TYPE_CHECKING:
@@ -39,9 +41,8 @@ READ_AHEAD_BYTES = 64 * 2**20
 """Fewer, if they take more memory than this."""
 READ_THREADS = 4
 """Number of threads that read image files."""
-SEVERAL_IMAGES = frozenset([".tif", ".tiff", ".webp"])
-"""Suffixes of image files that may hold several images: an animation, or the pages of a document."""
-
+MAX_REASON = 100
+"""Characters of a library's reason why an input cannot be read."""
 _log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
@@ -104,31 +105,46 @@ def read_frames(
 def is_single_input(inputs: object) -> bool:
     """Whether this is one input, possibly of a wrong type, instead of an iterable of several.
 
-    An array of four dimensions has several images; one of a single dimension, or a column of a table, has names.
+    An array of four dimensions has several images; one of bytes is an image file, and another one of a single
+    dimension, or a column of a table, has names.
     """
-    # The bytes of a file would be the numbers of cameras.
-    is_other = isinstance(inputs, (str, os.PathLike, int, Source, Image.Image, bytes, bytearray, memoryview))
-    return is_other or getattr(inputs, "ndim", None) in (0, 2, 3) or not isinstance(inputs, Iterable)
+    is_one = isinstance(inputs, (str, os.PathLike, int, Source, Image.Image)) or is_encoded(inputs)
+    return is_one or getattr(inputs, "ndim", None) in (0, 2, 3) or not isinstance(inputs, Iterable)
 
 
 def _expand(item: FrameInput, channels: ChannelOrder, recursive: bool) -> list[Source] | list[Frame]:
     """The sources of one input, or the frame of an image in memory; ``DataError`` if there are none."""
     if isinstance(item, Source):
         return [item]
-    if isinstance(item, (str, os.PathLike, int)):
+    if isinstance(item, (str, os.PathLike, int)) and not is_encoded(item):
         return find_sources([item], recursive=recursive)
-    image = to_bgr(item, channels)
-    return [Frame(IN_MEMORY, image.copy() if np.may_share_memory(image, cast(np.ndarray, item)) else image)]
+    image = to_bgr(cast(ImageInput, item), channels)
+    is_shared = isinstance(item, np.ndarray) and np.may_share_memory(image, item)
+    return [Frame(IN_MEMORY, image.copy() if is_shared else image)]
 
 
 def _expand_all(items: Iterable[FrameInput], channels: ChannelOrder, recursive: bool) -> Iterator[Source | Frame]:
     """The sources and the frames of several inputs; a frame with an error for each that has none."""
     for item in items:
+        is_name = isinstance(item, (str, os.PathLike)) and not is_encoded(item)
+        source = Source("image", Path(cast(str, item))) if is_name else IN_MEMORY
         try:
             yield from _expand(item, channels, recursive)
-        except DataError as error:
-            is_name = isinstance(item, (str, os.PathLike))
-            yield Frame(Source("image", Path(cast(str, item))) if is_name else IN_MEMORY, error=error)
+        except Exception as error:
+            yield _failed(source, error)
+
+
+def _failed(source: Source, error: Exception) -> Frame:
+    """The frame of an input whose reading has raised an error, of whatever library; that of a package is raised."""
+    if isinstance(error, ConfigError):
+        raise error
+    if isinstance(error, DataError):
+        error = DataError(to_single_line(str(error)))
+    else:
+        _log.debug("reading %s has failed", source.name, exc_info=error)
+        reason = f"{type(error).__name__}: {to_single_line(str(error))[:MAX_REASON]}"
+        error = DataError(f"{source.name} cannot be read ({reason}); convert it, or leave it out")
+    return Frame(source, error=error)
 
 
 def read_in_threads(
@@ -151,31 +167,29 @@ def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] |
         if source.url is not None:
             return Frame(source, download_image(source.url))
         assert source.path is not None
-        _warn_of_further_images(source.path)
         if reduction_of is not None:
             image, size = read_reduced_image(source.path, reduction_of)
             return Frame(source, image, whole_size=size)
         return Frame(source, read_image(source.path))
-    except DataError as error:
-        return Frame(source, error=error)
-
-
-def _warn_of_further_images(path: Path) -> None:
-    """Log that only the first image is read of a file with several, if its suffix allows them."""
-    if path.suffix.lower() not in SEVERAL_IMAGES or not path.is_file():
-        return
-    with contextlib.suppress(*PILLOW_ERRORS), Image.open(path) as image:
-        if getattr(image, "is_animated", False):
-            _log.warning("only the first image of %s is read; split it, or make a GIF or a video of its images", path)
+    except Exception as error:
+        return _failed(source, error)
 
 
 def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
-    """The frames of a video, a stream or a camera."""
+    """The frames of an animation, a video, a stream or a camera; a last one with the error that ends them."""
     try:
-        reader = Camera(source) if source.kind == "camera" else _open_video(source)
-    except DataError as error:
-        yield Frame(source, error=error)
+        yield from _frames_of(source, selection, stop_requested)
+    except Exception as error:
+        yield _failed(source, error)
+
+
+def _frames_of(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
+    if source.kind == "animation":
+        yield from read_ahead(
+            read_animation(source, selection), ahead=READ_AHEAD, size_of=_size, max_size=READ_AHEAD_BYTES
+        )
         return
+    reader = Camera(source) if source.kind == "camera" else _open_video(source)
     if isinstance(reader, Camera) or reader.is_live:
         yield from read_live(reader, selection, stop_requested)
         return

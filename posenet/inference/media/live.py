@@ -108,29 +108,34 @@ def _keep_newest(reader: Reader | None, newest: queue.Queue[Frame], closing: thr
     first_time: float | None = None
     numbers = itertools.count()
     while reader is not None:
-        with contextlib.closing(reader):
-            unreadable = 0
-            for seconds_of_stream in reader.decode():
-                if closing.is_set():
-                    return
-                time_of_image = time.monotonic()
-                image = None
-                if seconds_of_stream is not None:  # else it is damaged
-                    with contextlib.suppress(DataError):
-                        image = reader.image()
-                if image is None:
-                    unreadable += 1
-                    if unreadable == MAX_UNREADABLE_IN_A_ROW:
-                        break
-                    continue
+        try:
+            with contextlib.closing(reader):
                 unreadable = 0
-                if first_time is None:
-                    first_time = time_of_image
-                seconds = time_of_image - first_time
-                frame = Frame(reader.source, image, next(numbers), seconds, reader.rate, reader.aspect, is_live=True)
-                with contextlib.suppress(queue.Empty):
-                    newest.get_nowait()
-                newest.put(frame)
+                for seconds_of_stream in reader.decode():
+                    if closing.is_set():
+                        return
+                    time_of_image = time.monotonic()
+                    image = None
+                    if seconds_of_stream is not None:  # else it is damaged
+                        with contextlib.suppress(Exception):
+                            image = reader.image()
+                    if image is None:
+                        unreadable += 1
+                        if unreadable == MAX_UNREADABLE_IN_A_ROW:
+                            break
+                        continue
+                    unreadable = 0
+                    if first_time is None:
+                        first_time = time_of_image
+                    seconds = time_of_image - first_time
+                    frame = Frame(
+                        reader.source, image, next(numbers), seconds, reader.rate, reader.aspect, is_live=True
+                    )
+                    with contextlib.suppress(queue.Empty):
+                        newest.get_nowait()
+                    newest.put(frame)
+        except Exception as error:  # of whatever library: the source is lost
+            _log.debug("reading %s has failed", reader.source.name, exc_info=error)
         reader = None if isinstance(reader, Camera) else _reconnect(reader, closing)
 
 
@@ -142,6 +147,6 @@ def _reconnect(lost: PyAVReader, closing: threading.Event) -> PyAVReader | None:
         _log.warning("%s is lost; connecting again", lost.source.name)
     deadline = time.monotonic() + RECONNECT_SECONDS
     while time.monotonic() < deadline and not closing.wait(RETRY_SECONDS):
-        with contextlib.suppress(DataError):
+        with contextlib.suppress(Exception):
             return PyAVReader(lost.source)
     return None

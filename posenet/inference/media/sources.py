@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
+import importlib.util
 import math
 import numbers
 import os
@@ -14,14 +16,22 @@ from typing import Literal
 
 import numpy as np
 
-from posenet.downloading import is_address, is_image_at, split_address, without_credentials
+from posenet.downloading import first_bytes, is_address, is_data_address, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
-from posenet.images import IMAGE_SUFFIXES, find_images
+from posenet.files import read_input
+from posenet.images import IMAGE_SUFFIXES, find_images, holds_several_images
 
 VIDEO_SUFFIXES = frozenset(
-    ".3g2 .3gp .asf .avi .flv .gif .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
+    ".264 .265 .3g2 .3gp .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .h265 .hevc .ivf .m1v .m2ts .m2v .m4v .mjpeg "
+    ".mjpg .mkv .mov .mp4 .mpeg .mpg .mts .mxf .nut .ogv .rm .ts .vob .webm .wmv .y4m".split()
 )
-"""Files with these suffixes are read as videos."""
+"""Files that count as videos when a folder is listed."""
+NO_VIDEO_FORMATS = frozenset(["tty"])
+"""FFmpeg takes any text for a recording of a terminal."""
+MAX_NAME = 100
+"""Characters of a name that a message shows, where the name may be an image as text."""
+START_BYTES = 4096
+"""How much of a file or of an address is read to see what it is."""
 DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
 MIN_FRAME_RATE = 1.0
@@ -36,8 +46,16 @@ _NO_IMAGES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys([
 """What files are that somebody may name in the place of images, by their suffixes."""
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
-Kind = Literal["image", "video", "camera", "memory"]
-"""An image that a program holds in memory comes from no file."""
+_MAY_HOLD_SEVERAL = frozenset(".apng .avif .gif .png .tif .tiff .webp".split())
+_IMAGE_START = re.compile(
+    rb"\xff\xd8\xff|\x89PNG|GIF8|BM|II\*\0|MM\0\*|RIFF.{4}WEBP|P[2356]\s|....ftyp(avif|hei[cxms]|mif1|msf1)", re.DOTALL
+)
+_ANIMATION_START = re.compile(rb"GIF8|\x89PNG.*acTL|....ftypavis", re.DOTALL)
+_ANIMATED_WEBP = re.compile(rb"RIFF.{4}WEBPVP8X.{4}(.)", re.DOTALL)
+_ANIMATION_FLAG = 2
+
+Kind = Literal["image", "animation", "video", "camera", "memory"]
+"""An animation is an image file with several images. An image that a program holds in memory comes from no file."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +134,6 @@ class Frame:
     """Whether the source is a camera or a live stream, which does not wait for its reader."""
     error: DataError | None = None
     """Why the frame could not be read, or the source could not be opened."""
-    is_recorded: bool = False
-    """Whether it comes from the record of an earlier run; then only the size of its image is known."""
     whole_size: tuple[int, int] | None = None
     """(height, width) of the image file if ``image`` is a reduced copy, of an integer fraction of that size."""
 
@@ -171,8 +187,9 @@ def find_sources(
         name = os.fspath(item) if isinstance(item, os.PathLike) else str(item)
         try:
             found = listed if listed is not None and name == "-" else list(_expand_input(name, recursive))
-        except OSError as error:  # the name is too long, or a folder may not be read
-            raise DataError(f"cannot read {name}: {error.strerror or error}; choose another input") from error
+        except (OSError, ValueError) as error:  # the name is too long or none, or a folder may not be read
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"cannot read {name[:MAX_NAME]}: {reason}; choose another input") from error
         for source in found:
             key = os.path.realpath(source.path) if source.path is not None else source
             sources.setdefault(key, source)
@@ -185,6 +202,8 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         raise DataError(
             "the name of an input is empty, as of a variable that is not set; give a file, or . for this folder"
         )
+    if is_data_address(item):
+        raise DataError("an input is a data: address; posenet.Predictor takes it as an image, or write it to a file")
     if _CAMERA_NUMBER.fullmatch(item) and not path.exists():
         yield Source("camera", int(item))
     elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
@@ -196,7 +215,7 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
             raise DataError(f"{path} is {_NO_IMAGES[path.suffix.lower()]}; give images, videos or folders of them")
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
-            yield Source(_kind_of_suffix(file.suffix), file, subfolder)
+            yield _file_source(file, subfolder)
 
 
 def parse_standard_input(data: bytes) -> list[Source]:
@@ -215,15 +234,59 @@ def parse_standard_input(data: bytes) -> list[Source]:
 
 
 def _named_source(item: str) -> Source:
-    """The source of a path or an address. What a web address without a known suffix is, its server is asked."""
-    if not is_address(item):
-        return Source(_kind_of_suffix(Path(item).suffix), Path(item))
-    address = split_address(item)
+    """The source of a path or an address."""
+    return Source(_kind_of_address(item), item) if is_address(item) else _file_source(Path(item))
+
+
+def _file_source(path: Path, subfolder: Path = Path()) -> Source:
+    """The source of a file. Its content says what it is, where its suffix allows several kinds or none."""
+    suffix = path.suffix.lower()
+    if suffix in IMAGE_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return Source("image", path, subfolder)
+    if suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return Source("video", path, subfolder)
+    try:
+        kind = _kind_of_start(read_input(path, START_BYTES))
+    except OSError:  # perhaps a FIFO, which Pillow would open and wait for; reading it will report that
+        return Source("image", path, subfolder)
+    if kind == "video":
+        kind = "video" if suffix not in IMAGE_SUFFIXES and _is_media(path) else "image"
+    else:
+        with contextlib.suppress(Exception):  # of a damaged file; reading it reports what is wrong
+            kind = "animation" if holds_several_images(path) else "image"
+    return Source(kind, path, subfolder)
+
+
+def _is_media(path: Path) -> bool:
+    """Whether FFmpeg reads a file."""
+    if importlib.util.find_spec("av") is None:
+        return False
+    import av
+
+    try:
+        with av.open(f"file:{path}") as container:
+            return container.format.name not in NO_VIDEO_FORMATS and bool(container.streams)
+    except UnicodeError:  # in its tags, which FFmpeg has read
+        return True
+    except Exception:  # PyAV raises errors of many classes; reading the file as an image reports what is wrong
+        return False
+
+
+def _kind_of_address(url: str) -> Kind:
+    """What is at an address, by its suffix, or by its first bytes."""
+    address = split_address(url)
     suffix = Path(address.path).suffix.lower()
-    is_unclear = address.scheme in ("http", "https") and suffix not in IMAGE_SUFFIXES | VIDEO_SUFFIXES
-    is_image = suffix in IMAGE_SUFFIXES or (is_unclear and is_image_at(item))
-    return Source("image" if is_image else "video", item)
+    if suffix in IMAGE_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return "image"
+    if address.scheme not in ("http", "https") or suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
+        return "video"
+    kind = _kind_of_start(first_bytes(url, START_BYTES))
+    return "image" if kind == "video" and suffix in _MAY_HOLD_SEVERAL else kind
 
 
-def _kind_of_suffix(suffix: str) -> Kind:
-    return "video" if suffix.lower() in VIDEO_SUFFIXES else "image"
+def _kind_of_start(start: bytes) -> Kind:
+    """What the first bytes of a file are those of; a video, if of no image."""
+    webp = _ANIMATED_WEBP.match(start)
+    if _ANIMATION_START.match(start) or (webp and webp[1][0] & _ANIMATION_FLAG):
+        return "animation"
+    return "image" if _IMAGE_START.match(start) else "video"

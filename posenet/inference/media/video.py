@@ -13,12 +13,13 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.packet import Packet
-from av.stream import Stream
+from av.stream import Disposition, Stream
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
 from posenet.downloading import split_address
 from posenet.errors import DataError
+from posenet.images import is_jpeg, parse_header
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, Frame, FrameSelection, Source, plausible_rate
 from posenet.messages import to_single_line
 
@@ -48,6 +49,15 @@ STREAM_OPTIONS = {
     "reconnect_delay_max": "5",
     "rtsp_transport": "tcp",
 }
+
+
+IMAGE_CODECS = frozenset(["mjpeg", "png", "apng", "webp"])
+"""Codecs whose packets are image files, with EXIF data."""
+_ORIENTATIONS = {
+    1: [[1, 0], [0, 1]], 2: [[-1, 0], [0, 1]], 3: [[-1, 0], [0, -1]], 4: [[1, 0], [0, -1]],
+    5: [[0, 1], [1, 0]], 6: [[0, 1], [-1, 0]], 7: [[0, -1], [-1, 0]], 8: [[0, -1], [1, 0]],
+}  # fmt: skip
+"""The display matrix of each EXIF orientation."""
 
 
 class PyAVReader:
@@ -83,10 +93,16 @@ class PyAVReader:
         if stream is None or stream.codec_context is None:
             self._container.close()
             raise DataError(f"{name} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)")
+        if Disposition.attached_pic in stream.disposition:
+            self._container.close()
+            raise DataError(f"{name} has sound and a cover, but no video; give the cover as an image file")
         self._stream = cast(VideoStream, stream)
-        # Threads that decode several frames at a time would delay a live stream by as many frames.
-        self._stream.thread_type = "SLICE" if path is None else "AUTO"
+        # Threads that decode several frames at a time would delay a live stream by as many frames. They would also
+        # return the frame of an earlier packet, in which an image file has its EXIF data.
+        is_direct = path is None or self._stream.codec_context.name in IMAGE_CODECS
+        self._stream.thread_type = "SLICE" if is_direct else "AUTO"
         self._frame: av.VideoFrame
+        self._packet: Packet[Any] | None = None
         # The one that PyAV keeps for each thread has threads that a forked process lacks, and would wait for forever.
         self._reformatter = VideoReformatter()
         # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
@@ -160,9 +176,10 @@ class PyAVReader:
     def decode(self) -> Iterator[float | None]:
         """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
         for packet in itertools.chain(self._pending, self._packets):
+            self._packet = packet
             try:
                 frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
-            except av.FFmpegError:
+            except Exception:  # PyAV also raises others than its own, for what it does not know
                 yield None
                 continue
             for frame in frames:
@@ -182,7 +199,7 @@ class PyAVReader:
                     self.end = max(self.end, shown + _seconds(packet.duration or 0, packet.stream))
                 if packet.stream is self._stream:
                     yield packet
-        except av.FFmpegError:
+        except Exception:
             yield None
 
     def image(self) -> np.ndarray:
@@ -191,13 +208,13 @@ class PyAVReader:
         ``DataError`` says why it cannot be converted to that.
         """
         aspect = self._stream.sample_aspect_ratio or Fraction(1)
-        (a, b), (c, d) = _display_matrix(self._frame)
+        try:
+            (a, b), (c, d) = _display_matrix(self._frame, self._packet)
+            image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
+        except Exception as error:
+            raise DataError(f"it cannot be converted to colours ({to_single_line(str(error))})") from error
         is_turned = abs(b) > abs(a)
         self.aspect = float(1 / aspect if is_turned else aspect)
-        try:
-            image = self._reformatter.reformat(self._frame, format="bgr24").to_ndarray()
-        except (av.FFmpegError, ValueError, MemoryError) as error:
-            raise DataError(f"it cannot be converted to colours ({to_single_line(str(error))})") from error
         if is_turned:
             return np.ascontiguousarray(image.transpose(1, 0, 2)[:: _sign(b), :: _sign(c)])
         return np.ascontiguousarray(image[:: _sign(d), :: _sign(a)])
@@ -283,13 +300,25 @@ class VideoWriter:
             self._container.close()
 
 
-def _display_matrix(frame: av.VideoFrame) -> list[list[int]]:
+def _display_matrix(frame: av.VideoFrame, packet: Packet[Any] | None) -> list[list[int]]:
     """((a, b), (c, d)) so that the pixel (x, y) is shown at (a x + c y, b x + d y), up to a factor and a shift."""
-    matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    try:
+        matrix: Any = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:  # PyAV 18 has no name for EXIF data, nor for others of FFmpeg 8
+        return _ORIENTATIONS[_orientation(frame, packet)]
     if matrix is None:
         return [[1, 0], [0, 1]]
     rows: list[list[int]] = np.frombuffer(matrix, np.int32).reshape(3, 3)[:2, :2].tolist()
     return rows
+
+
+def _orientation(frame: av.VideoFrame, packet: Packet[Any] | None) -> int:
+    """The EXIF orientation of a frame: that of its packet, if it is an image file, or the turn that FFmpeg states."""
+    if packet is not None:
+        data = np.frombuffer(bytes(packet), np.uint8)
+        if is_jpeg(data) or data[:4].tobytes() == b"\x89PNG":
+            return parse_header(data).orientation
+    return {0: 1, 180: 3, 90: 8, -90: 6}.get(frame.rotation, 1)
 
 
 def _time_shown(packet: Packet[Any]) -> float:

@@ -1,1 +1,1 @@
-"""What prediction writes: drawings, files of people, the journal from which a run resumes, and the summary."""
+"""What prediction writes: drawings, files of people, among them one that shows what is done, and the summary."""

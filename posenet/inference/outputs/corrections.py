@@ -20,7 +20,15 @@ from posenet.annotations.importing.sleap import require_sleap_io
 from posenet.errors import ConfigError, DataError
 from posenet.files import atomic_replacement, check_outputs, resolve_link, write_atomically
 from posenet.inference.media.sources import Source
-from posenet.inference.outputs.people_files import Write, edges_of, listed_names, write_coco
+from posenet.inference.outputs.people_files import (
+    ImageIds,
+    Record,
+    Write,
+    edges_of,
+    listed_names,
+    record_of,
+    write_coco,
+)
 from posenet.inference.result import Result
 from posenet.skeleton import Skeleton
 
@@ -73,9 +81,10 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
         writer = write_coco(path, sources, skeleton)
     else:
         writer = write_corrections(path, skeleton, chosen)
+    ids = ImageIds(sources)
     with writer as write:
         for result in readable:
-            write(result)
+            write(result.frame.source, record_of(result, ids))
 
 
 def choose_format(path: Path, format: CorrectionFormat | None = None) -> CorrectionFormat:
@@ -100,12 +109,14 @@ def write_corrections(path: Path, skeleton: Skeleton, format: CorrectionFormat |
     write_file = writers[choose_format(path, format)]
     found: list[FoundPeople] = []
 
-    def write(result: Result) -> None:
-        people = [person for person in result if person.to_coco()[:, 2].any()]
-        keypoints = [person.to_coco().astype(float) for person in people]
-        scores = [person.score for person in people]
-        ids = [person.id for person in people]
-        found.append(FoundPeople(result.frame.source, result.frame.number, result.frame.size, keypoints, scores, ids))
+    def write(source: Source, record: Record) -> None:
+        rows = [np.reshape(person["keypoints"], (-1, 3)) for person in record["people"]]
+        people = [(keypoints, person) for keypoints, person in zip(rows, record["people"]) if keypoints[:, 2].any()]
+        keypoints = [rows for rows, _ in people]
+        scores = [person["score"] for _, person in people]
+        ids = [person.get("id") for _, person in people]
+        size = record["height"], record["width"]
+        found.append(FoundPeople(source, record.get("frame"), size, keypoints, scores, ids))
 
     yield write
     write_file(path, skeleton, found)

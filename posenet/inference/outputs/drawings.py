@@ -10,7 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ import numpy as np
 from posenet.errors import ConfigError
 from posenet.files import atomic_replacement, name_file_in_errors, resolve_link
 from posenet.images import write_image
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.sources import Frame
 
 if TYPE_CHECKING:
     from posenet.inference.media.video import VideoWriter
@@ -34,28 +34,20 @@ Show = Callable[[Frame, np.ndarray], None]
 
 
 @contextlib.contextmanager
-def write_drawings(paths: Mapping[Source, Path]) -> Iterator[Show]:
-    """Write the drawing of each source as an image or as a video, to ``output_paths`` with ``drawing_suffix``.
-
-    A video is completed when frames of another source arrive, or at the end.
-    """
-    current: Source | None = None
-    video: VideoWriter
+def write_drawing(path: Path) -> Iterator[Show]:
+    """Write the drawing of one source, as an image or as a video; the path is one with ``drawing_suffix``."""
+    video: VideoWriter | None = None
     with contextlib.ExitStack() as stack:
 
         def write(frame: Frame, drawing: np.ndarray) -> None:
-            nonlocal current, video
-            path = paths[frame.source]
-            if frame.source != current:
-                stack.close()  # completes the video of the last source
-                current = frame.source
-                if frame.number is not None:
-                    video = stack.enter_context(_open_video(path, frame, drawing))
-            if frame.number is not None:
-                video.write(drawing, frame.seconds)
+            nonlocal video
+            if frame.number is None:
+                with name_file_in_errors(path):
+                    write_image(path, drawing)
                 return
-            with name_file_in_errors(path):
-                write_image(path, drawing)
+            if video is None:
+                video = stack.enter_context(_open_video(path, frame, drawing))
+            video.write(drawing, frame.seconds)
 
         yield write
 

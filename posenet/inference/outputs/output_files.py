@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import logging
 import os
@@ -13,14 +14,16 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
-from posenet.inference.outputs.journal import can_continue, side_files
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
 
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 """Formats of videos that are written."""
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
-_NEEDS_PEOPLE = "resume=True needs a file of people: json=FILE, coco=FILE or csv=FILE"
+_NEEDS_OUTPUT = (
+    "resume=True needs an output that shows what is done: json=FILE.jsonl, another file of people, or a folder for a "
+    "file of each input"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +78,8 @@ class Outputs:
     """One file of all people."""
     coco: str | None
     csv: str | None
+    lines: Path | None
+    """A file with a line for each image. One of all people is put together from it, where a prediction is resumed."""
     folders: list[str]
     """The folders that are named by the user, or chosen."""
     new_folders: list[str]
@@ -85,13 +90,13 @@ class Outputs:
     @property
     def files(self) -> list[str]:
         """The files of all people."""
-        return [path for path in (self.json, self.coco, self.csv, self.export) if path]
+        return [str(path) for path in (self.lines, self.json, self.coco, self.csv, self.export) if path]
 
-    @property
-    def first_file(self) -> Path | None:
-        """The first file of people, which can have a journal; None if all are devices or standard output."""
-        files = [resolve_link(Path(path)) for path in self.files if not is_standard_output(path)]
-        return next((path for path in files if path.is_file() or not path.exists()), None)
+    def of_source(self, source: Source) -> list[Path]:
+        """The files that a source has for itself, which show that it is done; without the sheets of a video."""
+        paths = [self.drawings.get(source), self.people.get(source)]
+        paths += [self.sheets.get(source)] if source.kind == "image" else []
+        return [path for path in paths if path is not None]
 
 
 def choose_outputs(
@@ -104,18 +109,18 @@ def choose_outputs(
 
     Raises:
         ConfigError: the options contradict each other.
-        DataError: a file cannot be written, see ``check_outputs``, or continued, see ``can_continue``.
+        DataError: a file cannot be written, see ``check_outputs``.
     """
     output, json, heatmaps = options.output, options.json, options.heatmaps
     made = None
     if not options.names_outputs:
         if options.resume:
-            raise ConfigError(_NEEDS_PEOPLE)
+            raise ConfigError(_NEEDS_OUTPUT)
         output = made = _make_default_folder()
     json_folder = json if json and _is_folder(json) else None
     if json and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
-            f"{json} is no name of a JSON file; end it with .json, or .jsonl for one person per line, or name a "
+            f"{json} is no name of a JSON file; end it with .json, or .jsonl for one image per line, or name a "
             "folder for a file of each image"
         )
     folders = {"output": output, "heatmaps": heatmaps, "json": json_folder}
@@ -126,23 +131,25 @@ def choose_outputs(
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
     if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
         raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
+    json_file = None if json_folder else json
+    is_lines = json_file is not None and Path(json_file).suffix.lower() == ".jsonl"
     outputs = Outputs(
         drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},
         sheets=output_paths(sources, Path(heatmaps), sheet_suffix) if heatmaps else {},
         people=output_paths(sources, Path(json_folder), lambda source: ".json") if json_folder else {},
-        json=None if json_folder else json,
+        json=None if is_lines else json_file,
         coco=options.coco,
         csv=options.csv,
+        lines=resolve_link(Path(json_file)) if json_file and is_lines else None,
         folders=list(named.values()),
         new_folders=[folder for folder in named.values() if folder == made or not os.path.exists(folder)],
         export=options.export,
     )
-    file = outputs.first_file
-    if options.resume and file is None:
-        raise ConfigError(_NEEDS_PEOPLE)
-    # A prediction that is continued replaces what it has written, drawings among them.
-    is_continued = file is not None and options.resume and not options.overwrite and can_continue(file)
-    journal = side_files(file) if file and (options.resume or is_lines_file(file)) else {}
+    is_continued = False
+    if options.resume:
+        outputs = _with_lines(outputs)
+        # What is there was written by an earlier run; without lines, because nothing that is there is written again.
+        is_continued = outputs.lines is None or outputs.lines.is_file()
     sheets = outputs.sheets.items()
     check_outputs(
         [
@@ -154,8 +161,19 @@ def choose_outputs(
         itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
         overwrite=options.overwrite or is_continued,
         folders=[path for source, path in sheets if source.kind != "image"],
-        side_files=journal,
     )
+    return outputs
+
+
+def _with_lines(outputs: Outputs) -> Outputs:
+    """The outputs of a prediction that can be resumed: with a file of lines beside the first file of all people."""
+    of_all = [Path(path) for path in outputs.files if not is_standard_output(path)]
+    regular = [resolve_link(path) for path in of_all if path.is_file() or not path.exists()]
+    if outputs.lines is None and regular:
+        outputs = dataclasses.replace(outputs, lines=regular[0].with_suffix(".jsonl"))
+    shows_what_is_done = outputs.drawings or outputs.people or outputs.sheets
+    if outputs.lines is None and (outputs.files or not shows_what_is_done):
+        raise ConfigError(_NEEDS_OUTPUT)
     return outputs
 
 
@@ -218,17 +236,3 @@ def sheet_suffix(source: Source) -> str:
 def sheet_path(path: Path, frame: Frame) -> Path:
     """The sheet of a frame of a source with this ``output_paths``; those of a video are named by frame number."""
     return path if frame.number is None else path / f"{frame.number:06d}.jpg"
-
-
-def is_lines_file(path: str | Path) -> bool:
-    """Whether a file of people has one person per line."""
-    return Path(path).suffix.lower() == ".jsonl"
-
-
-def needs_journal(file: Path, sources: Sequence[Source], options: PredictionOptions, num_blocks: int) -> bool:
-    """Whether a file of people has a journal, because ``resume`` is set or a later run may continue the file."""
-    if options.resume:
-        return True
-    is_continuable = is_lines_file(file) and not any(source.may_be_live for source in sources)
-    is_long = num_blocks > 1 or any(source.kind != "image" for source in sources)
-    return is_continuable and is_long

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,18 +16,18 @@ import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
-from posenet.files import is_standard_output, name_numbers, open_text_output, resolve_link
-from posenet.images import oriented_size, read_header, undo_orientation
+from posenet.files import name_numbers, open_text_output
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.output_files import Outputs, is_lines_file
+from posenet.inference.outputs.output_files import Outputs
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins
 
-Write = Callable[[Result], None]
-"""Writes a result of an image that could be read. Results come in order."""
+Record = dict[str, Any]
+"""An image or a frame, and the people in it, in types of JSON; see ``record_of``."""
+Write = Callable[[Source, Record], None]
+"""Writes the record of an image that could be read. Records come in order."""
 MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
 
@@ -36,13 +35,12 @@ MAX_IMAGE_NUMBER = 2**53
 def open_people_files(
     outputs: Outputs, sources: Sequence[Source], predictor: Predictor, stack: contextlib.ExitStack
 ) -> list[Write]:
-    """Open the files of all people, which ``stack`` completes."""
+    """Open the files of all people, which ``stack`` completes; not the one that has a line for each image."""
     files = []
     if outputs.json:
-        write_people = write_json_lines if is_lines_file(outputs.json) else write_json
-        files.append(write_people(Path(outputs.json), ImageIds(sources)))
+        files.append(write_json(Path(outputs.json)))
     if outputs.coco:
-        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton, predictor.exif_frame))
+        files.append(write_coco(Path(outputs.coco), sources, predictor.skeleton))
     if outputs.csv:
         files.append(write_csv(Path(outputs.csv), predictor.skeleton))
     return list(map(stack.enter_context, files))
@@ -70,10 +68,13 @@ class ImageIds:
             return f"{frame.source.name}#{frame.number}"
         return self._numbers.get(frame.source, frame.source.name)
 
-    def next_number(self, frame: Frame) -> int:
-        """The number for a COCO data set: the ``image_id`` if it is a number, else the lowest one that is free."""
-        image_id = self.id_of(frame)
-        return image_id if isinstance(image_id, int) else next(self._free_numbers)
+    def next_number(self, source: Source) -> int:
+        """The number for a COCO data set: that of an image with a number in its name, else the lowest one that is free.
+
+        For a frame of a video, the number is free, too.
+        """
+        number = self._numbers.get(source)
+        return next(self._free_numbers) if number is None else number
 
 
 def _number_in_name(source: Source) -> int | None:
@@ -82,60 +83,42 @@ def _number_in_name(source: Source) -> int | None:
     return int(stem) if is_number and int(stem) < MAX_IMAGE_NUMBER else None
 
 
-@contextlib.contextmanager
-def write_json_lines(path: Path, ids: ImageIds) -> Iterator[Write]:
-    """COCO results, one person per line. The file is complete up to the last frame at any time; the first makes it."""
-    with contextlib.ExitStack() as stack:
+def record_of(result: Result, ids: ImageIds) -> Record:
+    """The image that was read, its size in pixels, and its people in COCO's results format, each with its box."""
+    frame = result.frame
+    image_id = ids.id_of(frame)
+    height, width = frame.size
+    people = []
+    for person in result:
+        entry = person.to_coco_result(image_id) | {"box": person.box.astype(float).round(3).tolist()}
+        people.append(entry if person.id is None else entry | {"id": person.id})
+    about = {"image_id": image_id, "file_name": frame.source.name, **_moment(frame)}
+    return about | {"height": height, "width": width, "people": people}
 
-        @functools.cache
-        def open_file() -> TextIO:
-            file = resolve_link(path)
-            if file.is_file() and not is_standard_output(file):
-                file.unlink()  # a hard link to it keeps its content
-            return stack.enter_context(file.open("w", encoding="utf-8"))
 
-        def write(result: Result) -> None:
-            open_file().writelines(json.dumps(entry) + "\n" for entry in people_entries(result, ids))
-            open_file().flush()
-
-        yield write
-        open_file()  # if no image could be read, the file is empty
+def _moment(frame: Frame) -> dict[str, Any]:
+    """The number and the time of a frame of a video; empty for an image."""
+    return {} if frame.number is None else {"frame": frame.number, "time": round(frame.seconds, 4)}
 
 
 @contextlib.contextmanager
-def write_json(path: Path, ids: ImageIds) -> Iterator[Write]:
-    """COCO results as one JSON list, one line for each person. Nothing is held in memory."""
+def write_json(path: Path) -> Iterator[Write]:
+    """COCO results as one JSON list, one line for each person. Nothing is held in memory.
+
+    A person has also the file name, in a video the frame and the time, and the id if it is tracked.
+    """
     with open_text_output(path) as file:
         with _json_list(file) as append:
 
-            def write(result: Result) -> None:
-                for entry in people_entries(result, ids):
-                    append(entry)
+            def write(source: Source, record: Record) -> None:
+                about = {name: record[name] for name in ("file_name", "frame", "time") if name in record}
+                for person in record["people"]:
+                    entry = {name: value for name, value in person.items() if name not in ("box", "id")} | about
+                    append(entry | {"id": person["id"]} if "id" in person else entry)
                 file.flush()
 
             yield write
         file.write("\n")
-
-
-@contextlib.contextmanager
-def write_json_folder(paths: Mapping[Source, Path], ids: ImageIds) -> Iterator[Write]:
-    """For each image or video a file of its people, as ``write_json`` writes all of them into one.
-
-    ``paths`` are those of ``output_paths``. A file is complete when results of another source arrive, or at the end.
-    """
-    current: Source | None = None
-    write_current: Write
-    with contextlib.ExitStack() as stack:
-
-        def write(result: Result) -> None:
-            nonlocal current, write_current
-            if result.frame.source != current:
-                stack.close()  # completes the file of the last source
-                current = result.frame.source
-                write_current = stack.enter_context(write_json(paths[current], ids))
-            write_current(result)
-
-        yield write
 
 
 @contextlib.contextmanager
@@ -150,21 +133,6 @@ def _json_list(file: TextIO) -> Iterator[Callable[[object], None]]:
 
     yield append
     file.write("[]" if is_empty else "\n]")
-
-
-def people_entries(result: Result, ids: ImageIds) -> list[dict[str, Any]]:
-    """People in COCO's results format, with the file name and, in a video, frame and time; with an id if tracked."""
-    frame = result.frame
-    about = {"file_name": frame.source.name, **_moment(frame)}
-    return [
-        person.to_coco_result(ids.id_of(frame)) | about | ({} if person.id is None else {"id": person.id})
-        for person in result
-    ]
-
-
-def _moment(frame: Frame) -> dict[str, Any]:
-    """The number and the time of a frame of a video; empty for an image."""
-    return {} if frame.number is None else {"frame": frame.number, "time": round(frame.seconds, 4)}
 
 
 def image_folder(sources: Iterable[Source]) -> Path:
@@ -200,17 +168,11 @@ def listed_names(sources: Iterable[Source]) -> dict[Source, str]:
 
 
 @contextlib.contextmanager
-def write_coco(
-    path: Path, sources: Sequence[Source], skeleton: Skeleton, exif_frame: ExifFrame = DataConfig.exif_frame
-) -> Iterator[Write]:
+def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Iterator[Write]:
     """Images and people as a COCO data set, without holding the people in memory; see docs/predicting.md.
 
     A person of whom only derived keypoints were found, such as the neck, has no keypoint that COCO knows and is left
-    out.
-
-    Args:
-        sources: all sources, on which the names and ids of images depend.
-        exif_frame: frame of the sizes and coordinates; with "stored", an EXIF rotation is undone.
+    out. The names and ids of images depend on all ``sources``.
     """
     names = listed_names(sources)
     ids = ImageIds(sources)
@@ -222,30 +184,25 @@ def write_coco(
         file.write(',\n"annotations": ')
         with _json_list(file) as append_annotation:
 
-            def write(result: Result) -> None:
-                frame = result.frame
-                orientation = 1
-                if exif_frame == "stored" and frame.number is None and frame.source.path is not None:
-                    orientation = read_header(frame.source.path).orientation
-                name = names[frame.source]
-                height, width = frame.size
-                stored_height, stored_width = oriented_size(height, width, orientation)
+            def write(source: Source, record: Record) -> None:
+                number = record.get("frame")
+                name = names[source]
                 image: dict[str, Any] = {
-                    "id": ids.next_number(frame),
-                    "file_name": name if frame.number is None else f"{name}/{frame.number:06d}.jpg",
-                    "height": stored_height,
-                    "width": stored_width,
+                    "id": ids.next_number(source),
+                    "file_name": name if number is None else f"{name}/{number:06d}.jpg",
+                    "height": record["height"],
+                    "width": record["width"],
                 }
-                if moment := _moment(frame):
-                    image |= {"video": frame.source.name, **moment}
+                if number is not None:
+                    image |= {"video": source.name, "frame": number, "time": record["time"]}
                 images.append(image)
-                for person in result:
-                    keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
+                for person in record["people"]:
+                    keypoints = np.reshape(person["keypoints"], (-1, 3))
                     if not keypoints[:, 2].any():
                         continue
                     entry = {"id": next(annotation_ids), "image_id": image["id"]} | _annotation(keypoints)
-                    entry["score"] = person.score
-                    append_annotation(entry if person.id is None else entry | {"track_id": person.id})
+                    entry["score"] = person["score"]
+                    append_annotation(entry | {"track_id": person["id"]} if "id" in person else entry)
 
             yield write
         file.write(',\n"images": ')
@@ -305,13 +262,11 @@ def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
         rows = csv.writer(file)
         rows.writerow(columns)
 
-        def write(result: Result) -> None:
-            number, time = _moment(result.frame).values() or ("", "")
-            for person in result:
-                person_id = "" if person.id is None else person.id
-                row: list[Any] = [result.frame.source.name, number, time, person_id, round(person.score, 4)]
-                row += person.box.astype(float).round(3).tolist()
-                for x, y, score in person.to_coco().astype(float).round(3).tolist():
+        def write(source: Source, record: Record) -> None:
+            for person in record["people"]:
+                row = [source.name, record.get("frame", ""), record.get("time", ""), person.get("id", "")]
+                row += [round(person["score"], 4), *person["box"]]
+                for x, y, score in np.reshape(person["keypoints"], (-1, 3)).tolist():
                     row += [x, y, score] if score > 0 else ["", "", ""]
                 rows.writerow(row)
             file.flush()

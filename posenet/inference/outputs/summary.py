@@ -34,6 +34,8 @@ class PredictionSummary:
     """Highest score, also if it is below the ``min_score`` of the prediction."""
     unreadable: dict[Source, DataError] = field(default_factory=dict)
     """The first error of every source."""
+    done: int = 0
+    """Inputs that an earlier run has completed; the counts are without them."""
     is_interrupted: bool = False
     is_closed: bool = False
     """Whether the user has closed the window of ``--show`` before the end."""
@@ -60,8 +62,8 @@ class PredictionSummary:
 
     @property
     def has_frames(self) -> bool:
-        """Whether any frame could be read."""
-        return self.counts["images"] + self.counts["video frames"] > 0
+        """Whether any frame could be read, by an earlier run too."""
+        return self.counts["images"] + self.counts["video frames"] + self.done > 0
 
     def __repr__(self) -> str:
         return f"<PredictionSummary {self}>"
@@ -81,7 +83,8 @@ class PredictionSummary:
             people = pluralize(detections, "detection")
         else:
             people = self.skeleton.count(detections)
-        return f"{people} in {' and '.join(counts)}"
+        earlier = f"; {pluralize(self.done, 'input')} done before" if self.done else ""
+        return f"{people} in {' and '.join(counts)}{earlier}"
 
     def speed(self) -> str:
         """Images or frames per second, and the share of the time in which each stage was at work; empty without any."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from posenet.inference.tracking.motion import Motion
 from posenet.inference.tracking.smoothing import Smoother
-from posenet.person import Person
+from posenet.person import Person, to_people
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 
@@ -24,13 +25,15 @@ tracks of false people, who are seen for a moment, survived longer, they would a
 
 
 @dataclasses.dataclass
-class _Track:
+class Track:
     """The history of a track; its motion is the row of the same number in ``Motion``. Times are in seconds."""
 
     first_seen: float
     last_seen: float
     id: int = 0
     """0 until the track is confirmed."""
+    is_over: bool = False
+    """Whether the track is forgotten."""
     sightings: int = 0
     """Number of frames with the person."""
     misses: int = 0
@@ -56,16 +59,16 @@ class Tracker:
         self._smoother = Smoother(self.settings) if self.settings.smooth else None
         self._motion: Motion | None = None
         self._skeleton: Skeleton | None = None
-        self._tracks: list[_Track] = []
+        self._tracks: list[Track] = []
         self._time = -math.inf
         self._last_id = 0
 
-    def update(self, people: Iterable[Person], time: float) -> list[Person]:
+    def update(self, people: Any, time: float) -> list[Person]:
         """Identify the people of the next frame.
 
         Args:
-            people: of one skeleton, with keypoints in pixels of the frame. Keypoints that are not finite numbers below
-                ``MAX_COORDINATE`` count as not found.
+            people: of one skeleton, with keypoints in pixels of the frame; or what another program has found, see
+                ``posenet.person.to_people``. Keypoints at ``MAX_COORDINATE`` or farther count as not found.
             time: of the frame, in seconds. The time between frames may vary.
 
         Returns:
@@ -74,11 +77,16 @@ class Tracker:
             set, the keypoints are smoothed.
 
         Raises:
-            ValueError: ``time`` is not finite or before the last frame, or people have another skeleton than before.
+            ValueError: ``time`` is not finite or before the last frame, people have another skeleton than before, or
+                they are none.
         """
+        return self.identify(self.follow(people, time), time)
+
+    def follow(self, people: Any, time: float) -> list[tuple[Person, Track]]:
+        """The people of the next frame, each with its track, which a later frame may confirm; see ``update``."""
         if not (math.isfinite(time) and time >= self._time):
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the times in order")
-        people = list(people)
+        people = to_people(people)
         for person in people:
             self._skeleton = self._skeleton or person.skeleton
             if person.skeleton != self._skeleton:
@@ -97,11 +105,18 @@ class Tracker:
         keypoints = np.stack([person.to_coco() for person in people]) if people else nobody  # (P, F, 3)
         points = keypoints[..., :2].astype(float)
         found = keypoints[..., 2] > 0
-        tracks = self._match(self._motion, points, found)
-        identified = [dataclasses.replace(person, id=track.id) for person, track in zip(people, tracks) if track.id]
+        return list(zip(people, self._match(self._motion, points, found)))
+
+    def identify(self, followed: Iterable[tuple[Person, Track]], time: float) -> list[Person]:
+        """Those people of a frame whose tracks are confirmed, with their ids, smoothed if that is set.
+
+        Args:
+            followed: what ``follow`` has returned for the frame. Frames come in order.
+        """
+        identified = [dataclasses.replace(person, id=track.id) for person, track in followed if track.id]
         return self._smoother.update(identified, time) if self._smoother else identified
 
-    def _match(self, motion: Motion, points: np.ndarray, found: np.ndarray) -> list[_Track]:
+    def _match(self, motion: Motion, points: np.ndarray, found: np.ndarray) -> list[Track]:
         """The track of each person; people whom no track expects start one."""
         from scipy.optimize import linear_sum_assignment  # importing it takes a while, and images need no tracker
 
@@ -118,7 +133,7 @@ class Tracker:
         if new:
             motion.add(points[new], found[new])
         for column in new:
-            tracks[column] = _Track(self._time, self._time)
+            tracks[column] = Track(self._time, self._time)
             self._tracks.append(tracks[column])
         for track in tracks.values():
             track.sightings += 1
@@ -131,12 +146,14 @@ class Tracker:
 
     def _forget(self, motion: Motion) -> None:
         """Forget the tracks whose person has not been seen for too long."""
-        kept = [row for row, track in enumerate(self._tracks) if self._is_kept(track)]
+        for track in self._tracks:
+            track.is_over = not self._is_kept(track)
+        kept = [row for row, track in enumerate(self._tracks) if not track.is_over]
         if len(kept) < len(self._tracks):
             motion.keep(np.array(kept, int))
             self._tracks = [self._tracks[row] for row in kept]
 
-    def _is_kept(self, track: _Track) -> bool:
+    def _is_kept(self, track: Track) -> bool:
         waited = self._time - track.last_seen
         is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
         return waited <= self.settings.keep_seconds and (is_patient or track.misses <= MAX_MISSES)

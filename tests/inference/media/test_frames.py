@@ -11,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from posenet.errors import ConfigError
 from posenet.images import write_image
@@ -61,29 +62,83 @@ def test_subfolders_are_searched_on_request(tmp_path: Path) -> None:
             assert [frame.source.stem for frame in read_frames(inputs, recursive=recursive)] == names
 
 
-def test_a_gif_is_a_video_of_all_its_images(tmp_path: Path) -> None:
-    pytest.importorskip("av")
-    write_animation(tmp_path / "x.gif")
-    frames = list(read_frames(tmp_path))
-    assert [frame.number for frame in frames] == list(range(20))
-    np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(20) / 10, atol=1e-3)
+@pytest.mark.parametrize("suffix", [".gif", ".webp", ".png", ".apng", ".avif", ".TIF", ""])
+def test_every_image_of_a_file_with_several_is_read(tmp_path: Path, suffix: str) -> None:
+    """Without a suffix, the content says what it is. Pages have no times: they follow each other like frames."""
+    kind = suffix.lower() or ".gif"
+    path = write_animation(tmp_path / f"x{kind if kind != '.apng' else '.png'}").rename(tmp_path / f"x{suffix}")
+    frames = list(read_frames(path))
+    assert [frame.number for frame in frames] == list(range(20)) and not any(frame.error for frame in frames)
+    step = 1 / 25 if kind == ".tif" else 1 / 10
+    np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(20) * step, atol=1e-3)
+    assert [frame.expected for frame in frames] == list(range(20, 0, -1))
     for number, frame in enumerate(frames):
         assert frame.image.shape == (48, 64, 3)
         assert frame.image.mean() == pytest.approx(grey_image(number % 12).mean(), abs=12)
-    [frame] = read_frames(write_animation(tmp_path / "one.gif", count=1))
-    assert frame.number == 0 and frame.image.shape == (48, 64, 3)
+    selected = read_frames(path, start=5 * step - 0.001, duration=10 * step, stride=3)
+    assert [frame.number for frame in selected] == [5, 8, 11, 14]
+    path.unlink()
+    [frame] = read_frames(write_animation(tmp_path / f"one{kind if kind != '.apng' else '.png'}", count=1))
+    assert frame.number is None and frame.image.shape == (48, 64, 3)
 
 
-@pytest.mark.parametrize("suffix", [".webp", ".TIF"])
-def test_only_the_first_of_several_images_is_read_with_a_message(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
+def test_a_small_copy_in_a_tiff_file_is_no_page(tmp_path: Path) -> None:
+    images = [Image.fromarray(np.full((48, 64, 3), value, np.uint8)) for value in (90, 200)]
+    images[1].encoderinfo = {"tiffinfo": {254: 1}}
+    images[0].save(tmp_path / "a.tif", save_all=True, append_images=images[1:])
+    [frame] = read_frames(tmp_path / "a.tif")
+    assert frame.number is None and (frame.image == 90).all()
+
+
+def test_an_animation_that_is_cut_off_gives_the_images_before(tmp_path: Path) -> None:
+    path = write_animation(tmp_path / "x.gif")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    *frames, last = read_frames(path)
+    assert 3 < len(frames) < 20 and not any(frame.error for frame in frames)
+    assert last.error is None or str(path) in str(last.error)
+
+
+class Strange(Exception):
+    """What a library might raise."""
+
+
+FAULTS = {
+    "images": ("posenet.inference.media.frames.read_image", "a.png"),
+    "OpenCV": ("cv2.imdecode", "a.png"),
+    "Pillow": ("PIL.GifImagePlugin.GifImageFile.load", "a.gif"),
+    "FFmpeg": ("av.open", "a.mp4"),
+    "a frame": ("av.VideoFrame.to_ndarray", "a.mp4"),
+    "a conversion": ("posenet.inference.media.video.VideoReformatter.reformat", "a.mp4"),
+    "packets": ("posenet.inference.media.video.PyAVReader._read_packets", "a.mp4"),
+    "times": ("posenet.inference.media.video._time_shown", "a.mp4"),
+    "side data": ("posenet.inference.media.video._display_matrix", "a.mp4"),
+}
+
+
+@pytest.mark.parametrize("error", [Strange, ValueError, MemoryError, AssertionError, AttributeError])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_a_library_raises_is_the_error_of_that_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, error: type[Exception]
 ) -> None:
-    [frame] = read_frames(write_animation(tmp_path / f"one{suffix}", count=1))
-    assert frame.number is None and frame.image.shape == (48, 64, 3) and not caplog.messages
-    path = write_animation(tmp_path / f"x{suffix}")
-    [frame] = read_frames(path)
-    assert frame.number is None and abs(frame.image.mean() - grey_image(0).mean()) < 12
-    assert f"only the first image of {path} is read" in caplog.text
+    pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    place, name = FAULTS[fault]
+    write_image(tmp_path / "a.png", GREY)
+    write_animation(tmp_path / "a.gif", 3)
+    write_video(tmp_path / "a.mp4", count=3)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error("something\nstrange")
+
+    others = [GREY, GREY + 1]
+    owner, _, attribute = place.rpartition(".")
+    try:
+        monkeypatch.setattr(place, fail)
+    except TypeError:  # a class of C cannot be changed: its stand-in fails
+        pytest.skip(f"{owner}.{attribute} cannot be replaced")
+    first, *failed, last = read_frames([others[0], str(tmp_path / name), others[1]])
+    assert (first.image == others[0]).all() and (last.image == others[1]).all()
+    assert failed and all(frame.error and name in str(frame.error) for frame in failed)
+    assert not any("\n" in str(frame.error) for frame in failed)
 
 
 def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import write_image
+from posenet.inference.media.frames import read_frames
 from posenet.inference.media.sources import find_sources, parse_standard_input, plausible_rate
 from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import answer, media_server, raw_server
-from tests.helpers.videos import GREY
+from tests.helpers.videos import GREY, write_animation, write_video
 
 
 @pytest.fixture
@@ -80,12 +81,36 @@ def test_implausible_rates_are_replaced_by_the_default() -> None:
     assert [plausible_rate(rate) for rate in rates] == [25, 25, 25, 25, 29.97]
 
 
-def test_a_server_says_whether_an_address_without_a_suffix_is_an_image(folder: Path) -> None:
-    (folder / "photo").write_bytes((folder / "b.png").read_bytes())
-    with raw_server(answer("Content-Type: image/jpeg")) as image, raw_server(answer("Content-Type: image/gif")) as gif:
-        addresses = [f"{image.address}/photo?id=3", f"{gif.address}/animation"]
-        assert [source.kind for source in find_sources(addresses)] == ["image", "video"]
+def test_the_first_bytes_say_what_is_at_an_address_without_a_known_suffix(folder: Path) -> None:
+    """Not the type that the server sends."""
+    photo = (folder / "b.png").read_bytes()
+    gif = write_animation(folder / "x.gif", 3).read_bytes()
+    webp = write_animation(folder / "x.webp", 3).read_bytes()
+    header = "Content-Type: application/octet-stream"
+    for body, kind in ((photo, "image"), (gif, "animation"), (webp, "animation"), (b"--image\r\n", "video")):
+        with raw_server(answer(header, body=body)) as server:
+            addresses = [f"{server.address}/photo?id=3", f"{server.address}/b.gif"]
+            expected = [kind, "image" if kind == "video" else kind]
+            assert [source.kind for source in find_sources(addresses)] == expected
     with media_server(folder) as address:
-        known = [f"{address}/{name}" for name in ("live", "photo", "missing")]
-        assert [source.kind for source in find_sources(known)] == ["video"] * 3, "no type says that it is an image"
+        (folder / "photo").write_bytes(photo)
+        known = [f"{address}/{name}" for name in ("live", "photo", "missing", "x.webp")]
+        assert [source.kind for source in find_sources(known)] == ["video", "image", "video", "animation"]
     assert [source.kind for source in find_sources([f"{address}/photo", "http://[::1/x"])] == ["video"] * 2
+
+
+def test_ffmpeg_says_whether_a_named_file_of_an_unknown_suffix_is_a_video(folder: Path) -> None:
+    pytest.importorskip("av", reason="needs PyAV (the extra video)")
+    write_video(folder / "a.mkv", count=3).rename(folder / "a.recording")
+    (folder / "b.png").rename(folder / "b.unknown")
+    (folder / "c.text").write_text("no video\n" * 100)
+    names = [folder / name for name in ("a.recording", "b.unknown", "c.text")]
+    assert [source.kind for source in find_sources(names)] == ["video", "image", "image"]
+    assert [frame.number for frame in read_frames(folder / "a.recording")] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["data:image/png;base64," + "A" * 70_000, "A" * 70_000, "a\0b.png"])
+def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        find_sources([name])
+    assert len(str(caught.value)) < 200

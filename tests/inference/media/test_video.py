@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
+from posenet.images import decode_image
 from posenet.inference.media.frames import read_frames
 from posenet.inference.media.sources import MAX_UNREADABLE_IN_A_ROW, VIDEO_SUFFIXES, Frame, FrameSelection, Source
 from posenet.inference.outputs.output_files import WRITABLE_VIDEO_SUFFIXES
+from tests.helpers.image_bytes import encode, with_orientation
+from tests.helpers.source_files import ROOT
 from tests.helpers.videos import grey_image, read_video, write_media, write_video
 
 av = pytest.importorskip("av", reason="needs PyAV (the extra video)")
@@ -364,3 +367,62 @@ def test_a_start_and_an_end_at_the_times_of_frames_are_exact_where_a_file_has_no
     for number in range(1, 9):
         part = read_video(path, start=number / 10, duration=0.3)
         assert [frame.number for frame in part] == [number, number + 1, number + 2]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", [".mkv", ".mov", ".mjpeg", ".avi"])
+def test_photographs_with_exif_data_in_a_video_are_upright(tmp_path: Path, suffix: str, orientation: int) -> None:
+    """As a container has them that was filled with -c copy, and as cameras send them."""
+    photographs = []
+    for number in range(3):
+        image = cv2.resize(grey_image(4 * number), (64, 48))
+        image[:10, :20] = (0, 0, 255)  # a corner
+        photographs.append(with_orientation(encode(image), orientation))
+    path = tmp_path / f"x{suffix}"
+    if suffix == ".mjpeg":
+        path.write_bytes(b"".join(photographs))
+    else:
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("mjpeg", rate=10)
+            stream.width, stream.height, stream.pix_fmt = 64, 48, "yuvj420p"
+            for number, data in enumerate(photographs):
+                packet = av.Packet(data)
+                packet.stream, packet.pts, packet.dts = stream, number, number
+                packet.time_base = Fraction(1, 10)
+                container.mux(packet)
+    frames = read_video(path)
+    assert [frame.error for frame in frames] == [None] * 3
+    for frame, data in zip(frames, photographs, strict=True):
+        expected = decode_image(np.frombuffer(data, np.uint8))
+        assert frame.image.shape == expected.shape
+        assert abs(frame.image.astype(int) - expected).mean() < 12
+
+
+def test_sound_with_a_cover_is_no_video(tmp_path: Path) -> None:
+    path = tmp_path / "song.m4a"
+    with av.open(str(path), "w", format="mp4") as container:
+        sound = container.add_stream("aac", rate=48000, layout="mono")
+        cover = container.add_stream("mjpeg", rate=1)
+        cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
+        cover.disposition = av.stream.Disposition.attached_pic
+        for start in range(0, 48000, 1024):
+            block = av.AudioFrame(format="fltp", layout="mono", samples=1024)
+            block.planes[0].update(bytes(block.planes[0].buffer_size))
+            block.pts, block.sample_rate = start, 48000
+            container.mux(sound.encode(block))
+        container.mux(sound.encode(None))
+        packet = av.Packet(encode(grey_image(1)))
+        packet.stream, packet.pts, packet.dts, packet.time_base = cover, 0, 0, Fraction(1)
+        container.mux(packet)
+    [frame] = read_frames(path)
+    assert str(path) in str(frame.error) and "cover" in str(frame.error)
+
+
+@pytest.mark.parametrize("suffix", [".mkv", ".mp4", ".ts"])
+def test_the_page_says_how_much_later_the_images_begin_than_the_sound(
+    tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_media(tmp_path / f"x{suffix}", 3 + np.arange(20) / 10, sound=6)
+    page = (ROOT / "docs" / "videos.md").read_text()
+    exec(page.partition("python -c '")[2].partition("')")[0].replace("clip.mp4", str(path)), {})
+    assert float(capsys.readouterr().out) == pytest.approx(3, abs=0.1)

@@ -9,24 +9,25 @@ import pytest
 
 from posenet.errors import ConfigError
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawings
+from posenet.inference.outputs.drawings import require_display, show_in_window, write_drawing
 from posenet.inference.outputs.output_files import drawing_suffix, output_paths
-from tests.helpers.videos import GREY, full_disk, install_window, read_video, write_video
+from tests.helpers.videos import GREY, full_disk, install_window, read_video
 
 CAMERA = Source("camera", 2)
 
 
-def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -> None:
+def test_a_drawn_video_is_there_when_it_is_complete(tmp_path: Path) -> None:
     video = Source("video", tmp_path / "in" / "clip.mp4")
-    write_video(tmp_path / "in" / "clip.mp4")
-    paths = output_paths([video, CAMERA], tmp_path, drawing_suffix)
-    with write_drawings(paths) as write:
+    path = output_paths([video], tmp_path, drawing_suffix)[video]
+    with write_drawing(path) as write:
         for number in range(3):
             write(Frame(video, GREY, number, number / 10, 10.0, aspect=1.5), GREY)
-        assert not (tmp_path / "clip.mp4").exists()
-        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), GREY)
-        assert [(frame.rate, frame.aspect) for frame in read_video(tmp_path / "clip.mp4")] == [(10, 1.5)] * 3
-        write(Frame(CAMERA, GREY, 1, 0.8, 10.0), GREY)
+        assert not path.exists()
+    assert [(frame.rate, frame.aspect) for frame in read_video(tmp_path / "clip.mp4")] == [(10, 1.5)] * 3
+    path = output_paths([CAMERA], tmp_path, drawing_suffix)[CAMERA]
+    with write_drawing(path) as write:
+        for seconds in (0.0, 0.8):
+            write(Frame(CAMERA, GREY, round(seconds), seconds, 10.0), GREY)
     pace = read_video(tmp_path / "camera-2.mp4")[-1].seconds
     assert pace == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
 
@@ -37,7 +38,7 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     path.write_bytes(b"earlier")
     noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
     with full_disk(size), pytest.raises(OSError):
-        with write_drawings({CAMERA: path}) as write:
+        with write_drawing(path) as write:
             for number in range(10):
                 write(Frame(CAMERA, noise, number, number / 10, 10.0), noise)
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]

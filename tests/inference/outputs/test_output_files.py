@@ -17,7 +17,7 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
     paths = output_paths(sources, tmp_path, drawing_suffix)
     assert [str(path.relative_to(tmp_path)) for path in paths.values()] == [
         *("a.jpg", "A-2.JPG", "a.mp4", "b.mp4", "c.png", "d.png"),
-        *("e.mp4", "e-2.mp4", "camera-2.mp4", "camera-video0.mp4", "clip.mp4", "host.mp4"),
+        *("e.png", "e.mp4", "camera-2.mp4", "camera-video0.mp4", "clip.mp4", "host.mp4"),
     ]
 
 

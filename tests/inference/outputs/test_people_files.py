@@ -14,17 +14,17 @@ from posenet.annotations.reader import read_annotation_file
 from posenet.data.build import build_store
 from posenet.data.store import Store
 from posenet.errors import DataError
-from posenet.images import read_image, undo_orientation, write_image
+from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.outputs.output_files import Outputs
 from posenet.inference.outputs.people_files import (
     ImageIds,
     image_folder,
     open_people_files,
+    record_of,
     write_coco,
     write_csv,
     write_json,
-    write_json_lines,
 )
 from posenet.inference.result import Result
 from posenet.person import Person
@@ -48,24 +48,27 @@ SKELETON = Skeleton(
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """The four files of people: of an image, and of two frames of a video in which one of two people is tracked."""
+    """The files of people: of an image, and of two frames of a video in which one of two people is tracked."""
     monkeypatch.chdir(tmp_path)
     one = Person(np.float32([[1.25, 2, 0.5], [3.0004, 4, 0.75], [0, 0, 0], [2, 3, 0.5]]), 0.12346, SKELETON)
     only_derived = Person(np.float32([[0, 0, 0]] * 3 + [[8, 9, 0.5]]), 0.5, SKELETON)
     image, video = Source("image", Path("d/000000000139.jpg")), Source("video", Path("v.mp4"))
     ids = ImageIds([image, video])
-    files = {"p.json": write_json(Path("p.json"), ids), "p.jsonl": write_json_lines(Path("p.jsonl"), ids)}
-    files |= {
+    files = {
+        "p.json": write_json(Path("p.json")),
         "c.json": write_coco(Path("c.json"), [image, video], SKELETON),
         "p.csv": write_csv(Path("p.csv"), SKELETON),
     }
+    results = [
+        Result(Frame(image, GREY), [one]),
+        Result(Frame(video, GREY, 3, 0.12346, 25.0), [dataclasses.replace(one, id=7), only_derived]),
+        Result(Frame(video, GREY, 4, 0.16, 25.0)),
+    ]
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(file) for file in files.values()]
-        for write in writers:
-            write(Result(Frame(image, GREY), [one]))
-            write(Result(Frame(video, GREY, 3, 0.12346, 25.0), [dataclasses.replace(one, id=7), only_derived]))
-            write(Result(Frame(video, GREY, 4, 0.16, 25.0)))
-        assert Path("p.jsonl").read_text().count("\n") == 3, "complete at any time"
+        for result in results:
+            for write in writers:
+                write(result.frame.source, json.loads(json.dumps(record_of(result, ids))))
     return {name: Path(name).read_text() for name in files}
 
 
@@ -78,7 +81,6 @@ def test_results_have_one_line_for_each_person(written):
         {"image_id": "v.mp4#3", "category_id": 1, "keypoints": [0.0] * 9, "score": 0.5} | moment,
     ]
     assert written["p.json"] == "[\n" + ",\n".join(map(json.dumps, people)) + "\n]\n"
-    assert written["p.jsonl"] == "".join(json.dumps(person) + "\n" for person in people)
 
 
 def test_a_coco_data_set_has_all_images_and_the_people_with_keypoints_that_coco_knows(written):
@@ -88,7 +90,7 @@ def test_a_coco_data_set_has_all_images_and_the_people_with_keypoints_that_coco_
         "category_id": 1,
         "iscrowd": 0,
         "bbox": [1.25, 2, 1.75, 2],
-        "area": 3.501,
+        "area": 3.5,
         "segmentation": [],
         "num_keypoints": 2,
         "keypoints": [3, 4, 2, 0, 0, 0, 1.25, 2, 2],
@@ -123,39 +125,33 @@ def test_a_table_has_one_row_for_each_person(written):
 
 
 def test_a_program_that_reads_standard_output_gets_every_person_at_once(capsys):
-    for file in (write_json(Path("-"), ImageIds([])), write_csv(Path("-"), COCO)):
+    for file in (write_json(Path("-")), write_csv(Path("-"), COCO)):
         with file as write:
-            write(Result(image_frame("a.png"), [PERSON]))
+            write_result(write, Result(image_frame("a.png"), [PERSON]))
             assert "a.png" in capsys.readouterr().out
 
 
 def test_a_table_names_files_whose_names_are_no_text(tmp_path):
     odd = os.fsdecode(b"odd, \xfc.png")
     with write_csv(tmp_path / "people.csv", COCO) as write:
-        write(Result(image_frame(odd), [PERSON]))
+        write_result(write, Result(image_frame(odd), [PERSON]))
     assert b'\r\n"odd, \xfc.png",,,' in (tmp_path / "people.csv").read_bytes()
-
-
-def test_the_frames_of_a_video_have_no_exif_orientation(tmp_path):
-    """The video is not opened as an image."""
-    video = Source("video", tmp_path / "clip.mp4")
-    video.path.write_bytes(b"no image")
-    with write_coco(tmp_path / "coco.json", [video], COCO, "stored") as write:
-        write(Result(Frame(video, GREY, 3, 0.12, 25.0), [PERSON]))
-    [image] = json.loads((tmp_path / "coco.json").read_text())["images"]
-    assert (image["height"], image["width"]) == GREY.shape[:2]
 
 
 def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_file(tmp_path):
     path = tmp_path / "people.json"
-    with write_json(path, ImageIds([])):
+    with write_json(path):
         pass
     assert json.loads(path.read_text()) == []
-    with pytest.raises(OSError), write_json(path, ImageIds([])) as write:
-        write(Result(Frame(CAMERA, GREY, 0), [PERSON]))
+    with pytest.raises(OSError), write_json(path) as write:
+        write_result(write, Result(Frame(CAMERA, GREY, 0), [PERSON]))
         raise OSError("disk full")
     assert json.loads(path.read_text()) == []
     assert list(tmp_path.iterdir()) == [path]
+
+
+def write_result(write, result):
+    write(result.frame.source, record_of(result, ImageIds([result.frame.source])))
 
 
 def image_frame(path, image=GREY):
@@ -170,7 +166,7 @@ def test_ids_are_numbers_only_where_no_two_images_have_the_same():
     assert [ids.id_of(frame) for frame in images] == [*names[:4], 139, *names[5:]]
     assert ids.id_of(Frame(sources[-1], GREY, 3)) == "139.mp4#3"
     assert ids.id_of(Frame(CAMERA, GREY, 3)) == "camera 2#3"
-    assert [ids.next_number(frame) for frame in images] == [1, 2, 3, 4, 139, 5, 6]
+    assert [ids.next_number(frame.source) for frame in images] == [1, 2, 3, 4, 139, 5, 6]
 
 
 def person_at(*points):
@@ -199,11 +195,11 @@ def photos(tmp_path):
     return folder, [Frame(source, read_image(source.path)) for source in sources]
 
 
-def write_coco_file(path, frames, people_of, skeleton=COCO, exif_frame="displayed"):
+def write_coco_file(path, frames, people_of, skeleton=COCO):
     sources = [frame.source for frame in frames]
-    with write_coco(path, sources, skeleton, exif_frame) as write:
+    with write_coco(path, sources, skeleton) as write:
         for frame, people in zip(frames, people_of, strict=True):
-            write(Result(frame, people))
+            write_result(write, Result(frame, people))
     return json.loads(path.read_text())
 
 
@@ -227,50 +223,32 @@ def test_the_images_of_a_coco_data_set_have_their_numbers_and_coco_s_category(ph
     assert single["bbox"] == [20, 10, 1, 1] and single["area"] == 1, "many tools refuse empty boxes"
 
 
-def test_files_have_the_skeleton_and_the_frame_of_the_predictor(photos, tmp_path):
+def test_files_have_the_skeleton_of_the_predictor_and_sizes_as_displayed(photos, tmp_path):
     *_, turned = photos[1]
     names = {"json": None, "coco": str(tmp_path / "c.json"), "csv": str(tmp_path / "p.csv")}
-    outputs = Outputs(drawings={}, sheets={}, people={}, folders=[], new_folders=[], **names)
-    predictor = SimpleNamespace(skeleton=SKELETON, exif_frame="stored")
+    outputs = Outputs(drawings={}, sheets={}, people={}, folders=[], new_folders=[], lines=None, **names)
+    predictor = SimpleNamespace(skeleton=SKELETON)
     with contextlib.ExitStack() as stack:
         for write in open_people_files(outputs, [turned.source], predictor, stack):
-            write(Result(turned))
+            write_result(write, Result(turned))
     content = json.loads((tmp_path / "c.json").read_text())
     assert content["categories"][0]["keypoints"] == ["l", "r", "t"]
-    assert [(image["width"], image["height"]) for image in content["images"]] == [(90, 70)]
+    assert [(image["width"], image["height"]) for image in content["images"]] == [(70, 90)]
     assert (tmp_path / "p.csv").read_text().endswith(",top_x,top_y,top_score\n")
 
 
-@pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
-def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path, exif_frame):
+def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
     """The linter accepts it, and the store builder builds it."""
     folder, frames = photos
     large = np.multiply(FIVE, (1.8, 1.3))
     people_of = [[person_at(*large)], [], [person_at(*large), person_at(*(large + (14, 5)))], [person_at(*large)]]
     path = tmp_path / "coco.json"
-    write_coco_file(path, frames, people_of, exif_frame=exif_frame)
+    write_coco_file(path, frames, people_of)
     assert not read_annotation_file(path, folder=folder, opens_images=True).adjustments.contradictions
     build_store(folder, path, tmp_path / "a.h5", workers=1)
     with Store(tmp_path / "a.h5") as store:
         assert sorted(store.image_ids.tolist()) == [1, 3, 139], "two are copies of one image"
         assert store.num_people == 4
-
-
-@pytest.mark.parametrize("orientation", [1, 3, 6, 7])
-def test_a_point_of_a_turned_image_is_found_in_the_frame_that_is_written(tmp_path, orientation):
-    stored = np.zeros((40, 64, 3), np.uint8)
-    stored[4:12, 32:40] = 255
-    path = tmp_path / "a.jpg"
-    path.write_bytes(with_orientation(encode(stored), orientation))
-    image = read_image(path)
-    y, x = np.argwhere(image[..., 0] > 200).mean(axis=0)
-    for exif_frame, point, shape in (("stored", (35.5, 7.5), (40, 64)), ("displayed", (x, y), image.shape[:2])):
-        frames = [image_frame(path, image)]
-        content = write_coco_file(tmp_path / "coco.json", frames, [[person_at((x, y))]], exif_frame=exif_frame)
-        np.testing.assert_allclose(content["annotations"][0]["keypoints"][:2], point, atol=1)
-        assert (content["images"][0]["height"], content["images"][0]["width"]) == shape
-    undone = undo_orientation(np.array([[x, y, 0.5]]), image.shape[:2], orientation)
-    np.testing.assert_allclose(undone, [[35.5, 7.5, 0.5]], atol=1)
 
 
 def test_no_two_images_of_a_coco_data_set_have_the_same_file_name(tmp_path):
