@@ -7,7 +7,7 @@ from graphlib import TopologicalSorter
 from tests.helpers.source_files import FILES, INITS, MODULES, imports_at_start, package_imports
 
 SUBPACKAGES = (
-    "errors messages extensions files progress_bar threads skeleton settings devices downloading images person "
+    "errors messages files extensions progress_bar threads skeleton settings devices downloading images person "
     "annotations data synthetic model checkpoints visualization inference diagnosis training cli __main__"
 ).split()
 """The subpackages and the top-level modules, lowest first. A module may import from its own and from earlier ones."""

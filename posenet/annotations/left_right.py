@@ -106,7 +106,7 @@ def twins_of_group(file: AnnotationFile, names: Names) -> Twins:
     """``find_twins`` for the used categories that have these names."""
     category = next(category for category in file.parsed_categories if category.keypoints == names)
     is_example = file.groups_of_names()[names] & file.is_labelled_person
-    return find_twins(names, file.keypoints.values[is_example, : len(names)], category.flip_idx, category.name)
+    return find_twins(names, file.keypoints[is_example, : len(names)], category.flip_idx, category.name)
 
 
 def unknown_sides(file: AnnotationFile) -> list[str]:
@@ -146,7 +146,7 @@ def annotations_with_a_swapped_pair(file: AnnotationFile) -> list[str]:
         rare = order.opposite if len(order.opposite) < len(order.same) else order.same
         if len(rare) < RARE_SHARE * (len(order.opposite) + len(order.same)):
             rows = rare[np.isin(rare, order.rows_of_many)].tolist()
-            places += [f"{file.annotation_ids.values[row]} ({', '.join(order.pair)})" for row in rows]
+            places += [f"{file.people.ids[row]} ({', '.join(order.pair)})" for row in rows]
     return places
 
 
@@ -158,7 +158,7 @@ def exchanged_faces(file: AnnotationFile) -> list[str]:
         eyes = next((pair for pair in _pairs_of(file, names) if "eye" in pair[0].lower()), None)
         if nose is None or eyes is None or _is_opposite(file, eyes):
             continue
-        people = file.keypoints.values[file.is_labelled_person & is_member]
+        people = file.keypoints[file.is_labelled_person & is_member]
         turns = _turn_of_faces(*(people[:, names.index(name)] for name in (*eyes, nose)))
         count = np.count_nonzero(turns)
         if count >= MIN_EXAMPLES and np.count_nonzero(turns < 0) > SWAPPED_SHARE * count:
@@ -210,7 +210,7 @@ def _compare_pairs(file: AnnotationFile) -> Iterator[_PairOrder]:
         if len(pairs) < 2:
             continue
         indices = [(names.index(left), names.index(right)) for left, right in pairs]
-        directions = _pair_directions(file.keypoints.values[rows], indices)  # (R, pairs)
+        directions = _pair_directions(file.keypoints[rows], indices)  # (R, pairs)
         for column, pair in enumerate(pairs):
             of_pair = directions[:, column]
             others = np.delete(directions, column, axis=1)

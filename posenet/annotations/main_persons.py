@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 
@@ -36,6 +37,30 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
         if all(math.dist(centres[earlier], centres[row]) > distances[earlier] for earlier in selected):
             selected.append(row)
     return selected
+
+
+def count_others(people: People, min_labelled: int = COCO.min_labelled_keypoints) -> Counter[str]:
+    """How many people of one image no sample is centred on, by reason; crowds are not counted."""
+    mains = select_main_persons(people, min_labelled)
+    is_large = (people.areas >= MIN_AREA) & (people.boxes[:, 2:] >= 1).all(axis=1)
+    reasons = {
+        "without labelled keypoints": people.num_labelled == 0,
+        f"with fewer than {min_labelled} labelled keypoints": people.num_labelled < min_labelled,
+        "smaller than 32 x 32 pixels": ~is_large,
+        "too close to another one": np.ones(len(people), bool),
+    }
+    is_open = ~people.is_crowd
+    is_open[mains] = False
+    counts: Counter[str] = Counter()
+    for reason, has_it in reasons.items():
+        counts[reason] += int((is_open & has_it).sum())
+        is_open &= ~has_it
+    return +counts
+
+
+def describe_others(counts: Counter[str]) -> str:
+    """The counts of ``count_others`` in a few words: "3 smaller than 32 x 32 pixels, 1 too close to another one"."""
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 
 def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.coco import AnnotationFile, CocoImage
+from posenet.annotations.adjustments import Adjustments
+from posenet.annotations.coco import CocoImage
 from posenet.annotations.outlines import Outline, decode_mask, encode_mask
-from posenet.annotations.rules import refuse_errors
+from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
-_RULES_OF_TEST_SETS = (
-    "image-id", "category-id", "file-name", "image-size", "no-such-category",
-)  # fmt: skip
-"""The rules for files without names of keypoints, as those of test sets."""
+_TEST_SET_CODES = ("image-id", "category-id", "file-name", "image-size", "no-such-category")
+"""The contradictions that matter in files without names of keypoints, as those of test sets."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,34 +56,41 @@ class CocoDataset:
     images: list[CocoImage]
     people: dict[int, People]
     background: frozenset[int]  # ids of the images without any annotation, also of other categories
+    adjustments: Adjustments  # what the reader did
 
 
-def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset:
-    """Read a COCO keypoint file; ``DataError`` if it cannot be read or has an error (see ``rules.RULES``).
+def read_annotations(
+    path: str | Path,
+    skeleton: Skeleton = COCO,
+    folder: str | Path | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+) -> CocoDataset:
+    """Read a file of annotations; ``DataError`` if it cannot be read or contradicts itself (see ``reader``).
 
     Annotations of categories with other keypoints than the skeleton's are left out. A person without ``keypoints`` has
     no labelled ones.
     """
-    file = AnnotationFile.read(path, skeleton)
-    refuse_errors(file)
-    rows = np.flatnonzero(file.is_used)  # annotations whose category has the skeleton's keypoints
-    image_rows = file.image_rows[rows]
+    file = read_annotation_file(path, skeleton, folder=folder, exif_frame=exif_frame)
+    file.adjustments.refuse(path)
+    columns = file.people
+    rows = np.flatnonzero(columns.is_used)  # annotations whose category has the skeleton's keypoints
+    image_rows = columns.image_rows[rows]
     rows = rows[np.argsort(image_rows, kind="stable")]
     people = People(
-        ids=np.array([file.annotation_ids.values[row] for row in rows.tolist()], np.int64),
-        keypoints=skeleton.to_network_order(file.keypoints.values[rows]),  # with derived keypoints, such as COCO's neck
+        ids=columns.ids[rows],
+        keypoints=skeleton.to_network_order(columns.keypoints[rows]),  # with derived keypoints, such as COCO's neck
         num_labelled=file.num_labelled[rows],
-        boxes=file.boxes.values[rows].astype(np.float32),
-        areas=file.areas.values[rows].astype(np.float32),
-        is_crowd=file.is_crowd[rows],
-        outlines=[file.outlines.values[row] for row in rows.tolist()],
+        boxes=columns.boxes[rows].astype(np.float32),
+        areas=columns.areas[rows].astype(np.float32),
+        is_crowd=columns.is_crowd[rows],
+        outlines=[columns.outlines[row] for row in rows.tolist()],
     )
-    images = _list_images(file)
-    ends = np.bincount(image_rows, minlength=len(images)).cumsum().tolist()
+    ends = np.bincount(image_rows, minlength=len(file.images)).cumsum().tolist()
     slices = map(slice, [0, *ends], ends)
-    is_empty = np.bincount(file.image_rows[file.image_rows >= 0], minlength=len(images)) == 0
-    background = frozenset(images[row].id for row in np.flatnonzero(is_empty).tolist())
-    return CocoDataset(images, {image.id: people.select(part) for image, part in zip(images, slices)}, background)
+    is_empty = np.bincount(columns.image_rows, minlength=len(file.images)) == 0
+    background = frozenset(file.images[row].id for row in np.flatnonzero(is_empty).tolist())
+    people_of = {image.id: people.select(part) for image, part in zip(file.images, slices)}
+    return CocoDataset(file.images, people_of, background, file.adjustments)
 
 
 @dataclass(frozen=True)
@@ -112,10 +119,10 @@ def read_split(path: str | Path, image_ids: Iterable[int] | None = None, skeleto
     ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
     keypoints alone.
     """
-    file = AnnotationFile.read(path, skeleton, required=["images"])
-    names_keypoints = any(category.keypoints != () for category in file.parsed_categories)
-    refuse_errors(file, None if names_keypoints else _RULES_OF_TEST_SETS)
-    images = _list_images(file)
+    file = read_annotation_file(path, skeleton, reorders=False, required=["images"])
+    names_keypoints = any(category.keypoints for category in file.parsed_categories)
+    file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)
+    images = file.images
     if image_ids is not None:
         image_ids = [int(image_id) for image_id in image_ids]
         image_of_id = {image.id: image for image in images}
@@ -129,34 +136,28 @@ def read_split(path: str | Path, image_ids: Iterable[int] | None = None, skeleto
     used = np.flatnonzero(file.category_is_used).tolist() or list(range(len(file.categories)))
     if not used:
         return Split(images, 1, [], frozenset([1]))
-    ids = file.category_ids.values
+    ids, columns = file.category_ids, file.people
     chosen = max(used, key=lambda row: file.parsed_categories[row].name == "person")
     used = used if names_keypoints else [chosen]
-    is_person = np.isin(file.category_rows, used)
-    if is_person.any() and not file.has_keypoints.any():
-        if any(entry.get("keypoints") for entry in file.annotations):
-            refuse_errors(file, ["no-keypoints"])
+    is_person = np.isin(columns.category_rows, used)
+    if is_person.any() and not any(entry.get("keypoints") for entry in columns.entries):
         raise DataError(
             f"{path} has annotations without keypoints; give a file that has them, of COCO person_keypoints_*.json"
         )
+    num_labelled = file.num_labelled
     people = [
         {
-            "image_id": file.annotations[row]["image_id"],
+            "image_id": file.images[columns.image_rows[row]].id,
             "category_id": ids[chosen],
-            "keypoints": file.keypoints.values[row].ravel().tolist(),
-            "num_keypoints": int(file.num_labelled[row]),
-            "bbox": file.boxes.values[row].tolist(),
-            "area": float(file.areas.values[row]),
-            "iscrowd": int(file.is_crowd[row]),
+            "keypoints": columns.keypoints[row].ravel().tolist(),
+            "num_keypoints": int(num_labelled[row]),
+            "bbox": columns.boxes[row].tolist(),
+            "area": float(columns.areas[row]),
+            "iscrowd": int(columns.is_crowd[row]),
         }
         for row in np.flatnonzero(is_person).tolist()
     ]
     return Split(images, ids[chosen], people, frozenset(ids[row] for row in used))
-
-
-def _list_images(file: AnnotationFile) -> list[CocoImage]:
-    rows = zip(file.image_ids.values, file.file_names, file.image_sizes.tolist())
-    return [CocoImage(image_id, name, *size) for image_id, name, size in rows]
 
 
 def scale_people(people: People, size: tuple[int, int], new_size: tuple[int, int]) -> People:

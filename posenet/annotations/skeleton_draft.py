@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.annotations.coco import AnnotationFile, Category, category_edges
 from posenet.annotations.left_right import Twins, find_twins
-from posenet.annotations.rules import refuse_errors
+from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.known_names import Pair, canonical_names, known_edges, known_sigmas
@@ -55,9 +55,6 @@ COMMENTS = {
 
 _log = logging.getLogger(__name__)
 
-_RULES = ("no-keypoints", "keypoint-values")
-"""The rules that matter for a draft."""
-
 
 @dataclass(frozen=True)
 class SkeletonDraft:
@@ -81,12 +78,11 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     Args:
         category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
     """
-    file = AnnotationFile.read(annotations, required=["categories"])
-    refuse_errors(file, _RULES)
+    file = read_annotation_file(annotations, required=())
+    file.adjustments.refuse(annotations, only=("no-keypoints", "keypoint-values"))
     chosen = _choose_category(file, category)
     names = chosen.keypoints or ()
-    is_example = file.groups_of_names()[names] & file.has_keypoints & ~file.is_crowd
-    joints = file.keypoints.values[is_example & file.keypoints.is_usable, : len(names)]
+    joints = file.keypoints[file.groups_of_names()[names] & file.is_labelled_person, : len(names)]
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
     kind = chosen.name if chosen.name and num_kinds == 1 else "object"
     sides = find_twins(names, joints, chosen.flip_idx, chosen.name)
@@ -94,7 +90,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     try:
         if set(canonical) == set(COCO.file_names):
             return SkeletonDraft(_spelled_coco(names, canonical, kind), chosen.name, COMMENTS, sides)
-        drawn = _draw_parts(file, chosen, sides.pairs, joints)
+        drawn = _draw_parts(chosen, sides.pairs, joints)
         bridging = _bridging_parts(names, drawn, sides.pairs)
         skeleton = Skeleton(
             keypoints=names,
@@ -131,7 +127,7 @@ def skeleton_of(annotations: str | Path) -> Skeleton:
 
     A log message names the latter. ``DataError`` if the file or its categories cannot be used.
     """
-    file = AnnotationFile.read(annotations, required=[])
+    file = read_annotation_file(annotations, required=())
     names = {category.keypoints for category in file.parsed_categories if category.keypoints}
     if COCO.file_names in names or not names:
         return COCO
@@ -194,7 +190,7 @@ def _layout_size(heights: np.ndarray, spreads: np.ndarray) -> float:
 
 def _choose_category(file: AnnotationFile, name: str | None) -> Category:
     """The category called ``name``; the first one if ``name`` is None and all have the same keypoints."""
-    categories = [file.parsed_categories[row] for row in np.flatnonzero(file.category_has_keypoints).tolist()]
+    categories = [file.parsed_categories[row] for row in np.flatnonzero(file.category_is_used).tolist()]
     found = [category for category in categories if name in (None, category.name)]
     if not found:
         others = ", ".join(category.name for category in categories)
@@ -218,16 +214,11 @@ def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> li
     return list(result.values())
 
 
-def _draw_parts(file: AnnotationFile, category: Category, left_right: Sequence[Pair], joints: np.ndarray) -> list[Pair]:
+def _draw_parts(category: Category, left_right: Sequence[Pair], joints: np.ndarray) -> list[Pair]:
     """Symmetric parts that connect all keypoints: the category's edges, known ones, the shortest ones."""
     names = category.keypoints or ()
     known = known_edges(names, category.name)
-    try:
-        edges = category_edges(category)
-    except ValueError as error:
-        edges = []
-        _log.warning("%s: category %s: %s; it is left out", file.path, category.name, error)
-    parts = _with_mirror_images(edges or known, left_right)
+    parts = _with_mirror_images(category_edges(category) or known, left_right)
     component = {name: group for group, members in enumerate(connected_components(names, parts)) for name in members}
     for a, b in itertools.chain(known, _by_length(names, joints)):
         if component[a] != component[b]:

@@ -1,6 +1,7 @@
-"""Annotation files: find their problems, repair them, import other formats, merge and split them, draft a skeleton.
+"""Annotation files: list what reading them derives, leaves out and refuses, write them in the normal form, import other
+formats, split them, draft a skeleton.
 
-``lint`` and ``fix`` end with status 2 if there are errors. No action changes the file that it reads.
+``lint`` and ``fix`` end with status 2 if something contradicts itself. No action changes the file that it reads.
 """
 
 from __future__ import annotations
@@ -8,20 +9,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
+from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from posenet.annotations.coco import describe_counts, write_output
+from posenet.annotations.adjustments import KINDS
+from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files, write_output
 from posenet.annotations.importing.coco_family import PARTS
-from posenet.annotations.importing.formats import COCO_FAMILY, Options, read_source, recognise
+from posenet.annotations.importing.formats import Options, read_source, recognise
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.yolo_pose import label_path
-from posenet.annotations.outlines import SHARE_OF_BOX, SHARE_OF_KEYPOINT_BOX
-from posenet.annotations.rules import fix_annotations, lint_annotations, list_errors
+from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import draft_skeleton
-from posenet.annotations.split_and_merge import merge_annotations, select_images, split_annotations
+from posenet.annotations.split import split_annotations
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_config_options,
@@ -32,8 +34,6 @@ from posenet.cli.options import (
     input_files,
     message_stream,
     non_negative_int,
-    positive_int,
-    read_image_ids,
 )
 from posenet.data.store import Store
 from posenet.errors import DataError
@@ -55,13 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_quiet_option(action, default=argparse.SUPPRESS)
         return action
 
-    lint = add_action("lint", _lint, "find the problems of a COCO keypoint file, and how to fix them")
-    fix = add_action(
-        "fix",
-        _fix,
-        "write a copy of a COCO keypoint file in which everything is repaired that other values or the image files "
-        "determine, and lint it",
-    )
+    lint = add_action("lint", _lint, "list what reading a COCO keypoint file derives, leaves out and refuses")
+    fix = add_action("fix", _fix, "write a copy of a COCO keypoint file in the normal form, as all tools read it")
     for action in (lint, fix):
         add = action.add_argument
         add("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
@@ -71,13 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FILE",
             help="compare with this skeleton file, or with coco; by default, with the categories in the file",
         )
-        add_switch(action, "--json", help="print the findings as one JSON list, with all places")
         add_config_options(action)
+    add_switch(lint, "--json", help="print the list as JSON, with all places")
     add_switch(
         fix,
         "--drop",
-        help="leave out what cannot be repaired, and name it: images, annotations, or the keypoints of an annotation, "
-        "whose place training then ignores",
+        help="leave out entries with a fault also if they are many, but never more than half; else only single ones",
     )
     imported = add_action("import", _import, "convert annotations of another tool or data set to COCO")
     add = imported.add_argument
@@ -110,17 +104,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "store (.h5) or a checkpoint (.pth)",
     )
     add("--category", metavar="NAME", help="the category to describe (default: the only one with keypoints)")
-    merge = add_action("merge", _merge, "merge COCO keypoint files with the same keypoints; ids are numbered anew")
-    add = merge.add_argument
-    add("annotations", type=Path, nargs="+", metavar="JSON", help="COCO keypoint annotations")
-    add(
-        "--images",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="DIR",
-        help="the folder of the images of each file, if these are different folders",
-    )
     split = add_action("split", _split, "split a COCO keypoint file at random into parts; no image is in two")
     add = split.add_argument
     add("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
@@ -133,19 +116,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="share of the images of each part (default: 0.9 0.1)",
     )
     add("--images", type=Path, metavar="DIR", help="keep copies of one image file in the same part")
-    subset = add_action("subset", _subset, "reduce a COCO keypoint file to some of its images")
-    subset.add_argument("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    group = subset.add_mutually_exclusive_group(required=True)
-    group.add_argument("--image-ids", nargs="+", metavar="ID", help="ids, or a text file with them")
-    group.add_argument("--number", type=positive_int, metavar="N", help="number of images, drawn at random")
-    for action in (split, subset):
-        action.add_argument("--seed", type=non_negative_int, default=0, metavar="N", help="draw other images")
+    add("--seed", type=non_negative_int, default=0, metavar="N", help="draw other images")
     outputs = {
-        fix: "the repaired file",
+        fix: "the file in the normal form",
         imported: "the COCO keypoint file; with several splits, the name of each is added to it",
-        merge: "the merged file",
         split: "the file of each part",
-        subset: "the smaller file",
         skeleton: "the skeleton file (.toml)",
     }
     for action, text in outputs.items():
@@ -161,50 +136,51 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _lint(args: argparse.Namespace) -> None:
-    _print_findings(args, args.annotations)
+    _report(args, _read(args), args.json)
 
 
 def _fix(args: argparse.Namespace) -> None:
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
-    exif_frame = load_config(args.config, args.overrides).data.exif_frame
-    repairs = fix_annotations(
-        args.annotations, args.output, args.images, exif_frame, drop=args.drop, overwrite=args.overwrite
-    )
-    messages = sys.stderr if args.json else sys.stdout
-    for kind, count in repairs.counts.items():
-        print_message(f"fixed {kind}: {count}", file=messages)
-    for finding in repairs.left_out:
-        print_message(f"left out {len(finding.places)}: {finding.summary}", file=messages)
-    if not any(repairs):
-        print_message("nothing to repair", file=messages)
-    print_message(f"wrote {args.output}", file=messages)
-    _print_findings(args, args.output, is_fixed=True)
+    if is_standard_output(args.output):
+        raise DataError("name a file with --output; standard output has the report")
+    inputs = chain(input_files(args), list_image_files(args.annotations, args.images))
+    check_outputs([args.output], inputs, overwrite=args.overwrite)
+    file = _read(args, args.drop)
+    _report(args, file)
+    document = file.document
+    write_output(args.output, json.dumps(document))
+    print_message(f"wrote {args.output}: {describe_counts(document)}")
 
 
-def _print_findings(args: argparse.Namespace, path: Path, is_fixed: bool = False) -> None:
-    """Print the findings of a file, which ``fix`` may have written; ``DataError`` if there are errors."""
+def _read(args: argparse.Namespace, drop: bool = False) -> AnnotationFile:
     if args.images is not None:
         require_image_folder(args.images)
-    skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
-    exif_frame = load_config(args.config, args.overrides).data.exif_frame
-    findings = lint_annotations(path, args.images, skeleton, exif_frame)
-    if args.json:
-        text = json.dumps([dataclasses.asdict(finding) for finding in findings])
-        write_atomically("-", f"{text}\n".encode())
+    return read_annotation_file(
+        args.annotations,
+        None if args.skeleton is None else load_skeleton(args.skeleton),
+        folder=args.images,
+        exif_frame=load_config(args.config, args.overrides).data.exif_frame,
+        opens_images=args.images is not None,
+        drop=drop,
+        measures_twins=True,
+        required=("images",),
+    )
+
+
+def _report(args: argparse.Namespace, file: AnnotationFile, as_json: bool = False) -> None:
+    """Print the adjustments of a file; ``DataError`` if there are contradictions."""
+    adjustments = file.adjustments.sorted()
+    counts = Counter(adjustment.kind for adjustment in adjustments)
+    text = ", ".join(f"{counts[kind]} x {kind}" for kind in KINDS if counts[kind]) or "nothing was adjusted"
+    if as_json:
+        content = json.dumps([dataclasses.asdict(adjustment) for adjustment in adjustments])
+        write_atomically("-", f"{content}\n".encode())
     else:
-        for finding in findings:
-            print_message(finding)
-    errors = [finding for finding in findings if finding.severity == "error"]
-    if errors:
-        remedy = "fix them as the findings describe"
-        if not is_fixed and any(finding.can_repair for finding in errors):
-            remedy += ", after posenet annotations fix has repaired what it can"
-        if not (is_fixed and args.drop) and any(finding.can_drop for finding in errors):
-            remedy += "; posenet annotations fix --drop leaves out single entries that cannot be repaired"
-        raise DataError(f"{list_errors(path, errors)}; {remedy}")
-    if not args.json:
-        warnings = pluralize(len(findings), "kind of warning", "kinds of warnings") if findings else "no warnings"
-        print_message(f"{path}: no errors, {warnings}")
+        for adjustment in adjustments:
+            print_message(adjustment)
+    if file.adjustments.contradictions:
+        raise DataError(f"{args.annotations}: {text}; correct what contradicts itself")
+    if not as_json:
+        print_message(f"{args.annotations}: {text}")
 
 
 def _import(args: argparse.Namespace) -> None:
@@ -222,11 +198,15 @@ def _import(args: argparse.Namespace) -> None:
     for split, path in zip(splits, outputs):
         frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
         options = Options(args.images, split, args.keypoints, args.part, frames)
-        _write_imported(args, path, read_source(format_, source, options), format_.name != COCO_FAMILY)
+        _write_imported(args, path, read_source(format_, source, options))
 
 
-def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations, has_estimates: bool) -> None:
-    document, folder, notes = imported
+def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations) -> None:
+    """Write the normal form of an import, and say what it took."""
+    content, folder, notes = imported
+    file = read_annotation_file(args.source, folder=folder, required=("images",), document=content)
+    file.adjustments.refuse(args.source)
+    document = file.document
     images = [folder / image["file_name"] for image in document["images"]]
     check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
     write_output(output, json.dumps(document))
@@ -234,12 +214,8 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
     print_message(describe_counts(document), file=messages)
     for note in notes:
         print_message(note, file=messages)
-    if document["annotations"] and has_estimates:
-        print_message(
-            f"areas are estimated as {SHARE_OF_BOX} of the boxes, {SHARE_OF_KEYPOINT_BOX} of those around the "
-            "keypoints, the medians of COCO's people: whole boxes make the AP too high",
-            file=messages,
-        )
+    for adjustment in file.adjustments.sorted():
+        print_message(adjustment, file=messages)
     if is_standard_output(output):
         return
     print_message(f"wrote {output}; its images are in {folder}", file=messages)
@@ -249,31 +225,15 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
     print_message(f"next: {command_line('annotations', *words)}", file=messages)
 
 
-def _merge(args: argparse.Namespace) -> None:
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
-    _write_documents(args, [args.output], [merge_annotations(args.annotations, args.images)])
-
-
 def _split(args: argparse.Namespace) -> None:
     check_outputs(args.output, input_files(args), overwrite=args.overwrite)
     if len(args.shares) != len(args.output):
         counts = pluralize(len(args.output), "file"), pluralize(len(args.shares), "share")
         raise DataError("--output names {}, --shares {}; give one share for each".format(*counts))
     parts = split_annotations(args.annotations, args.shares, args.seed, args.images)
-    _write_documents(args, args.output, parts)
-
-
-def _subset(args: argparse.Namespace) -> None:
-    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
-    ids = None if args.image_ids is None else read_image_ids(args.image_ids)
-    chosen = select_images(args.annotations, ids, number=args.number, seed=args.seed)
-    _write_documents(args, [args.output], [chosen])
-
-
-def _write_documents(args: argparse.Namespace, outputs: list[Path], documents: list[dict[str, Any]]) -> None:
-    for output, document in zip(outputs, documents):
+    for output, document in zip(args.output, parts):
         write_output(output, json.dumps(document))
-        print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*outputs))
+        print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*args.output))
 
 
 def _skeleton(args: argparse.Namespace) -> None:

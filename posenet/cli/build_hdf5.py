@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from posenet.annotations.coco import list_image_files
+from posenet.annotations.main_persons import describe_others
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import (
     add_config_options,
@@ -198,6 +199,10 @@ def _print_report(report: BuildReport) -> None:
         category = report.summary.skeleton.category
         left_out = pluralize(report.num_without_main_person, "image")
         print_message(f"left out      {left_out} without a main {category}{empty}")
+    if report.others:
+        print_message(f"no sample     {report.others.total()}: {describe_others(report.others)}")
+    for adjustment in report.adjustments.sorted():
+        print_message(str(adjustment))
     if report.num_without_outline:
         objects = report.summary.skeleton.count(report.num_without_outline)
         print_message(f"boxes         {objects} without a usable outline; the box is the mask")

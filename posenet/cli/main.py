@@ -42,7 +42,7 @@ TOOLS = {
     "diagnose": "Diagnose COCO results: which errors cost how much AP, as a report.",
     "predict": "Find people in images, videos, streams and cameras; draw them, and write their keypoints.",
     "app": "Open a page on this machine: drop a photograph or a video, see the people, download their keypoints.",
-    "annotations": "Annotation files: find and repair problems, import other formats, draft skeletons, merge, split.",
+    "annotations": "Annotation files: find and repair problems, import other formats, draft skeletons, split.",
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }

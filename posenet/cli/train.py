@@ -24,6 +24,7 @@ from posenet.cli.processes import add_local_rank, refuse_launcher
 from posenet.devices.launch import is_restarted, was_started_by_us
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
+from posenet.messages import command_line
 from posenet.settings import Config
 from posenet.training.run_settings import RESUMED_ANNOTATIONS, check_before_start
 
@@ -61,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="annotations for validation; by default, those of the data set, or a split",
     )
     group.add_argument("--val-images", metavar="DIR", help="folder of their images; by default, --images")
+    add_switch(
+        group,
+        "--prepare",
+        help="stop before the training: check and build the data, and draw the labels for a look at them",
+    )
     add_config_options(parser)
 
     group = parser.add_argument_group("run")
@@ -159,23 +165,32 @@ def check_flags(args: argparse.Namespace) -> None:
         if not isinstance(_resume(args), bool):
             raise ConfigError(RESUMED_ANNOTATIONS)
         return
-    for flag in ("images", "val", "val_images"):
-        if getattr(args, flag) is not None:
+    for flag in ("images", "val", "val_images", "prepare"):
+        if getattr(args, flag):
             name = flag.replace("_", "-")
             raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
     check_before_start(args.config, _overrides(args), _resume(args), is_restarted(os.environ))
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:
-    """Prepare the data of the annotations; the training then finds the stores up to date."""
-    from posenet.training.from_annotations import prepare
+    """Prepare the data of the annotations; the training then finds the stores up to date. Draw them with --prepare."""
+    from posenet.training.from_annotations import prepare, show_labels
 
     sources = {"images": args.images, "val": args.val, "val_images": args.val_images}
-    prepare(args.data, _overrides(args), experiment=args.config, **sources)
+    data = prepare(args.data, _overrides(args), experiment=args.config, **sources)
+    if args.prepare:
+        flags = {"--config": args.config} | {f"--{name.replace('_', '-')}": value for name, value in sources.items()}
+        words = [word for flag, value in flags.items() if value is not None for word in (flag, value)]
+        pairs = _overrides(args)
+        show_labels(data, command_line("train", args.data, *words, *(["--set", *pairs] if pairs else [])))
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime | None) -> int:
     """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
+    if args.prepare:
+        if not was_started_by_us(os.environ):
+            prepare_annotations(args)
+        return 0
     from posenet.training import annotations_to_stores
     from posenet.training.train import train
 

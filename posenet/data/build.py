@@ -16,8 +16,15 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
+from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import CocoImage
-from posenet.annotations.main_persons import MIN_AREA, person_masks, select_main_persons
+from posenet.annotations.main_persons import (
+    MIN_AREA,
+    count_others,
+    describe_others,
+    person_masks,
+    select_main_persons,
+)
 from posenet.annotations.outlines import encode_mask
 from posenet.annotations.people import People, read_annotations, scale_people
 from posenet.data.inspection import StoreSummary, summarize
@@ -58,6 +65,8 @@ class BuildReport:
     num_crowds: int  # in the stored images
     num_without_outline: int  # people and crowds in the stored images whose mask is their box
     num_without_main_person: int  # requested images without a main person
+    others: Counter[str]  # people of the requested images on whom no sample is centred, by reason
+    adjustments: Adjustments  # what reading the annotations did
     skipped: tuple[str, ...]  # one line for every unreadable image
     num_resized: int  # stored images of another size than annotated, to which their annotations are scaled
     # Stored images with an EXIF orientation, by the frame of their annotations and what decided it.
@@ -112,7 +121,8 @@ def build_store(
         skeleton: that of the annotations, or the path of its file.
         exif_frame: see ``posenet.images.find_annotated_frame``.
         max_side: images with a longer side than this many pixels are stored smaller, with their annotations: as JPEG of
-            the quality ``JPEG_QUALITY``, in the frame of the annotations. 0 stores all images as they are.
+            the quality ``JPEG_QUALITY``, in the frame of the annotations. They stay so large that no main person gets
+            smaller than one may be. 0 stores all images as they are.
         background: also store the images without any annotation, as images that show nobody.
 
     Raises:
@@ -128,7 +138,7 @@ def build_store(
     check_store_output(resolve_link(output), overwrite)  # before the annotations are read
     folder = Path(images)
     require_image_folder(folder)
-    selection = _select_images(folder, annotations, image_ids, skeleton, background)
+    selection = _select_images(folder, annotations, image_ids, skeleton, background, exif_frame)
     chosen = selection.suitable[:limit]
     if not chosen and selection.empty:
         raise DataError(f"{annotations} has only images without annotations; background=True stores them")
@@ -139,8 +149,13 @@ def build_store(
         path = folder / image.file_name
         people = selection.people_of.get(image.id)
         try:
-            file = _read_image(path, image, people is not None, exif_frame, max_side, replaced)
-            return *_make_record(path, image, file, people, skeleton, background), file
+            file = _read_image(path, image, people is not None, exif_frame, replaced)
+            mains: list[int] = []
+            if people is not None:
+                people = scale_people(people, (image.height, image.width), file.size)
+                mains = select_main_persons(people, skeleton.min_labelled_keypoints)
+            smaller = _shrink(file, max_side, people.areas[mains] if people else np.zeros(0), replaced)
+            return *_make_record(path, image, smaller, file.size, people, mains, skeleton, background), smaller
         except DataError as error:
             return f"{error} (image {image.id})"
         except (OSError, ValueError) as error:
@@ -169,7 +184,7 @@ def build_store(
                 continue
             record, main_rows, file = result
             if not main_rows and image.id not in selection.empty:
-                counts["too small"] += 1  # its main persons, after scaling
+                counts["too small"] += 1  # its main persons, in a file that is smaller than annotated
                 continue
             writer.add(record, main_rows, file.original)
             frames.append(file.frame)
@@ -187,6 +202,8 @@ def build_store(
         num_crowds=counts["crowds"],
         num_without_outline=counts["without outline"],
         num_without_main_person=selection.num_unsuitable + counts["too small"],
+        others=selection.others,
+        adjustments=selection.adjustments,
         skipped=tuple(skipped),
         num_resized=counts["resized"],
         frames=count_frames(frames),
@@ -208,6 +225,10 @@ class _Selection(NamedTuple):
     """By image id; empty without annotations."""
     empty: frozenset[int]
     """Ids of the requested images without any annotation, which are suitable if they are wanted."""
+    others: Counter[str]
+    """People of the requested images on whom no sample is centred, by reason."""
+    adjustments: Adjustments
+    """What reading the annotations did."""
 
 
 def _select_images(
@@ -216,12 +237,14 @@ def _select_images(
     image_ids: Collection[int] | None,
     skeleton: Skeleton,
     background: bool,
+    exif_frame: ExifFrame,
 ) -> _Selection:
     """Read the annotations, and choose the images to store; the arguments are those of ``build_store``."""
     if annotations is None:
         images = _find_requested(_list_unlabelled(folder), image_ids, folder)
-        return _Selection(images, 0, {}, frozenset(image.id for image in images if background))
-    dataset = read_annotations(annotations, skeleton)
+        empty = frozenset(image.id for image in images if background)
+        return _Selection(images, 0, {}, empty, Counter(), Adjustments())
+    dataset = read_annotations(annotations, skeleton, folder, exif_frame)
     requested = _find_requested(dataset.images, image_ids, annotations)
     empty = dataset.background & {image.id for image in requested}
     minimum = skeleton.min_labelled_keypoints
@@ -230,13 +253,17 @@ def _select_images(
         for image in requested
         if (background and image.id in empty) or select_main_persons(dataset.people[image.id], minimum)
     ]
+    others: Counter[str] = sum(
+        (count_others(dataset.people[image.id], minimum) for image in requested), start=Counter()
+    )
     if len(requested) > len(empty) and all(image.id in empty for image in suitable):
         raise DataError(
             f"no {skeleton.category} in {annotations} has {minimum} labelled keypoints and an area of {MIN_AREA} "
-            "square pixels, as a sample needs; posenet annotations lint reports wrong areas; make small images larger, "
-            "with their annotations"
+            f"square pixels, as a sample needs: {describe_others(others) or 'there is none'}; posenet annotations lint "
+            "checks it"
         )
-    return _Selection(suitable, len(requested) - len(suitable), dataset.people, empty)
+    num_unsuitable = len(requested) - len(suitable)
+    return _Selection(suitable, num_unsuitable, dataset.people, empty, others, dataset.adjustments)
 
 
 def _find_requested(images: list[CocoImage], ids: Collection[int] | None, source: str | Path) -> list[CocoImage]:
@@ -297,14 +324,9 @@ class _ReplacedStore(NamedTuple):
 
 
 def _read_image(
-    path: Path,
-    image: CocoImage,
-    is_annotated: bool,
-    exif_frame: ExifFrame,
-    max_side: int,
-    replaced: _ReplacedStore | None,
+    path: Path, image: CocoImage, is_annotated: bool, exif_frame: ExifFrame, replaced: _ReplacedStore | None
 ) -> _ImageFile:
-    """Read and check an image file, and make it smaller if a side is longer than ``max_side`` pixels and that is not 0.
+    """Read and check an image file.
 
     Without annotations, the image is stored as displayed. ``OSError`` or ``ValueError``: the image cannot be used.
     """
@@ -318,28 +340,45 @@ def _read_image(
     original = original._replace(orientation=frame.orientation)
     size = oriented_size(*header.stored_size, frame.orientation)
     check_proportions(path, size, annotated_size)
-    longer = max(size)
+    return _ImageFile(data, size, frame.orientation, original, size, frame, known_row is not None)
+
+
+def _shrink(file: _ImageFile, max_side: int, areas: np.ndarray, replaced: _ReplacedStore | None) -> _ImageFile:
+    """Make an image smaller if a side is longer than ``max_side`` pixels and that is not 0, but not so small that one
+    of the ``areas`` of its main persons gets too small for one."""
+    longer = max(file.size)
     if not 0 < max_side < longer:
-        return _ImageFile(data, size, frame.orientation, original, size, frame, known_row is not None)
-    height, width = (max(1, round(side * max_side / longer)) for side in size)
+        return file
+    zoom = max(max_side / longer, *np.sqrt(MIN_AREA / areas).tolist()) if len(areas) else max_side / longer
+    if zoom >= 1:
+        return file
+    height, width = (max(1, round(side * zoom)) for side in file.size)
     shrunk = None
+    known_row = None if replaced is None else replaced.row_of.get(file.original[:2])
     if replaced is not None and known_row is not None:
-        shrunk = replaced.read_shrunk(known_row, original, (height, width))
+        shrunk = replaced.read_shrunk(known_row, file.original, (height, width))
     is_reused = shrunk is not None
     if shrunk is None:
-        pixels = decode_checked_image(data, *size, 1, frame.orientation)
+        pixels = decode_checked_image(file.data, *file.size, 1, file.orientation)
         pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
         shrunk = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1]
-    return _ImageFile(shrunk, (height, width), 1, original, size, frame, is_reused)
+    return file._replace(data=shrunk, size=(height, width), orientation=1, is_reused=is_reused)
 
 
 def _make_record(
-    path: Path, image: CocoImage, file: _ImageFile, people: People | None, skeleton: Skeleton, background: bool
+    path: Path,
+    image: CocoImage,
+    file: _ImageFile,
+    size: tuple[int, int],
+    people: People | None,
+    mains: list[int],
+    skeleton: Skeleton,
+    background: bool,
 ) -> tuple[Record, list[int]]:
     """The record of an image with its labelled people, and the rows of its main persons.
 
-    Without annotations (None), it shows nobody if it is ``background``; else the loss of labels counts nowhere.
-    ``ValueError``: the image cannot be used.
+    The people, with the rows ``mains``, are in an image of this ``size``. Without annotations (None), it shows nobody
+    if it is ``background``; else the loss of labels counts nowhere.
     """
     if people is None:
         joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)
@@ -348,12 +387,7 @@ def _make_record(
         mask_miss = np.full(file.size, background, np.uint8)
         main_rows = [] if background else [NO_PERSON]
     else:
-        points = people.keypoints[people.keypoints[..., 2] > 0, :2]
-        height, width = file.original_size
-        is_inside, is_inside_turned = ((points <= limits).all() for limits in ((width, height), (height, width)))
-        if file.frame == AnnotatedFrame(1, "size") and is_inside_turned and not is_inside:
-            raise ValueError("has keypoints that only fit it as displayed; swap its annotated width and height")
-        people = scale_people(people, (image.height, image.width), file.size)
+        people = scale_people(people, size, file.size)
         rows = np.flatnonzero(people.is_labelled)
         joints = people.keypoints[rows]
         table = np.zeros(len(rows), PERSON_TYPE)
@@ -361,8 +395,7 @@ def _make_record(
         table["box"] = people.boxes[rows]
         table["area"] = people.areas[rows]
         person_mask, mask_miss = person_masks(people, *file.size)
-        # Main persons are labelled, so each is one of ``rows``.
-        main_rows = np.searchsorted(rows, select_main_persons(people, skeleton.min_labelled_keypoints)).tolist()
+        main_rows = np.searchsorted(rows, mains).tolist()  # main persons are labelled, so each is one of ``rows``
     record = Record(
         source=path,
         image_id=image.id,

@@ -83,7 +83,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         return config_from_dict(tables, file_source)
     overridden_tables = copy.deepcopy(tables)
     for pair in pairs:
-        _allow_code(_apply_override(overridden_tables, pair), Path())
+        _allow_code(apply_override(overridden_tables, pair), Path())
     try:
         return config_from_dict(overridden_tables, "an override")
     except ConfigError:
@@ -244,7 +244,7 @@ def _key_of(pair: str) -> str:
     return pair.partition("=")[0].strip()
 
 
-def _apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
+def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
     """Set the key that a ``section.key=value`` pair names; return the pair as tables."""
     key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")

@@ -5,16 +5,15 @@ Importing this module does not import PyTorch.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from posenet.annotations.coco import remedy_for_format
 from posenet.annotations.importing.formats import SUFFIXES, open_set_of_files
 from posenet.annotations.importing.yolo_pose import places_of_split
 from posenet.errors import DataError
+from posenet.files import read_input
 from posenet.settings.experiments import experiment_names
 
 YAML_SUFFIXES = (".yaml", ".yml")
@@ -22,8 +21,10 @@ DATA_SUFFIXES = tuple(SUFFIXES - {".h5"})
 """What annotations are called; experiments end in .toml, and stores in .h5."""
 OTHER_SUFFIXES = (".zip",)
 """What exports are called that have to be unpacked."""
-SAMPLED_NAMES = 20
-"""Number of listed images by which their folder is found."""
+SHOWN_FILES = 20
+"""Number of file names in a message."""
+MAX_BEGINNING = 4096
+"""So many bytes of a file show whether it has annotations or results."""
 SPLIT_FOLDERS = ("train", "valid", "val")
 """Folders that an export may give each split, with its annotations and images."""
 
@@ -86,7 +87,7 @@ def _search_folder(folder: Path) -> tuple[Path, Path | None]:
     others = [path for path in sorted(folder.iterdir()) if path.suffix.lower() in DATA_SUFFIXES]
     if len(others) == 1:
         return others[0], None
-    found = ", ".join(path.name for path in ([*tables, *texts] or others)[:SAMPLED_NAMES]) or "none"
+    found = ", ".join(path.name for path in ([*tables, *texts] or others)[:SHOWN_FILES]) or "none"
     raise DataError(f"{folder} does not have one file of annotations (found: {found}); give the file itself")
 
 
@@ -96,26 +97,15 @@ def _words(path: Path) -> set[str]:
 
 
 def _texts_in(*folders: Path) -> list[Path]:
-    """The .json files in folders, of which some may not exist."""
+    """The .json files in folders, of which some may not exist; those that are results, with scores, are left out."""
     files = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    return sorted(path for path in files if path.suffix.lower() == ".json")
+    return sorted(path for path in files if path.suffix.lower() == ".json" and not _are_results(path))
 
 
-def find_images(file: Path, images: Sequence[dict[str, Any]]) -> Path:
-    """The folder beside an annotation file that has most of the images which it lists.
-
-    ``DataError`` if no folder or several have most.
-    """
-    names = [image["file_name"] for image in images if isinstance(image.get("file_name"), str)][:SAMPLED_NAMES]
-    base = file.parent.parent if file.parent.name == "annotations" else file.parent
-    folders = [Path(folder) for folder, _, _ in os.walk(base)]
-    relative = [name for name in names if not Path(name).is_absolute()]
-    counts = {folder: sum((folder / name).is_file() for name in relative) for folder in folders}
-    found = [folder for folder, count in counts.items() if 0 < count == max(counts.values())]
-    if len(found) == 1:
-        return found[0]
-    reason = f"{found[0]} and {found[1]} both have" if found else f"no folder in {base} has"
-    such = f", such as {names[0]}" if names else ""
-    raise DataError(
-        f"{reason} the images of {file}{such}; name the folder with images=DIR, or val_images=DIR for validation"
-    )
+def _are_results(path: Path) -> bool:
+    """Whether a file begins as a list of results does."""
+    try:
+        beginning = read_input(path, MAX_BEGINNING)
+    except OSError:
+        return False
+    return beginning.lstrip().startswith(b"[") and b'"score"' in beginning and b'"image_id"' in beginning

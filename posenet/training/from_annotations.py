@@ -16,19 +16,23 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
+from posenet.data.store import Store
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.files import read_input, write_atomically
+from posenet.images import write_image
 from posenet.inference.evaluation import Evaluation, evaluate
 from posenet.messages import command_line, pluralize
 from posenet.settings import Config
 from posenet.settings.heights import nearest_height
-from posenet.settings.reading import DATA_KEYS
+from posenet.settings.reading import DATA_KEYS, apply_override
 from posenet.skeleton import COCO
 from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
 from posenet.training.find_annotations import find_annotations
 from posenet.training.run_settings import RUNS_FOLDER, load_experiment, name_of_run, require_weights_to_train
+from posenet.visualization.label_sheet import draw_label_sheet
 
 SOURCE_FILE = "source.txt"
 """File with the path of the annotation file with which the run has begun."""
@@ -56,6 +60,10 @@ class PreparedData:
     """Their COCO keypoint file."""
     settings: Config
     """Those that were given, without an experiment those of tiny."""
+    skeleton: Path
+    """File of the skeleton."""
+    warnings: tuple[str, ...] = ()
+    """What was left out, and what may be wrong with the annotations: one line each, to be repeated beside the AP."""
 
     @property
     def is_started(self) -> bool:
@@ -85,7 +93,10 @@ def prepare(
     source = Path(source)
     train_file, val_file = find_annotations(source, None if val is None else Path(val))
     settings = load_experiment(experiment or "tiny", overrides)
-    pairs = {key.strip(): value.strip(" '\"") for key, _, value in (pair.partition("=") for pair in overrides)}
+    tables: dict[str, Any] = {}
+    for pair in overrides:
+        apply_override(tables, pair)
+    pairs = {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
     _refuse_other_data(source, settings, pairs)
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / name_of_run(source))
     refuse_run_in_use(folder)
@@ -99,7 +110,10 @@ def prepare(
         stored_config(weights)
 
     files = folder / "data"
-    skeleton = Path(pairs.get("model.skeleton") or files / SKELETON_FILE)
+    named = pairs.get("model.skeleton") or files / SKELETON_FILE
+    if not isinstance(named, (str, Path)):
+        raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
+    skeleton = Path(named)
     plan = StorePlan(
         train_file=train_file,
         val_file=val_file,
@@ -113,20 +127,22 @@ def prepare(
     with run_lock(folder):
         files.mkdir(exist_ok=True)
         write_atomically(files / SOURCE_FILE, os.fsencode(train_file.resolve()))
-        found_images, annotations = update_stores(plan, is_started)
+        stores = update_stores(plan, is_started)
     values: dict[str, object] = {
         "checkpoint.path": folder,
         "data.train": files / "train.h5",
         "data.val": files / "val.h5",
-        "data.val_images": found_images,
-        "data.val_annotations": annotations,
+        "data.val_images": stores.val_images,
+        "data.val_annotations": stores.val_annotations,
         "model.skeleton": skeleton,
     }
     if not settings.train.evaluate_every and "train.evaluate_every" not in pairs:
         values["train.evaluate_every"] = EVALUATE_EVERY
     # A text in JSON is one in TOML, too.
     data = [f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()]
-    return PreparedData(folder, tuple(data), found_images, annotations, settings)
+    return PreparedData(
+        folder, tuple(data), stores.val_images, stores.val_annotations, settings, skeleton, stores.warnings
+    )
 
 
 def _check_paths(images: str | Path | None, val: str | Path | None, val_images: str | Path | None) -> None:
@@ -160,6 +176,24 @@ def _refuse_other_annotations(folder: Path, source: Path, train_file: Path) -> N
             f"{folder} already contains a run, which has begun with {began or 'stores'}, not with {source}; choose "
             "another folder with checkpoint.path=DIR"
         )
+
+
+def show_labels(data: PreparedData, command: str) -> Path:
+    """Draw the labels of prepared data before a network is trained on them; log what to correct and the command that
+    goes on.
+
+    Returns:
+        The sheet with the drawings, in the folder of the run.
+    """
+    sheet = data.folder / "labels.jpg"
+    with Store(data.folder / "data" / "train.h5") as store:
+        names = pluralize(store.skeleton.num_keypoints, "keypoint")
+        drawn = draw_label_sheet(store, f"{names}; left is blue, right is orange, the rest white")
+    write_image(sheet, drawn)
+    _log.info("Labels: look at %s; left is blue, right is orange", sheet)
+    _log.info("Skeleton: correct %s if sides, parts or names are wrong", data.skeleton)
+    _log.info("Next: %s", command)
+    return sheet
 
 
 def choose_experiment(
@@ -221,7 +255,10 @@ def conclude(data: PreparedData, progress: bool) -> None:
     if evaluation is None:  # a file without people is refused before the run
         return
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
-    _log.info("AP %.3f of %s on %s that it was not trained on: %s", ap, best, count, command_line(*words))
+    trained_on = "may have been" if data.settings.data.allow_overlap else "was not"
+    _log.info("AP %.3f of %s on %s that it %s trained on: %s", ap, best, count, trained_on, command_line(*words))
+    for warning in data.warnings:
+        _log.warning("%s", warning)
     if evaluation.images < FEW_IMAGES:
         _log.warning("An AP on %s depends on chance; give %d or more for validation (--val)", count, FEW_IMAGES)
     if advice := evaluation.advise_on_min_score():

@@ -35,7 +35,7 @@ from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
 from posenet.settings.reading import allow_code_of
 from posenet.training.find_annotations import are_annotations
-from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, prepare
+from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, prepare, show_labels
 from posenet.training.log import (
     SAMPLES_FILE,
     CallbackList,
@@ -75,6 +75,7 @@ def train(
     val: str | Path | None = None,
     val_images: str | Path | None = None,
     experiment: Config | str | Path | None = None,
+    prepare: bool = False,
     resume: bool | str | Path = False,
     warmup: bool = False,
     max_steps: int = 0,
@@ -95,12 +96,13 @@ def train(
     Args:
         config: an experiment, as the path of its file or the name of one that posenet brings along, such as ``"tiny"``;
             or all settings of the run. None means the defaults. Or annotations: the ``data.yaml`` of a YOLO-pose data
-            set, a COCO keypoint file or JSON export of Label Studio, or a folder with one of them.
+            set, a COCO keypoint file, another format of ``posenet docs formats``, or a folder with one of them.
         overrides: ``"section.key=value"`` pairs that override settings.
         images: folder of the images of a COCO file or of Label Studio; None looks for them beside the file.
         val: annotations for validation; None takes those of the data set, or splits off some images.
         val_images: folder of their images; None means ``images``.
         experiment: with annotations, the experiment in one of the forms above; None chooses one for the device.
+        prepare: with annotations, stop before the training, and draw the labels for a look at them.
         resume: True continues from the newest intact checkpoint of the run's folder, or starts a new run if there is
             none. A path is a checkpoint or the folder of a run. The settings in the checkpoint are kept, except those
             in an experiment file and in ``overrides``; a ``Config`` replaces them all.
@@ -135,10 +137,14 @@ def train(
         prepared = runtime.broadcast_object(runtime.run_on_main(prepare_data))
     if prepared:
         data, config, pairs, resume = prepared
-    elif any(value is not None for value in (*sources.values(), experiment)):
+    elif prepare or any(value is not None for value in (*sources.values(), experiment)):
         raise ConfigError(
-            "images, val, val_images and experiment belong to annotations; give these as the first argument"
+            "images, val, val_images, experiment and prepare belong to annotations; give these as the first argument"
         )
+
+    if data is not None and prepare:
+        runtime.run_on_main(functools.partial(show_labels, data, "the same call without prepare=True"))
+        return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
 
     with contextlib.ExitStack() as at_end:
         text_log = TextLog()

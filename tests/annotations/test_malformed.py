@@ -16,7 +16,7 @@ import pytest
 from posenet.annotations.main_persons import person_masks, select_main_persons
 from posenet.annotations.outlines import MAX_OUTLINE
 from posenet.annotations.people import read_annotations, read_split
-from posenet.annotations.rules import lint_annotations
+from posenet.annotations.reader import read_annotation_file
 from posenet.inference.evaluation import compute_coco_metrics
 from tests.helpers.drawn_data import document, person, read_people
 from tests.helpers.malformed_inputs import mutate_bytes, mutate_tree, try_all
@@ -45,7 +45,7 @@ def test_mutated_files_are_read_or_refused(tmp_path: Path, count: int) -> None:
 
     def read(number: int) -> None:
         path.write_bytes(mutated(number))
-        lint_annotations(path)
+        read_annotation_file(path)
         split = read_split(path)
         if split.annotated and any(image.id == 1 for image in split.images):
             compute_coco_metrics([RESULT | {"category_id": split.category}], split)
@@ -66,7 +66,7 @@ def test_mutated_files_are_read_or_refused(tmp_path: Path, count: int) -> None:
 def test_text_without_end_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "deep.json"
     path.write_text(text)
-    readers = [read_annotations, read_split, lint_annotations]
+    readers = [read_annotations, read_split, read_annotation_file]
     findings = try_all(len(readers), lambda number: readers[number](path) and None)  # type: ignore[operator]
     assert findings.counts == {"refused": 3}, findings.faults
 

@@ -12,7 +12,7 @@ import pytest
 
 from posenet.annotations.coco import COCO_CATEGORY, CocoImage, read_document
 from posenet.annotations.people import CocoDataset, Split, read_annotations, read_split
-from posenet.annotations.rules import lint_annotations
+from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import (
@@ -39,7 +39,10 @@ def read(folder: Path, content: Document) -> CocoDataset:
 
 class TestPeople:
     def test_stand_with_their_image_in_file_order(self, tmp_path: Path) -> None:
-        dataset = read(tmp_path, document((2, 1, 7), [person(number, 1 + number % 2) for number in range(60, 0, -1)]))
+        dataset = read(
+            tmp_path,
+            document((2, 1, 7), [person(number, 1 + number % 2, (number, 20, 50, 60)) for number in range(60, 0, -1)]),
+        )
         assert [image.id for image in dataset.images] == [2, 1, 7]
         ids = {image_id: people.ids.tolist() for image_id, people in dataset.people.items()}
         assert ids == {2: [*range(59, 0, -2)], 1: [*range(60, 0, -2)], 7: []}
@@ -80,96 +83,6 @@ class TestPeople:
         assert all(outline is not None for p in people for outline in p.outlines)
 
 
-def image(**changes: Any) -> Change:
-    return lambda content: content["images"][0].update(changes)
-
-
-def annotation(**changes: Any) -> Change:
-    return lambda content: content["annotations"][0].update(changes)
-
-
-def category(**changes: Any) -> Change:
-    return lambda content: content["categories"][0].update(changes)
-
-
-def repeated(section: str) -> Change:
-    return lambda content: content[section].append(dict(content[section][0]))
-
-
-def without(section: str, key: str) -> Change:
-    return lambda content: content[section][0].pop(key)
-
-
-def scaled(x: float, y: float) -> Change:
-    def change(content: Document) -> None:
-        values = content["annotations"][0]["keypoints"]
-        values[0::3] = [value * x for value in values[0::3]]
-        values[1::3] = [value * y for value in values[1::3]]
-
-    return change
-
-
-INSIDE = "images without a file name in the image folder: 1"
-FAULTS: dict[str, tuple[Change, str]] = {
-    "other keypoints": (
-        category(keypoints=["nose", "tail"]),
-        "keypoints of the skeleton: it has no 'left_eye",
-    ),
-    "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has exactly the keypoints"),
-    "keypoints that are no list": (category(keypoints=5), "no category has keypoints"),
-    "image id twice": (repeated("images"), "images whose id is no whole number, or that of an earlier one: 1"),
-    "unknown category": (annotation(category_id=99), "categories that are not listed: 8"),
-    "no category id": (without("annotations", "category_id"), "categories that are not listed: 8"),
-    "image id is text": (image(id="1"), "images whose id is no whole number, or that of an earlier one: 1"),
-    "image id too large": (image(id=2**63), "images whose id is no whole number"),
-    "no file name": (without("images", "file_name"), INSIDE),
-    "no height": (without("images", "height"), "without a width and a height in whole pixels: 1"),
-    "gigantic width": (image(width=10**9), "without a width and a height in whole pixels"),
-    "too few keypoints": (annotation(keypoints=[0] * 50), "without three finite numbers, x, y, visibility"),
-    "visibility 7": (annotation(keypoints=[1, 1, 7] * 17), "visibility other than 0, 1 and 2: 8"),
-    "fractions": (scaled(1 / 160, 1 / 120), "fractions of the image, not pixels"),
-    "infinite box": (annotation(bbox=[0, 0, float("inf"), 1]), "without a box, or with a negative width or height: 8"),
-    "negative box": (annotation(bbox=[0, 0, -1, 1]), "without a box, or with a negative width or height: 8"),
-    "no area": (without("annotations", "area"), "annotations without an area: 8"),
-    "negative area": (annotation(area=-1), "annotations without an area: 8"),
-    "category id twice": (repeated("categories"), "categories whose id is no whole number"),
-    "file twice": (
-        lambda content: content["images"].append(content["images"][0] | {"id": 2}),
-        "files with several entries in images, each without the annotations of the others: 000000000001.jpg",
-    ),
-    "crowd 2": (annotation(iscrowd=2), "iscrowd other than 0 and 1: 8"),
-    "annotation id twice": (repeated("annotations"), "annotations whose id is no whole number"),
-    "unknown image": (annotation(image_id=99), "images that are not listed: 8"),
-}
-PATHS = [
-    "../1.jpg", "a/../../1.jpg", "a\\..\\..\\1.jpg", "/etc/passwd", "C:\\1.jpg", "1\0.jpg", "\ud800.jpg",
-    "caf\udce9.jpg",
-]  # fmt: skip
-NO_NUMBERS = [float("nan"), float("inf"), float("-inf"), None, True, 10**400, 1e300, -1e300]
-FAULTS |= {
-    f"keypoint {str(no)[:9]}": (annotation(keypoints=[no, 1.5, 2] * 17), "of their category: 8") for no in NO_NUMBERS
-}
-FAULTS |= {f"path {path!a}": (image(file_name=path), INSIDE) for path in PATHS}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_one_line_with_a_remedy_in_both_readers_and_in_the_linter(tmp_path: Path, name: str) -> None:
-    spoil, expected = FAULTS[name]
-    content = document([1], [person(8, 1)])
-    spoil(content)
-    path = write(tmp_path, content)
-    findings = [finding for finding in lint_annotations(path) if finding.severity == "error"]
-    for reader in (read_annotations, read_split):
-        with pytest.raises(DataError) as caught:
-            reader(path)
-        message = str(caught.value)
-        assert message.startswith(f"{path}: ") and expected in message
-        assert "\n" not in message and len(message) < 2000
-        assert message.split("; ", 1)[1].endswith("(posenet annotations lint lists all problems)")
-        if "skeleton" not in message:
-            assert any(f"{finding.summary}; {finding.remedy}" in message for finding in findings)
-
-
 NOT_JSON = (b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000)
 NOT_COCO = (
     b"[]", b"3", b'"COCO"', b"null", b'[{"image_id": 1, "score": 0.5}]', b'{"images": 3}',
@@ -177,7 +90,7 @@ NOT_COCO = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("reader", [read_annotations, read_split, lint_annotations])
+@pytest.mark.parametrize("reader", [read_annotations, read_split, read_annotation_file])
 def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, reader: Callable[[Path], Any]) -> None:
     path = tmp_path / "tiny.json"
     for contents, message in ((NOT_JSON, "is not valid JSON"), (NOT_COCO, "give a COCO keypoint file")):
@@ -190,7 +103,7 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
             reader(missing)
     for name, remedy in {
         "cvat.zip": "unpack it, and .* COCO Keypoints",
-        "cvat.xml": "in CVAT, export the task as COCO Keypoints",
+        "cvat.xml": f"posenet annotations import {tmp_path / 'cvat.xml'} --output train.json$",
         "data.yaml": f"posenet annotations import {tmp_path / 'data.yaml'} --output train.json$",
         "data.yml": f"posenet annotations import {tmp_path / 'data.yml'} --output train.json$",
     }.items():
@@ -241,8 +154,8 @@ class TestSplit:
         assert split.category == 7 and not split.annotated
         del content["categories"]
         assert read_split(write(tmp_path, content)).category == 1
-        content["images"][0]["file_name"] = "../secret.jpg"
-        with pytest.raises(DataError, match=INSIDE):
+        content["images"][0]["file_name"] = "\0.jpg"
+        with pytest.raises(DataError, match="file-name"):
             read_split(write(tmp_path, content))
 
     def test_people_without_keypoints_are_read_beside_others(self, tmp_path: Path) -> None:
@@ -253,10 +166,6 @@ class TestSplit:
         assert split.people[1]["keypoints"] == [0] * 51
         with pytest.raises(DataError, match="annotations without keypoints"):
             read_split(write(tmp_path, document([1], [without_keypoints])))
-        content = document([1], [person(1, 1)])
-        del content["categories"][0]["keypoints"]
-        with pytest.raises(DataError, match='no category has keypoints; give the category "keypoints"'):
-            read_split(write(tmp_path, content))
         with pytest.raises(DataError, match="lists no images"):
             read_split(write(tmp_path, document([], [])))
 

@@ -19,7 +19,9 @@ from tests.helpers.chairs import NAMES, SHAPE, write_chairs
 
 
 def write(path: Path, *categories: dict[str, Any], annotations: list[dict[str, Any]] | None = None) -> Path:
-    content = {"images": [], "annotations": annotations or [], "categories": list(categories)}
+    images = [{"id": number, "file_name": f"{number}.jpg", "height": 900, "width": 900} for number in range(1, 9)]
+    people = [{"image_id": 1} | entry for entry in annotations or []]
+    content = {"images": images, "annotations": people, "categories": list(categories)}
     path.write_text(json.dumps(content))
     return path
 
@@ -128,15 +130,13 @@ def test_the_number_of_parts_grows_with_the_keypoints(tmp_path: Path, is_labelle
     assert load_skeleton(tmp_path / "a.toml") == draft.skeleton
 
 
-@pytest.mark.parametrize("edges", [[[1, 9]], [[1, 2, 3]], 7])
-def test_edges_that_lead_nowhere_are_left_out(tmp_path: Path, edges: object, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("edges", [[[1, 9]], [[1, 2, 3]], [[1, 2], [1, 9]], 7])
+def test_if_an_edge_leads_nowhere_all_are_left_out(tmp_path: Path, edges: object) -> None:
     path = write(tmp_path / "a.json", category(skeleton=edges))
     assert set(map(frozenset, draft_skeleton(path).skeleton.drawn)) == {
         frozenset(("nose", "left_ear")),
         frozenset(("nose", "right_ear")),
     }
-    [record] = caplog.records
-    assert str(path) in record.getMessage() and "cat" in record.getMessage()
 
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]], [[1, 1], [1, 2]]])
@@ -151,7 +151,7 @@ def test_parts_are_the_categorys_edges_and_their_mirror_images(tmp_path: Path, e
 
 def test_without_edges_the_shortest_parts_join_all_keypoints(tmp_path: Path) -> None:
     """A chain along which the names do not run: 0 - 2 - 1 - 3."""
-    values = [0, 0, 2, 20, 0, 2, 10, 0, 2, 30, 0, 1]
+    values = [10, 9, 2, 30, 9, 2, 20, 9, 2, 40, 9, 1]
     people = [{"id": 1, "image_id": 1, "category_id": 1, "keypoints": values}]
     path = write(tmp_path / "a.json", category(keypoints=("a", "b", "c", "d")), annotations=people)
     assert {frozenset(part) for part in draft_skeleton(path).skeleton.drawn} == {
@@ -207,17 +207,18 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path, capsys:
 
 
 def labelled(keypoints: list[float]) -> dict[str, Any]:
-    return {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": keypoints}]}
+    image = {"id": 1, "file_name": "1.jpg", "height": 90, "width": 90}
+    entry = {"image_id": 1, "category_id": 1, "keypoints": keypoints}
+    return {"images": [image], "categories": [category()], "annotations": [entry]}
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
         ({"categories": []}, "no category has keypoints"),
-        ({}, "'categories' is missing"),
+        ({}, "no category has keypoints"),
         ([], "not a COCO"),
-        ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
-        (labelled([1, 2]), "annotations without three finite numbers, x, y, visibility, for every keypoint"),
+        (labelled([1, 2]), "keypoint-values"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:

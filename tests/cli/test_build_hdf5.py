@@ -55,6 +55,7 @@ samples       4, each of a main person
 size          # MB, # x the images
 crowds        1
 left out      2 images without a main person, 1 without any annotation (--background stores them)
+no sample     1: 1 without labelled keypoints
 boxes         1 person without a usable outline; the box is the mask
 turned        1 image with an EXIF orientation: displayed frame by setting
 resized       1 image of another size than annotated; the annotations are scaled to it

@@ -139,7 +139,7 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
         (missing, [results], "cannot read annotations"),
         (nobody, [results], "no people"),
         (chairs, [results], "has category_id 1, but the annotated people have 62"),
-        (chairs, [results, "--skeleton", "coco"], "no category has exactly the keypoints of the skeleton"),
+        (chairs, [results, "--skeleton", "coco"], "no category has the skeleton's keypoints"),
     ):
         line = refused(capsys, "--annotations", truth, "--output", output, "--results", *words)
         assert message in line

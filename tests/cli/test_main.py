@@ -373,7 +373,7 @@ def test_no_flag_of_a_tool_is_taken_for_one_of_another_program(capsys: pytest.Ca
 
 
 def test_the_tools_have_few_flags(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(flags_in_help(["train"], capsys)) <= 22
+    assert len(flags_in_help(["train"], capsys)) <= 23
     assert len(flags_in_help(["predict"], capsys)) <= 26  # with --help
 
 

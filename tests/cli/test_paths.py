@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import h5py
 import pytest
@@ -31,13 +31,18 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_annotations_with_a_file_name_outside_the_image_folder_are_refused(tmp_path: Path, name: str) -> None:
+def test_no_file_name_in_annotations_leads_out_of_the_image_folder(tmp_path: Path, name: str) -> None:
     content = document([1], [person(1, 1)])
     content["images"][0]["file_name"] = name
     path = write_annotations(tmp_path / "a.json", content)
     for read in (read_annotations, read_split):
-        with pytest.raises(DataError, match="images without a file name in the image folder: 1; "):
-            read(path)
+        try:
+            [image] = read(path).images
+        except DataError as error:
+            assert "file-name" in str(error)
+        else:  # as labelling tools write paths on their server: the end of the path
+            inside = PureWindowsPath(image.file_name)
+            assert image.file_name.isprintable() and not inside.anchor and ".." not in inside.parts
 
 
 def test_a_checkpoint_whose_skeleton_is_a_file_name_is_refused(tmp_path: Path) -> None:

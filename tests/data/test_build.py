@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ class TestContent:
             num_bytes = store.num_image_bytes
         assert record.people["annotation_id"].tolist() == [2, 3, 4]
         assert record.people["box"].tolist() == [[22, 20, 50, 60], [100, 40, 50, 60], [20, 20, 50, 60]]
-        assert record.people["area"].tolist() == [3000, 3000, 3000]
+        assert record.people["area"].tolist() == [2250, 2250, 2250]
         people = read_annotations(coco[1]).people[5]
         np.testing.assert_array_equal(record.joints, people.keypoints[[1, 3, 4]])
         for found, expected in zip(decode_masks(record), person_masks(people, HEIGHT, WIDTH)):
@@ -90,6 +91,8 @@ class TestContent:
             num_crowds=2,
             num_without_outline=1,
             num_without_main_person=2,
+            others=Counter({"without labelled keypoints": 1, "with fewer than 5 labelled keypoints": 2}),
+            adjustments=report.adjustments,
             skipped=(),
             num_resized=0,
             frames={},
@@ -246,15 +249,17 @@ class TestUnlabelled:
         assert sum(report.frames.values()) == 1
 
 
-def test_an_image_of_the_stored_size_whose_keypoints_only_fit_the_displayed_one_is_left_out(tmp_path: Path) -> None:
+def test_an_image_of_the_stored_size_whose_keypoints_only_fit_the_displayed_one_is_turned(tmp_path: Path) -> None:
     content = document([1, 2, 3], [person(1, 1, (40, 100, 80, 120)), person(2, 2), person(3, 3)])
     height, width = oriented_image(6).sizes["stored"]
     content["images"][0].update(height=height, width=width)
     images, annotations = write_set(tmp_path, content)
     (images / content["images"][0]["file_name"]).write_bytes(oriented_image(6).data)
     report = build((images, annotations), tmp_path / "a.h5")
-    assert report.summary.num_images == 2
-    assert "image 1): has keypoints that only fit it as displayed; swap its annotated width" in report.skipped[0]
+    assert report.summary.num_images == 3 and [one.code for one in report.adjustments] == ["exif-swapped"]
+    with Store(tmp_path / "a.h5") as store:
+        record = store.read_record(0)
+    assert (record.height, record.width) == oriented_image(6).sizes["displayed"]
 
 
 def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_annotated(tmp_path: Path) -> None:
@@ -263,7 +268,7 @@ def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_anno
         person(2, 1, (100, 40, 20, 40), segmentation=[]),
         person(3, 1, (90, 10, 30, 30), labelled=5, segmentation=[[90, 10, 121, 12, 97, 43]]),
         crowd(4, 1, (0, 90, 40, 20)),
-        person(5, 2, (40, 40, 20, 54)),
+        person(5, 2, (40, 40, 20, 54), area=1060),
     ]
     content = document([1, 2], annotations)
     scaled = copy.deepcopy(content)
@@ -319,3 +324,19 @@ def test_builds_killed_at_any_moment_leave_nothing_or_the_old_one(tmp_path: Path
         assert output.read_bytes() == whole
         if not overwrite:
             output.unlink()
+
+
+def test_images_are_not_made_so_small_that_people_are_lost(tmp_path: Path) -> None:
+    """Both were dropped because they had less than 32 x 32 pixels in the smaller image."""
+    content = document([1, 2, 3], [person(1, 1, (900, 900, 50, 60)), person(2, 2, (20, 20, 900, 900))])
+    content["annotations"].append(person(3, 3, (900, 900, 34, 32), area=1024))
+    for image in content["images"]:
+        image.update(height=1000, width=1000)
+    coco = write_set(tmp_path, content)
+    report = build(coco, tmp_path / "a.h5", max_side=200)
+    with Store(tmp_path / "a.h5") as store:
+        assert store.image_ids.tolist() == [1, 2, 3] and len(store) == 3
+        sizes = [store.read_record(row).height for row in range(3)]
+        assert store.read_record(0).people["area"][0] == pytest.approx(1024, rel=0.01)
+    assert sizes[1:] == [200, 1000] and 200 < sizes[0] < 1000
+    assert report.num_shrunk == 2 and not report.others

@@ -124,7 +124,8 @@ def test_truncated_people_touch_or_leave_the_border(tmp_path: Path) -> None:
 
 
 def test_sizes_are_cocos_and_occlusion_is_the_share_of_hidden_keypoints(tmp_path: Path) -> None:
-    people = [box_person(0, 1, (20, 20, 50, 60), 8, area=area) for area in (1000, 1024, 96**2, 96**2 + 1)]
+    areas = (1000, 1024, 96**2, 96**2 + 1)
+    people = [box_person(0, 1, (20 + number, 20, 50, 60), 8, area=area) for number, area in enumerate(areas)]
     people[0]["keypoints"][2:9:3] = [1, 1, 1]
     assert groups_of(tmp_path, "size", *people) == ["small", "medium", "medium", "large"]
     assert groups_of(tmp_path, "occlusion", *people) == ["25 to 50 %", *["none hidden"] * 3]

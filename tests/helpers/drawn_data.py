@@ -24,7 +24,8 @@ HEIGHT, WIDTH = 120, 160
 def person(
     number: int, image_id: int, box: tuple[float, ...] = (20, 20, 50, 60), labelled: int = 17, **changes: Any
 ) -> dict[str, Any]:
-    """An annotation whose outline is the box and whose first ``labelled`` keypoints lie on its diagonal."""
+    """An annotation whose first ``labelled`` keypoints lie on the diagonal of its box, which is its outline. Its area
+    is three quarters of that."""
     x, y, w, h = box
     keypoints = [[x + w * k / 17, y + h * k / 17, 2] if k < labelled else [0, 0, 0] for k in range(17)]
     return {
@@ -33,7 +34,7 @@ def person(
         "category_id": 1,
         "iscrowd": 0,
         "bbox": list(box),
-        "area": w * h,
+        "area": 0.75 * w * h,
         "num_keypoints": labelled,
         "keypoints": [value for point in keypoints for value in point],
         "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
@@ -49,7 +50,8 @@ def crowd(
     mask[y : y + h, x : x + w] = 1
     edges = np.flatnonzero(np.diff(mask.T.ravel(), prepend=0, append=1 - mask[-1, -1]))
     counts = np.diff(edges, prepend=0).tolist()
-    return person(number, image_id, box, 0, iscrowd=1, segmentation={"size": list(size), "counts": counts}, **changes)
+    outline = {"size": list(size), "counts": counts}
+    return person(number, image_id, box, 0, iscrowd=1, area=w * h, segmentation=outline, **changes)
 
 
 def document(image_ids: Iterable[int], annotations: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import numpy as np
 import scipy.io
 
 from posenet.annotations.coco import COCO_CATEGORY
+from posenet.annotations.importing.imported import ImportedAnnotations
+from posenet.annotations.reader import read_annotation_file
 from posenet.images import read_image, write_image
 
 Document = dict[str, Any]
@@ -456,7 +458,7 @@ def write_label_studio_json(root: Path, images: Path, content: Document, parents
 
 
 def imported(content: Document, **category: Any) -> Document:
-    """What an import makes of people without outlines, with the keys that their category gets besides."""
+    """What a transcription has of people without outlines, with the keys that their category gets besides."""
 
     def rounded(values: list[float]) -> list[float]:
         return [round(value, 3) for value in values]
@@ -467,16 +469,18 @@ def imported(content: Document, **category: Any) -> Document:
             "image_id": entry["image_id"],
             "category_id": 1,
             "keypoints": rounded(entry["keypoints"]),
-            "num_keypoints": entry["num_keypoints"],
             "bbox": rounded(entry["bbox"]),
-            "area": round(0.53 * entry["bbox"][2] * entry["bbox"][3], 3),
-            "iscrowd": 0,
             "segmentation": [],
         }
         for number, entry in enumerate(content["annotations"], 1)
     ]
     coco = {key: COCO_CATEGORY[key] for key in ("id", "name", "keypoints", "skeleton")}
     return {"images": content["images"], "annotations": entries, "categories": [coco | category]}
+
+
+def normal_form(transcribed: ImportedAnnotations) -> Document:
+    """The document that the reader makes of it."""
+    return read_annotation_file("a", folder=transcribed.folder, document=transcribed.document).document
 
 
 def to_percent(values: list[float], image: Document) -> list[float]:

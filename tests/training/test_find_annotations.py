@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import posenet
-from posenet.training.find_annotations import are_annotations, find_annotations, find_images
+from posenet.annotations.importing.formats import read_annotations
+from posenet.training.find_annotations import are_annotations, find_annotations
+
+
+def images_of(file: Path, names: list[str]) -> list[Path]:
+    """Where the images are found that a COCO file of these lists."""
+    entries = [{"id": number, "file_name": name} for number, name in enumerate(names, 1)]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"images": entries, "annotations": [], "categories": []}))
+    found = read_annotations(file)
+    return [found.folder / image["file_name"] for image in found.document["images"]]
 
 
 def test_an_experiment_is_told_from_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +37,14 @@ def test_the_folder_of_coco_has_its_images_beside_that_of_the_annotations(tmp_pa
         path.write_text("{}")
     assert find_annotations(tmp_path, None) == tuple(files)
     for file, image in zip(files, images):
-        assert find_images(file, [{"file_name": image.name}]) == image.parent
+        assert images_of(file, [image.name]) == [image]
+
+
+def test_results_beside_annotations_are_not_taken_for_them(tmp_path: Path) -> None:
+    result = {"image_id": 1, "category_id": 1, "bbox": [0, 0, 9, 9], "score": 0.5}
+    (tmp_path / "detections.json").write_text(json.dumps([result]))
+    (tmp_path / "poses.json").write_text(json.dumps([{"keypoint_annotations": {}, "image_id": "a"}]))
+    assert find_annotations(tmp_path, None) == (tmp_path / "poses.json", None)
 
 
 @pytest.mark.parametrize(
@@ -43,3 +61,18 @@ def test_a_file_is_that_of_a_split_if_its_name_has_the_word(
     for name in names:
         (tmp_path / name).write_text("{}")
     assert find_annotations(tmp_path, None) == (tmp_path / train, val and tmp_path / val)
+
+
+def test_images_are_found_at_the_nearest_level_or_below_the_annotations(tmp_path: Path) -> None:
+    names = [f"{number}.jpg" for number in range(4)]
+    file = tmp_path / "annotations" / "a.json"
+    for folder in ("old/copies/images", "photos", ".thumbnails"):
+        (tmp_path / folder).mkdir(parents=True)
+        for name in names:
+            (tmp_path / folder / name).touch()
+    assert images_of(file, names) == [tmp_path / "photos" / name for name in names]
+    for name in names:  # as some sets have them: each in a folder that the names do not have
+        (tmp_path / "photos" / f"of {name}").mkdir()
+        (tmp_path / "photos" / name).rename(tmp_path / "photos" / f"of {name}" / name)
+    found = [tmp_path / "photos" / f"of {name}" / name for name in names]
+    assert images_of(tmp_path / "photos" / "a.json", names) == found

@@ -1,7 +1,6 @@
 """COCO's keypoint files, and those that keep something of their own in the same form.
 
-COCO-WholeBody and Halpe (133 and 136 keypoints), HumanArt (``keypoints_21``), PoseTrack18 (frames without labels,
-ignored regions, a file for each video), and sets with the edges of another one, such as CrowdPose.
+COCO-WholeBody and Halpe (133 and 136 keypoints), and PoseTrack18 (a file for each video).
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from posenet.annotations.coco import COCO_CATEGORY, Entry, select_sections
 from posenet.annotations.importing.image_files import ImageFiles
 from posenet.annotations.importing.imported import (
     ImportedAnnotations,
-    Notes,
-    complete,
     flip_idx_of,
-    note_lines,
     readable,
 )
 from posenet.errors import DataError
@@ -61,7 +57,6 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...], str]] = {
     "right_hand": (HANDS["right"], ("righthand_kpts",), "righthand_box"),
 }
 """Of what COCO-WholeBody can be read as: the keypoints, the lists of an annotation that have them, and its box."""
-_EDGES = "categories without their skeleton, which is that of other keypoints"
 _LENGTHS = {len(names): names for names in (WHOLE_BODY, HALPE, HALPE_BODY)}
 
 
@@ -98,7 +93,6 @@ def import_coco(
         DataError: the content is not that of a COCO file, has no such part, or its images are not found.
     """
     sections = select_sections(document, path, ["images"])
-    notes = Notes(list)
     is_whole_body = any("face_kpts" in entry or "foot_kpts" in entry for entry in sections["annotations"])
     if part is not None and part not in PARTS:
         raise DataError(f"part={part} is none of {', '.join(PARTS)}; choose one of them")
@@ -106,29 +100,14 @@ def import_coco(
         raise DataError(f"{path} has one list of keypoints; part={part} is for COCO-WholeBody, leave it out")
     with readable(path):
         if is_whole_body:
-            sections = _read_parts(sections, PARTS[part or "whole"], part or "whole", notes)
-        sections = _read_posetrack(sections, notes)
-        sections = sections | {"categories": [dict(entry) for entry in sections["categories"]]}
-        sections = _name_keypoints(sections)
-        for category in sections["categories"]:
-            count = len(category.get("keypoints") or [])
-            if count and _leads_nowhere(category.get("skeleton"), count):
-                category["skeleton"] = []
-                notes[_EDGES].append(str(category.get("name")))
+            sections = _read_parts(sections, PARTS[part or "whole"], part or "whole")
+        sections = sections | {"categories": _name_keypoints(sections)}
     folder, listed = _locate(sections["images"], path, images)
-    return ImportedAnnotations(dict(document) | sections | {"images": listed}, folder, note_lines(notes))
-
-
-def _leads_nowhere(edges: Any, count: int) -> bool:
-    """Whether some edges join keypoints that do not exist: then all of them are those of another set."""
-    numbers = [
-        number for edge in edges or [] if isinstance(edge, list) for number in edge if isinstance(number, (int, float))
-    ]
-    return bool(numbers) and max(numbers) > (count - 1 if 0 in numbers else count)
+    return ImportedAnnotations(dict(document) | sections | {"images": listed}, folder, ())
 
 
 def _read_parts(
-    sections: dict[str, list[Entry]], part: tuple[tuple[str, ...], tuple[str, ...], str], name: str, notes: Notes
+    sections: dict[str, list[Entry]], part: tuple[tuple[str, ...], tuple[str, ...], str], name: str
 ) -> dict[str, list[Entry]]:
     """The annotations of COCO-WholeBody with the keypoints of one part, or of all.
 
@@ -141,13 +120,6 @@ def _read_parts(
         values = [value for key in keys for value in entry.get(key) or []]
         count = 3 * len(names)
         values = values if len(values) == count else (values + [0] * count)[:count]
-        confidences = [index for index in range(2, count, 3) if 0 < values[index] < 1]
-        if confidences:
-            notes["people with confidences in the place of visibilities, which count as labelled and hidden"].append(
-                f"annotation {entry.get('id')}"
-            )
-        for index in confidences:
-            values[index] = 1
         own: Entry = {key: entry[key] for key in ("id", "image_id", "category_id", "iscrowd") if key in entry}
         own |= {"keypoints": values, "bbox": entry.get("bbox")}
         if not is_object:
@@ -158,74 +130,23 @@ def _read_parts(
     label = {"name": name} if is_object else {}
     shape = {"keypoints": list(names), "skeleton": edges_of(names), "flip_idx": flip_idx_of(names, twins_of(names))}
     categories = [category | label | shape for category in sections["categories"]]
-    return sections | {"annotations": complete(annotations), "categories": categories}
+    return sections | {"annotations": annotations, "categories": categories}
 
 
-def _name_keypoints(sections: dict[str, list[Entry]]) -> dict[str, list[Entry]]:
-    """Name keypoints by their number where the category lists none, or only COCO's: those of WholeBody and Halpe."""
+def _name_keypoints(sections: dict[str, list[Entry]]) -> list[Entry]:
+    """The categories, with keypoints named by their number where one lists none, or only COCO's: those of WholeBody and
+    Halpe."""
+    categories = [dict(entry) for entry in sections["categories"]]
     lengths = Counter(len(entry["keypoints"]) for entry in sections["annotations"] if entry.get("keypoints"))
     names = _LENGTHS.get(next(iter(lengths)) // 3) if len(lengths) == 1 else None
-    for category in sections["categories"] if names else []:
+    for category in categories if names else []:
         if tuple(category.get("keypoints") or ()) in ((), BODY):
             category |= {
                 "keypoints": list(names or ()),
                 "skeleton": edges_of(names or ()),
                 "flip_idx": flip_idx_of(names or (), twins_of(names or ())),
             }
-    longer = [entry for entry in sections["annotations"] if entry.get("keypoints_21")]
-    if longer and all(len(category.get("keypoints") or []) == 21 for category in sections["categories"]):
-        annotations = [
-            entry | {"keypoints": entry["keypoints_21"], "num_keypoints": entry.get("num_keypoints_21", 0)}
-            if entry.get("keypoints_21")
-            else entry
-            for entry in sections["annotations"]
-        ]
-        return sections | {"annotations": annotations}
-    return sections
-
-
-def _read_posetrack(sections: dict[str, list[Entry]], notes: Notes) -> dict[str, list[Entry]]:
-    """Leave out frames that are not labelled, and make crowd regions of the regions that are to be ignored."""
-    images = sections["images"]
-    if not any("is_labeled" in image or "ignore_regions_x" in image for image in images):
-        return sections
-    skipped = [image for image in images if image.get("is_labeled") is False]
-    if skipped:
-        notes["frames without labels (is_labeled), left out"] = [str(image.get("file_name")) for image in skipped]
-    left_out = {image.get("id") for image in skipped}
-    images = [image for image in images if image.get("id") not in left_out]
-    annotations = [entry for entry in sections["annotations"] if entry.get("image_id") not in left_out]
-    regions = []
-    [category, *_] = sections["categories"] or [{"id": 1}]
-    for image in images:
-        for polygon in _ignored_regions(image):
-            regions.append(
-                {
-                    "image_id": image.get("id"),
-                    "category_id": category.get("id"),
-                    "iscrowd": 1,
-                    "keypoints": [0] * 3 * len(category.get("keypoints") or []),
-                    "segmentation": [polygon],
-                }
-            )
-            notes["regions that are to be ignored, kept as crowds"].append(str(image.get("file_name")))
-    first = max((entry["id"] for entry in annotations if isinstance(entry.get("id"), int)), default=0) + 1
-    for number, region in enumerate(regions, first):
-        region["id"] = number
-    annotations = [entry | {"iscrowd": int(bool(entry.get("iscrowd")))} for entry in annotations]
-    return sections | {"images": images, "annotations": [*annotations, *complete(regions)]}
-
-
-def _ignored_regions(image: Entry) -> list[list[float]]:
-    """The polygons x, y, x, y, ... of the regions to be ignored: one, or a list of them; corners beside a bad one."""
-    columns = [image.get(f"ignore_regions_{axis}") or [] for axis in "xy"]
-    columns = [column if all(isinstance(row, list) for row in column) else [column] for column in columns]
-    polygons = []
-    for xs, ys in zip(*columns):
-        polygon = [value for pair in zip(xs, ys) for value in pair]
-        if len(polygon) >= 6 and all(isinstance(value, (int, float)) for value in polygon):
-            polygons.append(polygon)
-    return polygons
+    return categories
 
 
 def import_posetrack(documents: Sequence[dict[str, Any]], path: Path, images: str | Path | None) -> ImportedAnnotations:

@@ -39,15 +39,16 @@ class ImageFiles:
         """All image files with a name; the folder is searched when the first one is asked for."""
         if self._by_name is None:
             self._by_name = {}
-            for folder, _, names in os.walk(self.folder):
+            for folder, inner, names in os.walk(self.folder):
+                inner[:] = [name for name in inner if not name.startswith(".")]
                 for found in names:
                     if os.path.splitext(found)[1].lower() in IMAGE_SUFFIXES:
                         self._by_name.setdefault(found, []).append(Path(folder, found))
         return self._by_name.get(name, [])
 
     def find(self, name: str) -> Path | None:
-        """The file of this name: relative to the folder, or else the one whose path ends like it most; None if no file
-        or several do."""
+        """The file of this name: relative to the folder, or else the one whose path ends like it most, at the nearest
+        level; None if no file or several do."""
         best = self._candidates(name)
         return best[0] if len(best) == 1 else None
 
@@ -60,9 +61,9 @@ class ImageFiles:
                 return [self.folder / name]
         except (OSError, ValueError):  # too long, or with a null character
             return []
-        found = {path: _common_end(path.parts, parts) for path in self._named(parts[-1])}
-        longest = max(found.values(), default=0)
-        return [path for path, length in found.items() if length == longest]
+        found = {path: (_common_end(path.parts, parts), -len(path.parts)) for path in self._named(parts[-1])}
+        best = max(found.values(), default=None)
+        return [path for path, rank in found.items() if rank == best]
 
     def require(self, names: Sequence[str], source: Path) -> tuple[dict[str, Path], list[str]]:
         """The files of the names that are there, and the names of the others; ``DataError`` if none is there."""

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY, Entry
-from posenet.annotations.outlines import boxes_around, estimate_areas
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import read_header
@@ -192,33 +191,4 @@ def _annotations(people: Sequence[ImportedPerson], images: Sequence[Entry], whol
         )
         if person.box is not None:
             annotations[-1]["bbox"] = box
-    return complete(annotations)
-
-
-def complete(annotations: list[Entry]) -> list[Entry]:
-    """The annotations with boxes, areas and numbers of keypoints where they have none; see ``estimate_areas``.
-
-    The polygons of an outline give the area, and the box.
-    """
-    for entry in annotations:
-        points = np.array(entry["keypoints"], np.float64).reshape(1, -1, 3)
-        is_labelled = points[..., 2] > 0
-        around = boxes_around(points[..., :2], is_labelled)
-        polygons = [np.reshape(polygon, (-1, 2)) for polygon in entry.get("segmentation") or []]
-        if "bbox" not in entry:
-            corners = np.concatenate(polygons) if polygons else None
-            box = around[0] if corners is None else np.array([*corners.min(0), *np.ptp(corners, axis=0)])
-            entry["bbox"] = box.round(DECIMALS).tolist()
-        if "area" not in entry:
-            box = np.array([entry["bbox"]], np.float64)
-            area = sum(_polygon_area(polygon) for polygon in polygons) or float(estimate_areas(box, around)[0])
-            entry["area"] = round(area, DECIMALS)
-        entry["num_keypoints"] = int(is_labelled.sum())
-        entry["iscrowd"] = int(entry.get("iscrowd") or 0)
-        entry.setdefault("segmentation", [])
     return annotations
-
-
-def _polygon_area(corners: np.ndarray) -> float:
-    x, y = corners.T
-    return float(abs((x * np.roll(y, 1) - y * np.roll(x, 1)).sum()) / 2)

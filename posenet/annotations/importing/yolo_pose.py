@@ -42,6 +42,10 @@ _WITHOUT_FILE = "images without a label file, kept, with nobody in them"
 _BOXES = "images with boxes without keypoints, which training ignores"
 
 
+class MissingPlaceError(DataError):
+    """A folder, a list or an image that a ``data.yaml`` names does not exist."""
+
+
 class YoloFormat(NamedTuple):
     """What ``data.yaml`` says about the labels."""
 
@@ -95,7 +99,7 @@ def import_yolo_pose(
             raise DataError(text)
         _log.warning("%s; those without one are taken for images of nobody", text)
     people = imported.document["annotations"]
-    if people and not any(person["num_keypoints"] for person in people):
+    if people and not any(any(person["keypoints"][2::3]) for person in people):
         raise DataError(f"no object of {data_file} has keypoints; its labels may be those of a set for detection")
     if (count := _count_corners(people)) > max(FEW_CORNERS, len(people) / 2):
         raise DataError(
@@ -111,7 +115,7 @@ def _count_corners(people: Sequence[Entry]) -> int:
     What was read as its centre and its size are then its first and its second corner. In a box that is written
     correctly, all keypoints would be right of and below the centre.
     """
-    people = [person for person in people if person["num_keypoints"] >= MIN_KEYPOINTS]
+    people = [person for person in people if np.count_nonzero(person["keypoints"][2::3]) >= MIN_KEYPOINTS]
     if not people:
         return 0
     keypoints = np.array([person["keypoints"] for person in people]).reshape(len(people), -1, 3)
@@ -222,7 +226,7 @@ def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
         for name in names:
             if (root / name).exists():
                 return root / name
-    raise DataError(f"{source}: {place} does not exist in {roots[0]}; correct path in the file")
+    raise MissingPlaceError(f"{source}: {place} does not exist in {roots[0]}; correct path in the file")
 
 
 def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:

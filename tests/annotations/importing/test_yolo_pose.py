@@ -41,7 +41,6 @@ def change(data_file: Path, **settings: Any) -> None:
 
 
 def test_values_are_converted_to_pixels(data_file: Path) -> None:
-    """Areas are the share of the box that COCO's people cover."""
     folder = data_file.parent / "images" / "train"
     notes = ("images without a label file, kept, with nobody in them: 1 (000000000003.jpg)",)
     assert import_yolo_pose(data_file) == (imported(CONTENT, flip_idx=COCO_FLIP), folder, notes)
@@ -74,8 +73,8 @@ def test_the_tool_says_what_it_has_written_and_what_comes_next(
     images = data_file.parent / "images" / "train"
     counts = (
         "3 images, 3 people\nimages without a label file, kept, with nobody in them: 1 (000000000003.jpg)\n"
-        "areas are estimated as 0.53 of the boxes, 0.84 of those around the keypoints, the medians of COCO's people: "
-        "whole boxes make the AP too high\n"
+        "derived: areas estimated as 0.53 of the box, 0.84 of that around keypoints: 3 (1, 2, 3); whole boxes make the "
+        "AP too high [box-area]\n"
     )
     names = [f"k{index}" for index in range(17)]
 
@@ -191,7 +190,7 @@ def test_a_keypoint_without_visibility_is_labelled_unless_at_zero_or_negative(tm
     content["annotations"][0]["keypoints"][:6] = [0, 0, 2, -16, 12, 2]
     data_file = write_yolo_pose(tmp_path / "set", write_images(tmp_path / "drawn", content), content, dimensions=2)
     [entry] = import_yolo_pose(data_file).document["annotations"]
-    assert entry["keypoints"][:6] == [0] * 6 and entry["num_keypoints"] == 15
+    assert entry["keypoints"][:6] == [0] * 6
     assert set(entry["keypoints"][8::3]) == {2}
 
 
@@ -330,7 +329,8 @@ def test_an_object_of_five_numbers_is_a_place_that_training_ignores(data_file: P
         file.write("0 0.5 0.25 0.1 0.2\n")
     document, _, notes = import_yolo_pose(data_file)
     entry = document["annotations"][-1]
-    assert (entry["num_keypoints"], entry["bbox"], entry["image_id"]) == (0, [72, 18, 16, 24], 2)
+    assert not any(entry["keypoints"])
+    assert (entry["bbox"], entry["image_id"]) == ([72, 18, 16, 24], 2)
     assert "images with boxes without keypoints, which training ignores: 1 (000000000002.jpg)" in notes
     for path in labels:
         path.write_text("0 0.5 0.25 0.1 0.2\n")

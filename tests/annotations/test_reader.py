@@ -1,0 +1,687 @@
+"""The reader of annotations: what is determined is derived, single faults are left out, contradictions stop.
+
+``lint``, ``fix``, ``train`` and ``build-hdf5`` show the same list, because all of them use this reader.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.annotations.adjustments import MAX_LINE, Adjustments
+from posenet.annotations.coco import AnnotationFile
+from posenet.annotations.people import read_annotations, read_split
+from posenet.annotations.reader import read_annotation_file
+from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from posenet.skeleton import COCO
+from tests.helpers.chairs import NAMES, SIDE, write_chairs
+from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
+from tests.helpers.image_bytes import encode, jpeg_declaring
+from tests.helpers.malformed_inputs import mutate_tree
+from tests.helpers.oriented_images import oriented_image
+
+Document = dict[str, Any]
+Change = Callable[[Document], Any]
+
+
+def people_document() -> Document:
+    """Three images with two people each, and a crowd."""
+    people = [person(10 * number + k, number, (20 + 60 * k, 20, 50, 60)) for number in (1, 2, 3) for k in range(2)]
+    return document([1, 2, 3], [*people, crowd(50, 3, (0, 90, 40, 20))])
+
+
+def read(content: Document, **options: Any) -> AnnotationFile:
+    return read_annotation_file("a.json", document=content, **options)
+
+
+def changed(*changes: Change, content: Document | None = None) -> Document:
+    content = content or people_document()
+    for change in changes:
+        change(content)
+    return content
+
+
+def setting(section: str, index: int = 0, **values: Any) -> Change:
+    return lambda content: content[section][index].update(values)
+
+
+def each(section: str, change: Callable[[Document], Any]) -> Change:
+    return lambda content: [change(entry) for entry in content[section]]
+
+
+def found(file: AnnotationFile) -> dict[str, tuple[str, list[str]]]:
+    """The kinds and the places of all adjustments by code."""
+    return {one.code: (one.kind, one.places) for one in file.adjustments}
+
+
+def kinds(file: AnnotationFile) -> dict[str, str]:
+    return {one.code: one.kind for one in file.adjustments}
+
+
+@pytest.fixture
+def real(coco_sample: Path) -> Document:
+    """150 images of COCO."""
+    content: Document = json.loads(
+        (coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text()
+    )
+    return content
+
+
+def test_a_file_in_the_normal_form_is_not_changed() -> None:
+    file = read(people_document())
+    assert not file.adjustments and file.document == people_document()
+
+
+def test_real_annotations_are_in_the_normal_form(coco_sample: Path) -> None:
+    for path in sorted((coco_sample / "annotations").glob("person_keypoints_*.json")):
+        file = read_annotation_file(path, COCO)
+        assert kinds(file).keys() <= {"swapped-here", "many-people"}, path
+        assert file.document == json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (each("annotations", lambda entry: entry.pop("num_keypoints")), None),
+        (setting("annotations", num_keypoints=3), "num-keypoints"),
+        (setting("annotations", bbox=None), "no-box"),
+        (setting("annotations", bbox=[0, 0, 0, 0]), "no-box"),
+        (setting("annotations", bbox=[70, 80, -50, -60]), "no-box"),
+        (setting("annotations", 6, bbox=[]), "no-box"),
+        (setting("annotations", bbox=["20", "20", "50", "60"]), None),
+        (setting("annotations", area="2250"), None),
+        (setting("annotations", 6, area=None), None),
+        (setting("images", width=float(WIDTH), height=str(HEIGHT)), None),
+        (setting("annotations", iscrowd=False), None),
+        (each("images", lambda image: image.update(id=f"{image['id']:06d}")), None),
+        (each("annotations", lambda entry: entry.update(image_id=float(entry["image_id"]))), None),
+        (each("annotations", lambda entry: entry.pop("category_id")), None),
+        (each("annotations", lambda entry: entry.update(category_id=7)), "no-such-category"),
+        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, " nose "), "keypoint-name"),
+        (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 99}), "same-keypoints"),
+        (lambda d: d["annotations"].append({"id": 99, "image_id": 1, "category_id": 1}), "empty-annotation"),
+        (lambda d: d["images"].append(dict(d["images"][0])), "repeated-image"),
+        (lambda d: d["images"].append(d["images"][0] | {"id": 9, "file_name": f"./{1:012d}.jpg"}), "copies"),
+    ],
+)  # fmt: skip
+def test_what_other_values_determine_is_restored(change: Change, code: str | None) -> None:
+    file = read(changed(change))
+    assert kinds(file).keys() == ({code} if code else set())
+    expected = people_document()
+    assert file.document["images"] == expected["images"]
+    assert file.document["categories"] == expected["categories"]
+    assert [e | {"id": 0} for e in file.document["annotations"]] == [e | {"id": 0} for e in expected["annotations"]]
+
+
+def test_ids_that_are_texts_are_numbered() -> None:
+    content = people_document()
+    for image in content["images"]:
+        image["id"] = f"image {image['id']}"
+    for entry in content["annotations"]:
+        entry.update(id=f"person {entry['id']}", image_id=f"image {entry['image_id']}", category_id="person")
+    content["categories"][0]["id"] = "person"
+    file = read(content)
+    assert [image.id for image in file.images] == [1, 2, 3]
+    assert [entry["image_id"] for entry in file.document["annotations"]] == [1, 1, 2, 2, 3, 3, 3]
+    assert file.people.ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert {kind for kind, _ in found(file).values()} == {"derived"}
+
+
+def as_lists(shape: int, columns: int) -> Change:
+    def change(content: Document) -> None:
+        for entry in content["annotations"]:
+            points = np.reshape(entry["keypoints"], (-1, 3))[:, :columns]
+            entry["keypoints"] = points.tolist() if shape == 2 else points.ravel().tolist()
+
+    return change
+
+
+@pytest.mark.parametrize("shape, columns", [(2, 3), (2, 2), (1, 2)])
+def test_nested_lists_and_lists_without_visibility_are_read(shape: int, columns: int) -> None:
+    content = changed(lambda d: d["annotations"][0]["keypoints"].__setitem__(slice(0, 3), [0, 0, 0]))
+    content["annotations"][0]["num_keypoints"] = 16
+    expected = read(copy.deepcopy(content)).keypoints
+    file = read(changed(as_lists(shape, columns), content=content))
+    assert np.array_equal(file.keypoints, expected) and file.num_labelled[0] == 16
+    assert {kind for kind, _ in found(file).values()} == {"derived"}
+
+
+def test_a_confidence_counts_as_labelled_and_null_does_not() -> None:
+    content = people_document()
+    values = content["annotations"][0]["keypoints"]
+    values[2], values[5], values[8], values[9], values[12], values[15:18] = 0.3, 0.0, -1, None, float("nan"), [0, 0, 2]
+    file = read(content)
+    assert file.keypoints[0, :6, 2].tolist() == [2, 0, 0, 0, 0, 0]
+    assert {"visibility", "no-number", "labelled-at-zero"} <= kinds(file).keys()
+    assert not file.adjustments.contradictions
+
+
+@pytest.mark.parametrize("names", [[], None, "no text"])
+def test_names_of_keypoints_come_from_the_skeleton_or_are_numbered(names: Any) -> None:
+    content = changed(lambda d: d["categories"][0].update(keypoints=names))
+    file = read(content)
+    assert file.parsed_categories[0].keypoints == tuple(f"keypoint_{number}" for number in range(1, 18))
+    assert kinds(file) == {"numbered-keypoints": "derived"}
+    file = read(content, skeleton=COCO)
+    assert file.parsed_categories[0].keypoints == COCO.file_names
+    assert kinds(file) == {"names-of-skeleton": "derived"}
+
+
+def test_keypoints_in_another_order_and_spelling_are_those_of_the_skeleton_if_the_names_tell() -> None:
+    """Results of other programs would have the order of the file, so that reading for comparisons refuses it."""
+    content, expected = people_document(), read(people_document(), skeleton=COCO)
+    order = [*range(16, 4, -1), 0, 2, 1, 4, 3]
+    names = [COCO.file_names[number].title().replace("_", " ") for number in order]
+    content["categories"][0].update(keypoints=names, skeleton=[[17, 15]], flip_idx=list(range(17)))
+    for entry in content["annotations"]:
+        values = np.reshape(entry["keypoints"], (17, 3))
+        entry["keypoints"] = values[order].ravel().tolist()
+    file = read(content, skeleton=COCO)
+    assert kinds(file)["keypoint-order"] == "derived" and not file.adjustments.contradictions
+    assert np.array_equal(file.keypoints, expected.keypoints)
+    [category] = file.document["categories"]
+    assert category["keypoints"] == list(COCO.file_names) and category["skeleton"] == [[4, 2]]
+    assert "flip_idx" not in category
+    assert "no-such-keypoints" in kinds(read(content, skeleton=COCO, reorders=False))
+    content["categories"][0]["keypoints"] = ["other", *names[1:]]
+    assert "no-such-keypoints" in kinds(read(content, skeleton=COCO))
+
+
+def test_edges_that_lead_nowhere_are_left_out_as_in_crowdpose(tmp_path: Path) -> None:
+    """Its category has COCO's 19 edges for 14 names."""
+    content = people_document()
+    content["categories"][0].update(keypoints=list(COCO.file_names[:14]), skeleton=[[16, 14], [1, 2], [2, 2], [3, "x"]])
+    for entry in content["annotations"]:
+        entry.update(keypoints=entry["keypoints"][:42], num_keypoints=min(entry["num_keypoints"], 14))
+    file = read(content)
+    assert found(file) == {"edges": ("derived", ["16-14", "3-x"])}
+    assert file.document["categories"][0]["skeleton"] == []
+    assert draft_skeleton(write_annotations(tmp_path / "a.json", content)).skeleton.num_keypoints == 14
+
+
+class TestAreas:
+    def areas(self, *changes: Change) -> tuple[list[float], dict[str, str]]:
+        content = document([1], [person(number, 1, (20 * number, 20, 50, 60)) for number in (1, 2, 3, 4)])
+        file = read(changed(*changes, content=content))
+        return file.people.areas.tolist(), kinds(file)
+
+    @pytest.mark.parametrize("area", [None, 0, -1, "", 3000, 0.01])
+    def test_are_those_of_outlines(self, area: Any) -> None:
+        triangle = [[20, 20, 70, 20, 70, 80]]
+        areas, codes = self.areas(setting("annotations", area=area, segmentation=triangle))
+        assert areas[0] == pytest.approx(1500, rel=0.05) and codes == {"outline-area": "derived"}
+
+    def test_are_the_same_whatever_a_tool_exports(self) -> None:
+        """The whole box, with the box as the outline or without, and no area at all."""
+        exports: tuple[Document, ...] = (
+            {"area": 3000},
+            {"area": 3000, "segmentation": []},
+            {"area": 0, "segmentation": []},
+        )
+        for fields in exports:
+            areas, codes = self.areas(each("annotations", lambda entry, fields=fields: entry.update(fields)))
+            assert areas == [0.53 * 3000] * 4 and codes == {"box-area": "derived"}
+        areas, _ = self.areas(each("annotations", lambda entry: (entry.pop("area"), entry.pop("segmentation"))))
+        assert areas == [0.53 * 3000] * 4
+
+    def test_of_boxes_around_keypoints_are_larger(self) -> None:
+        def remove(entry: Document) -> None:
+            del entry["bbox"], entry["area"], entry["segmentation"]
+
+        content = changed(each("annotations", remove), content=document([1], [person(1, 1)]))
+        file = read(content)
+        points = np.reshape(content["annotations"][0]["keypoints"], (-1, 3))[:, :2]
+        assert file.people.boxes[0].tolist() == pytest.approx([*points.min(0), *np.ptp(points, axis=0)])
+        assert file.people.areas[0] == pytest.approx(0.84 * np.ptp(points, axis=0).prod())
+
+    def test_others_stay(self) -> None:
+        assert self.areas(setting("annotations", area=1234.5)) == ([1234.5, 2250, 2250, 2250], {})
+
+    def test_estimates_are_those_of_real_people(self, real: Document) -> None:
+        real["annotations"] = [entry for entry in real["annotations"] if not entry["iscrowd"]]
+        expected = np.array([entry["area"] for entry in real["annotations"]])
+        file = read(changed(each("annotations", lambda entry: entry.update(segmentation=[], area=None)), content=real))
+        assert np.median(file.people.areas / expected) == pytest.approx(1, abs=0.05)
+
+
+def scaled(keypoints: float = 1, boxes: float = 1, sizes: float = 1) -> Change:
+    """Multiplies the coordinates of all annotations, and the sizes of all images."""
+
+    def change(content: Document) -> None:
+        for entry in content["annotations"]:
+            entry["keypoints"] = [v if i % 3 == 2 else v * keypoints for i, v in enumerate(entry["keypoints"])]
+            entry["bbox"] = [value * boxes for value in entry["bbox"]]
+        for image in content["images"]:
+            image.update(width=int(image["width"] * sizes), height=int(image["height"] * sizes))
+
+    return change
+
+
+def exchange_axes(content: Document) -> None:
+    for entry in content["annotations"]:
+        entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[:, [1, 0, 2]].ravel().tolist()
+
+
+def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
+    return each("annotations", lambda entry: entry.update(bbox=convert(*entry["bbox"])))
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (scaled(sizes=0.95), "outside"),
+        (scaled(sizes=0.75), "outside"),
+        (scaled(keypoints=0.75), "box-elsewhere"),
+        (scaled(boxes=0.75), "box-elsewhere"),
+        (exchange_axes, "outside"),
+        (write_boxes(lambda x, y, w, h: [x + w / 2, y + h / 2, w, h]), "box-elsewhere"),
+        (each("images", lambda i: i.update(width=i["height"], height=i["width"])), "outside"),
+    ],
+    ids=["95 %", "75 %", "keypoints", "boxes", "axes", "centres", "sizes"],
+)
+def test_real_annotations_in_another_frame_contradict_themselves(
+    real: Document, tmp_path: Path, change: Change, code: str
+) -> None:
+    """Such files would be trained on and evaluated, with wrong results."""
+    path = write_annotations(tmp_path / "a.json", changed(change, content=real))
+    assert kinds(read(real))[code] == "contradiction"
+    for reader in (read_annotations, lambda path: read_split(path, skeleton=COCO)):
+        with pytest.raises(DataError, match=code):
+            reader(path)
+
+
+def test_boxes_of_two_corners_are_converted(real: Document) -> None:
+    expected = read(copy.deepcopy(real)).people.boxes
+    large = changed(write_boxes(lambda x, y, w, h: [x - w / 10, y - h / 10, 1.2 * w, 1.2 * h]), content=real)
+    assert not {"box-corners", "box-outside"} & kinds(read(copy.deepcopy(large))).keys()
+    small = write_boxes(lambda x, y, w, h: [x + w / 12, y + h / 12, w / 1.2, h / 1.2])
+    file = read(changed(small, write_boxes(lambda x, y, w, h: [x, y, x + w, y + h]), content=large))
+    assert kinds(file)["box-corners"] == "derived"
+    is_person = ~file.people.is_crowd
+    np.testing.assert_allclose(file.people.boxes[is_person], expected[is_person], atol=0.01)
+
+
+def shares(whole: float, boxes: bool) -> Change:
+    """Coordinates become shares of the image."""
+
+    def change(content: Document) -> None:
+        sizes = {image["id"]: (image["width"], image["height"]) for image in content["images"]}
+        for entry in content["annotations"]:
+            units = np.array(sizes[entry["image_id"]]) / whole
+            points = np.reshape(np.array(entry["keypoints"], float), (-1, 3))
+            points[:, :2] /= units
+            entry["keypoints"] = points.ravel().tolist()
+            if boxes:
+                entry["bbox"] = (np.array(entry["bbox"]) / np.tile(units, 2)).tolist()
+
+    return change
+
+
+@pytest.mark.parametrize("whole, code", [(1, "normalised"), (100, "percent")])
+@pytest.mark.parametrize("boxes", [True, False])
+def test_shares_of_the_image_become_pixels(real: Document, whole: float, code: str, boxes: bool) -> None:
+    real["annotations"] = [entry for entry in real["annotations"] if not entry["iscrowd"]]
+    expected = read(copy.deepcopy(real))
+    file = read(changed(shares(whole, boxes), content=real))
+    assert kinds(file)[code] == "derived"
+    np.testing.assert_allclose(file.keypoints, expected.keypoints, atol=1e-6)
+    np.testing.assert_allclose(file.people.boxes, expected.people.boxes, atol=1e-6)
+
+
+def test_small_coordinates_in_large_images_are_not_taken_for_percentages_without_proof() -> None:
+    people = [person(number, 1, (number, 10, 20, 30)) for number in range(1, 41)]
+    content = changed(setting("images", width=640, height=480), content=document([1], people))
+    assert "percent" not in kinds(read(copy.deepcopy(content))) or kinds(read(content))["percent"] == "contradiction"
+    few = changed(lambda d: d["annotations"].__delitem__(slice(9, None)), content=content)
+    assert not kinds(read(few))
+
+
+class TestOutside:
+    def test_a_head_above_the_frame_is_kept(self) -> None:
+        content = changed(setting("images", height=600, width=800), content=document([1], [person(1, 1)]))
+        content["annotations"][0]["keypoints"][:3] = [30, -25, 2]
+        file = read(content)
+        assert file.keypoints[0, 0].tolist() == [30, -25, 2] and not file.adjustments
+
+    def test_a_single_keypoint_far_outside_is_not_labelled(self) -> None:
+        content = changed(lambda d: d["annotations"][0]["keypoints"].__setitem__(slice(0, 3), [5000, 30, 2]))
+        file = read(content)
+        assert file.num_labelled[:2].tolist() == [16, 17] and found(file)["outside"] == ("left out", ["10"])
+
+    def test_sets_that_label_what_is_outside_are_used(self) -> None:
+        people = [person(number, 1, (20, 20, 50, 60)) for number in range(1, 11)]
+        for entry in people:
+            entry["keypoints"][:3] = [-5 - entry["id"] / 10, 30, 2]
+        assert found(read(document([1], people)))["outside"][0] == "warning"
+
+
+SINGLE_FAULTS: dict[str, Document] = {
+    "keypoint-values": {"keypoints": [1, 2]},
+    "outside": {"keypoints": [5000, 30, 2] * 17, "num_keypoints": 17},
+    "crowd-flag": {"iscrowd": 7},
+    "no-image": {"image_id": 99},
+    "normalised": {"keypoints": [0.5, 0.4, 2] * 17},
+}
+
+
+class TestSingleFaults:
+    @pytest.mark.parametrize("code", SINGLE_FAULTS)
+    @pytest.mark.parametrize(
+        "number, count, drop, is_left_out",
+        [(2, 7, False, True), (3, 7, False, False), (3, 7, True, True), (3, 60, False, True), (4, 60, False, False),
+         (14, 14, True, False)],
+    )  # fmt: skip
+    def test_are_left_out_and_those_of_the_whole_file_are_not(
+        self, code: str, number: int, count: int, drop: bool, is_left_out: bool
+    ) -> None:
+        content = document([1], [person(number, 1, (number, 20, 50, 60)) for number in range(1, count + 1)])
+        for entry in content["annotations"][:number]:
+            entry.update(copy.deepcopy(SINGLE_FAULTS[code]))
+        file = read(content, drop=drop)
+        if code == "normalised" and number == count:
+            assert kinds(file)[code] == "derived"
+            return
+        kind = "left out" if is_left_out else "contradiction"
+        assert found(file)[code] == (kind, [str(number) for number in range(1, number + 1)])
+
+    def test_an_image_of_which_no_annotation_is_left_does_not_become_one_of_nobody(self) -> None:
+        content = changed(setting("annotations", 0, iscrowd=5), setting("annotations", 1, iscrowd=5))
+        content["images"].append(content["images"][0] | {"id": 4, "file_name": "nobody.jpg"})
+        file = read(content)
+        assert [image.id for image in file.images] == [2, 3, 4]
+        assert found(file)["emptied-image"] == ("left out", [f"{1:012d}.jpg"])
+
+    def test_people_of_whom_only_the_place_is_known_are_kept_as_a_region(self) -> None:
+        file = read(changed(setting("annotations", keypoints=[1, 2])))
+        assert file.num_labelled.tolist() == [0, 17, 17, 17, 17, 17, 0] and file.people.boxes[0].any()
+
+
+@pytest.mark.parametrize(
+    "change, code, skeleton",
+    [
+        (lambda d: d["categories"][0].update(keypoints=[f"k{k}" for k in range(17)]), "no-such-keypoints", COCO),
+        (lambda d: d["categories"][0].update(keypoints=["nose", "tail"]), "keypoint-values", None),
+        (each("annotations", lambda e: e.update(keypoints=[0] * 51)), "no-keypoints", None),
+        (each("annotations", lambda e: e.update(keypoints=e["keypoints"][:50])), "keypoint-values", None),
+        (each("annotations", lambda e: e.update(keypoints=[10**400] * 51)), "keypoint-values", None),
+        (each("annotations", lambda e: e.update(keypoints=[30, 30, 0] * 17)), "nothing-labelled", None),
+        (each("annotations", lambda e: e.update(keypoints=[30, 30, 2] * 17)), "one-place", None),
+        (each("annotations", lambda e: e.update(image_id=77)), "no-image", None),
+        (each("annotations", lambda e: e.update(segmentation=[[1, 1, 9, 1, 9, 9]])), "outline-elsewhere", None),
+        (each("images", lambda image: image.pop("height")), "image-size", None),
+        (each("images", lambda image: image.update(id=None)), "image-id", None),
+        (each("images", lambda image: image.update(file_name="\0")), "file-name", None),
+        (lambda d: d["categories"].append(d["categories"][0] | {"name": "b"}), "category-id", None),
+    ],
+)
+def test_what_has_no_right_reading_stops(change: Change, code: str, skeleton: Any, tmp_path: Path) -> None:
+    content = changed(change)
+    if code == "no-keypoints":
+        content["categories"][0]["keypoints"] = []
+    if code == "one-place":
+        content["annotations"] = [person(n, 1, keypoints=[30 + n, 30, 2] * 17) for n in range(4)]
+    file = read(content, skeleton=skeleton)
+    assert kinds(file)[code] == "contradiction"
+    with pytest.raises(DataError, match=code) as caught:
+        file.adjustments.refuse("a.json")
+    assert "\n" not in str(caught.value)
+    assert run_tool("annotations", ["lint", str(write_annotations(tmp_path / "a.json", content))]) == 2 or skeleton
+
+
+@pytest.mark.parametrize(
+    "change, code, places",
+    [
+        (lambda d: d["annotations"][0]["keypoints"].__setitem__(2, 0), "unlabelled-place", ["1"]),
+        (setting("annotations", 3, bbox=[1, 1, 4, 4]), "far-from-box", ["4"]),
+        (
+            each("annotations", lambda e: e.update(keypoints=[0, 0, 0, *e["keypoints"][3:]], num_keypoints=None)),
+            "never-labelled",
+            [NAMES[0]],
+        ),
+    ],
+)
+def test_what_may_be_wrong_is_a_warning(tmp_path: Path, change: Change, code: str, places: list[str]) -> None:
+    content = json.loads(write_chairs(tmp_path, "train", 14, seed=1)[1].read_text())
+    for entry in content["annotations"]:
+        entry["keypoints"][:3] = [entry["bbox"][0] + 1, entry["bbox"][1] + 1, 2]
+        entry["num_keypoints"] = None
+    assert found(read(changed(change, content=content)))[code] == ("warning", places)
+
+
+def test_people_beyond_the_limit_of_coco_are_named() -> None:
+    people = [person(number, 1, (number, 20, 50, 60)) for number in range(21)]
+    assert found(read(document([1, 2], people)))["many-people"] == ("warning", [f"{1:012d}.jpg"])
+    assert not found(read(document([1, 2], people[:20])))
+
+
+class TestCategories:
+    def two(self) -> Document:
+        """People, and a stool of four keypoints."""
+        content = people_document()
+        content["categories"].append({"id": 7, "name": "stool", "keypoints": NAMES[:4]})
+        content["annotations"].append(
+            person(99, 1, category_id=7, keypoints=[20, 20, 2, 30, 30, 2, 40, 50, 2, 0, 0, 0])
+        )
+        return content
+
+    def test_with_other_keypoints_are_said(self) -> None:
+        assert found(read(self.two()))["several-skeletons"] == ("warning", ["person", "stool"])
+        file = read(self.two(), skeleton=COCO)
+        assert found(file)["other-keypoints"] == ("left out", ["stool: 1 annotations"])
+        assert file.people.is_used.tolist() == [True] * 7 + [False]
+
+    def test_without_keypoints_are_left_out(self) -> None:
+        content = self.two()
+        content["categories"][1]["keypoints"] = []
+        content["annotations"][-1]["keypoints"] = [0] * 12
+        assert found(read(content))["no-category"] == ("left out", ["99"])
+
+    def test_unlisted_ones_are_determined_where_all_have_the_same_keypoints(self) -> None:
+        content = changed(each("annotations", lambda entry: entry.update(category_id=4)))
+        content["categories"].append(content["categories"][0] | {"id": 2, "name": "bird"})
+        file = read(content)
+        assert found(file)["no-such-category"] == ("derived", ["4"]) and file.people.is_used.all()
+
+    def test_are_not_needed(self) -> None:
+        content = people_document()
+        del content["categories"]
+        assert read(content).parsed_categories[0].keypoints[0] == "keypoint_1"
+
+
+class TestPoseTrack:
+    def test_unlabelled_frames_are_left_out_and_ignored_regions_are_crowds(self, tmp_path: Path) -> None:
+        content = people_document()
+        content["images"][0] |= {
+            "is_labeled": True, "ignore_regions_x": [[0, 30, 30], []], "ignore_regions_y": [[90, 90, 119], []],
+        }  # fmt: skip
+        content["images"][1]["is_labeled"] = False
+        content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] != 2]
+        file = read(content)
+        assert [image.id for image in file.images] == [1, 3]
+        assert found(file)["unlabelled-frame"] == ("left out", [f"{2:012d}.jpg"])
+        assert found(file)["ignored-regions"] == ("derived", [f"{1:012d}.jpg"])
+        region = file.document["annotations"][-1]
+        assert (region["iscrowd"], region["bbox"], region["image_id"]) == (1, [0, 90, 30, 29], 1)
+        assert read(file.document).document == file.document, "regions are not added again"
+
+
+class TestImages:
+    def test_names_are_those_of_files_in_the_folder(self, tmp_path: Path) -> None:
+        folder = write_images(tmp_path / "images", people_document())
+        names = [image["file_name"] for image in people_document()["images"]]
+        (folder / "sub").mkdir()
+        (folder / names[2]).rename(folder / "sub" / names[2])
+        for written in (
+            [f"../../label-studio/upload/1/{names[0]}", f"C:\\data\\{names[1]}", f"images\\sub\\{names[2]}"],
+            [f"/data/{names[0]}", names[1], names[2]],
+        ):
+            content = people_document()
+            for image, name in zip(content["images"], written):
+                image["file_name"] = name
+            file = read(content, folder=folder)
+            assert [image.file_name for image in file.images] == [names[0], names[1], f"sub/{names[2]}"]
+            assert kinds(file) == {"paths": "derived"}
+
+    def test_no_name_leads_out_of_the_folder(self, tmp_path: Path) -> None:
+        folder = write_images(tmp_path / "images", people_document())
+        (tmp_path / "secret.jpg").write_bytes(b"")
+        for name in ("../secret.jpg", str(tmp_path / "secret.jpg"), "a\\..\\..\\secret.jpg"):
+            for options in ({"folder": folder}, {}):
+                file = read(changed(setting("images", file_name=name)), **options)
+                assert all(not (Path("x") / image.file_name).is_absolute() for image in file.images)
+                assert all(".." not in Path(image.file_name).parts for image in file.images)
+
+    def test_sizes_are_read_from_the_files(self, tmp_path: Path) -> None:
+        folder = write_images(tmp_path / "images", people_document())
+        content = changed(setting("images", 0, width=None), setting("images", 1, height=0))
+        file = read(content, folder=folder)
+        assert file.document == people_document() and found(file)["size"][0] == "derived"
+        assert kinds(read(changed(setting("images", 0, width=None)))) == {"image-size": "left out"}
+
+    @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
+    @pytest.mark.parametrize("orientation", [1, 3, 6])
+    def test_a_missing_size_is_that_of_the_annotated_frame(
+        self, tmp_path: Path, orientation: int, exif_frame: Any
+    ) -> None:
+        drawn = oriented_image(orientation)
+        (tmp_path / "a.jpg").write_bytes(drawn.data)
+        x, y = drawn.centres[exif_frame]
+        content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
+        content["images"][0] = {"id": 1, "file_name": "a.jpg"}
+        file = read(content, folder=tmp_path, exif_frame=exif_frame, opens_images=True)
+        assert (file.images[0].height, file.images[0].width) == drawn.sizes[exif_frame]
+        assert ("exif-by-setting" in kinds(file)) == (orientation == 3)
+
+    @pytest.mark.parametrize("orientation", [6, 7])
+    def test_a_size_of_the_other_frame_is_turned(self, tmp_path: Path, orientation: int) -> None:
+        """Label Studio exports this."""
+        drawn = oriented_image(orientation, corner={6: (200, 40), 7: (20, 40)}[orientation])
+        (tmp_path / "a.jpg").write_bytes(drawn.data)
+        x, y = drawn.centres["displayed"]
+        content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
+        height, width = drawn.sizes["stored"]
+        content["images"][0].update(file_name="a.jpg", height=height, width=width)
+        file = read(content, folder=tmp_path)
+        assert (file.images[0].height, file.images[0].width) == drawn.sizes["displayed"]
+        assert found(file)["exif-swapped"] == ("derived", ["a.jpg"])
+
+    def test_files_are_opened_and_single_ones_left_out(self, tmp_path: Path) -> None:
+        folder, annotations = write_chairs(tmp_path, "images", 14, seed=1)
+        content = json.loads(annotations.read_text())
+        content["images"][6]["file_name"] = "n" * 5000
+        (folder / "1.jpg").unlink()
+        (folder / "2.jpg").write_bytes(b"")
+        (folder / "4.jpg").write_bytes(jpeg_declaring(20000, 20000))
+        (folder / "5.jpg").write_bytes(encode(np.zeros((SIDE, SIDE + 10, 3), np.uint8)))
+        (folder / "6.jpg").write_bytes(encode(np.zeros((2 * SIDE, 2 * SIDE, 3), np.uint8)))
+        file = read(content, folder=folder, opens_images=True)
+        assert kinds(file) == {
+            "missing-file": "left out", "unreadable-file": "left out", "wrong-size": "left out", "resized": "derived",
+        }  # fmt: skip
+        assert found(file)["unreadable-file"][1] == ["2.jpg (is empty)", "4.jpg (is too large)"]
+        assert [image.id for image in file.images] == [3, 6, 8, 9, 10, 11, 12, 13, 14]
+        for number in range(8, 15):
+            (folder / f"{number}.jpg").unlink()
+        assert kinds(read(content, folder=folder, opens_images=True))["missing-file"] == "contradiction"
+
+    def test_copies_with_other_annotations_become_one_image(self, tmp_path: Path) -> None:
+        """The left and the right hand of one photograph, each in a copy, would teach that the other is not there."""
+        content = people_document()
+        folder = write_images(tmp_path / "images", content)
+        names = [image["file_name"] for image in content["images"]]
+        (folder / names[1]).write_bytes((folder / names[0]).read_bytes())
+        content["annotations"] = [
+            person(1, 1, (20, 20, 50, 60)),
+            person(2, 2, (90, 20, 50, 60)),
+            person(3, 2, (20.2, 20, 50, 60)),  # the first one, as somebody else placed its keypoints
+            person(4, 3),
+        ]
+        file = read(copy.deepcopy(content), folder=folder)
+        assert [image.id for image in file.images] == [1, 3]
+        assert file.people.ids.tolist() == [1, 2, 4] and file.people.image_rows.tolist() == [0, 0, 1]
+        assert found(file)["copies"] == ("derived", [names[1]])
+        assert not read(copy.deepcopy(content)).adjustments, "names alone do not show it"
+        content["annotations"] = [person(1, 1), person(2, 2), person(4, 3)]
+        assert not read(content, folder=folder).adjustments, "copies with the same people stay"
+
+
+def test_lines_are_short_and_safe_for_a_terminal() -> None:
+    said = Adjustments()
+    said.add("warning", "some-code", "entries", "look at them", [f"\x1b[2J{number}" for number in range(1000)])
+    assert len(str(said[0])) <= MAX_LINE and str(said[0]).isprintable() and "1000" in str(said[0])
+    said.add("derived", "other", "values", "nothing")
+    assert said.report_lines() == [str(said[0])]
+
+
+class TestTools:
+    def run(self, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+        status = run_tool("annotations", list(map(str, words)), prog="tool")
+        return status, *capsys.readouterr()
+
+    def test_lint_prints_what_fix_does_and_the_fixed_file_needs_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        content = changed(setting("annotations", num_keypoints=3), setting("annotations", 2, keypoints=[1, 2]))
+        content["annotations"][1]["area"] = None
+        path, out = write_annotations(tmp_path / "a.json", content), tmp_path / "fixed.json"
+        status, linted, _ = self.run(capsys, "lint", path)
+        assert status == 0 and "num-keypoints" in linted and "keypoint-values" in linted
+        status, fixed, _ = self.run(capsys, "fix", path, "--output", out)
+        assert status == 0 and fixed.startswith(linted)
+        assert not read(json.loads(out.read_text())).adjustments
+        assert path.read_text() == json.dumps(content)
+        status, text, _ = self.run(capsys, "lint", path, "--json")
+        assert status == 0 and {entry["code"] for entry in json.loads(text)} == kinds(read(content)).keys()
+        assert all(len(line) <= MAX_LINE for line in linted.splitlines()[:-1])
+
+    def test_contradictions_end_with_status_2_and_write_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        content = changed(each("annotations", lambda entry: entry.update(keypoints=[1, 2])))
+        path, out = write_annotations(tmp_path / "a.json", content), tmp_path / "fixed.json"
+        for words in (["lint", path], ["fix", path, "--output", out], ["fix", path, "--drop", "--output", out]):
+            status, printed, error = self.run(capsys, *words)
+            assert status == 2 and "keypoint-values" in printed and str(path) in error and not out.exists()
+
+    def test_neither_the_file_nor_an_image_is_ever_the_output(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write_annotations(tmp_path / "a.json", people_document())
+        folder = write_images(tmp_path / "images", people_document())
+        image = folder / people_document()["images"][0]["file_name"]
+        (tmp_path / "link.json").symlink_to(path)
+        before = path.read_bytes(), image.read_bytes()
+        for output in (path, tmp_path / "link.json", image, "-"):
+            words = ["fix", path, "--images", folder, "--output", output, "--overwrite"]
+            assert self.run(capsys, *words)[0] == 2
+        assert (path.read_bytes(), image.read_bytes()) == before
+
+
+@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)
+def test_any_damage_is_survived_and_the_normal_form_is_read_as_it_is(tmp_path: Path, seeds: range) -> None:
+    outcomes = Counter[str]()
+    for seed in seeds:
+        content = mutate_tree(np.random.default_rng(seed), people_document())
+        try:
+            file = read(json.loads(json.dumps(content)), folder=tmp_path if seed % 2 else None)
+        except DataError:
+            outcomes["no COCO file"] += 1
+            continue
+        if file.adjustments.contradictions:
+            outcomes["contradiction"] += 1
+            continue
+        written = json.dumps(file.document)
+        again = read(json.loads(written))
+        assert not [one for one in again.adjustments if one.kind == "derived"], (seed, again.adjustments)
+        assert json.dumps(again.document) == written, seed
+        outcomes["read"] += 1
+    assert min(outcomes[kind] for kind in ("no COCO file", "contradiction", "read")) >= 0.05 * len(seeds), outcomes
