@@ -136,8 +136,10 @@ class BatchLoader:
             return f"the data workers have made no batch in {MAX_SECONDS:g} s; check the disk and data.transform"
         status = self._status_of_dead_worker()
         if status is not None:
-            cause = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-            return f"a data worker {cause}; {_MEMORY_REMEDY}"
+            if status < 0:
+                return f"a data worker was ended by {signal.Signals(-status).name}; {_MEMORY_REMEDY}"
+            # Workers send the errors of samples. What they cannot send, such as a lack of threads, Python prints.
+            return f"a data worker ended with status {status}; {_LIMIT_REMEDY}"
         reason = first_sentence(Exception(without_worker_traceback(str(error))))
         if _WORKER_ENDED.match(reason):
             return f"a data worker has ended at its start; {_MEMORY_REMEDY}"

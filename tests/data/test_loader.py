@@ -149,6 +149,17 @@ def test_a_killed_worker_ends_the_iteration_with_one_error(dataset: PoseDataset,
     assert "\n" not in str(raised.value) and "data.workers" in str(raised.value)
 
 
+def test_a_worker_that_cannot_start_a_thread_names_the_limit_of_processes(
+    dataset: PoseDataset, loaders: MakeLoader
+) -> None:
+    def end_as_without_threads(*_: Any) -> Any:
+        os._exit(1)
+
+    dataset.transform = end_as_without_threads
+    with limit_of_time(30), pytest.raises(DataError, match=r"status 1.*ulimit -u"):
+        next(iter(loaders(dataset, [[(0, 0)]], 1)))
+
+
 @needs_signals
 def test_a_worker_that_ends_before_all_are_started_is_one_error_too(
     dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch
