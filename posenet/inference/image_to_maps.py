@@ -24,6 +24,8 @@ from posenet.skeleton import Skeleton
 if TYPE_CHECKING:
     import torch
 
+CORNER = 0.001
+"""Smallest x, in pixels, of a keypoint with y = 0."""
 MAX_CUBIC_FACTOR = 1.75
 """An image that is more times as large as its network input is halved first. Cubic interpolation alone would give some
 of its pixels almost no weight."""
@@ -81,13 +83,16 @@ class Letterbox:
     def map_back(self, people: Iterable[Person], image_size: tuple[int, int]) -> list[Person]:
         """Map keypoints from network-input pixels to pixels of an image of (height, width) ``image_size``.
 
-        They are clipped to the image. ``people`` are not changed.
+        They are clipped to the image. In its top left corner, they stay ``CORNER`` away from (0, 0), which means that a
+        keypoint was not found. ``people`` are not changed.
         """
         size = np.array(image_size[::-1], np.float32)  # width, height: the order of x, y
         zoom = size / np.array(self.resized[::-1], np.float32)
 
         def map_points(points: np.ndarray, exists: np.ndarray) -> np.ndarray:
-            return np.where(exists[:, None], np.clip((points + 0.5) * zoom - 0.5, 0, size - 1), 0)
+            inside = np.clip((points + 0.5) * zoom - 0.5, 0, size - 1)
+            inside[(inside == 0).all(axis=1), 0] = CORNER
+            return np.where(exists[:, None], inside, 0)
 
         mapped = []
         for person in people:

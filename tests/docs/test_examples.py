@@ -70,7 +70,6 @@ NOT_RUN = {
     r"posenet train .*--(teacher|weights) simplepose": "downloads them; tests/training has a teacher and weights",
     r"wait|cat |cd |curl ": "tools of the shell",
     r"ffmpeg ": "another program; tests/inference/media/test_video.py checks when the images begin",
-    r"uvicorn ": "a server that does not end; tests/docs/test_service.py starts one",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/cluster runs it",
     r"sbatch ": "needs SLURM; tests/cluster runs it",

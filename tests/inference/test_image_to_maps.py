@@ -128,11 +128,11 @@ def test_the_networks_array_is_not_changed(scales: tuple[float, ...]) -> None:
 def test_the_outer_pixel_edges_of_image_and_input_coincide():
     """Keypoints outside the image move to its edge."""
     keypoints = np.zeros((18, 3), np.float32)
-    keypoints[:5] = (0, 1, 1), (79, 99, 1), (9.5, 19.5, 0.5), (-3, 1, 1), (82, 110, 1)
+    keypoints[:5] = (0, 1, 1), (79, 99, 1), (9.5, 19.5, 0.5), (-3, -5, 1), (82, 110, 1)
     letterbox = Letterbox(resized=(100, 80), padded=(128, 128))
     person = Person(keypoints.copy(), 0.7)
     [mapped] = letterbox.map_back([person], (300, 160))
-    expected = [(0.5, 4, 1), (158.5, 298, 1), (19.5, 59.5, 0.5), (0, 4, 1), (159, 299, 1)]
+    expected = [(0.5, 4, 1), (158.5, 298, 1), (19.5, 59.5, 0.5), (0.001, 0, 1), (159, 299, 1)]
     np.testing.assert_allclose(mapped.keypoints[:5], expected)
     assert not mapped.keypoints[5:].any()
     assert mapped.score == 0.7 and mapped.skeleton is COCO

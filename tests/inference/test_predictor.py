@@ -347,10 +347,10 @@ def test_threads_share_a_predictor(spot_file, backend, flip):
     predictor = Predictor(spot_file if backend else LinearSpotNetwork(), **options)
     images = [
         spot_people_image(height, width, num_people, seed)
-        for seed, (height, width, num_people) in enumerate([(192, 256, 1), (192, 256, 2), (128, 300, 2), (256, 192, 1)])
+        for seed, (height, width, num_people) in enumerate([(192, 256, 1), (192, 256, 2), (128, 300, 3), (256, 192, 1)])
     ]
     expected = [predictor(image) for image in images]
-    assert [len(people) for people in expected] == [1, 2, 2, 1]
+    assert [len(people) for people in expected] == [1, 2, 3, 1]
     with ThreadPoolExecutor(THREADS) as threads:
         futures = [threads.submit(predictor, images[number % len(images)]) for number in range(40)]
     for number, future in enumerate(futures):

@@ -21,8 +21,8 @@ with the size of the maps. Three limits follow from what people can be; images o
 - Where a body part has more than ``MANY_PAIRS`` pairs, the ``MAX_NEAREST`` shortest pairs that pass the prefilter at
   each candidate for its first end become limbs, and of these the shortest ones at each candidate for its second end.
   The response between candidates that are farther apart comes from the people between them.
-- A candidate has one limb of each body part in a person, so the ``MAX_RIVALS`` best ones at both ends are enough to
-  group by (``best_limbs``).
+- A candidate has one limb of each body part in a person, so of more than ``MANY_LIMBS`` the ``MAX_RIVALS`` best ones at
+  both ends are enough to group by (``best_limbs``).
 
 Values that are read must be finite, and are clipped to the range from 0 to ``MAX_VALUE``.
 """
@@ -46,6 +46,8 @@ MANY_PAIRS = 2**12
 """Of a body part with more pairs than this, only short ones become limbs."""
 MAX_NEAREST = 10
 """Short pairs at each of their ends. Of the limbs inside the people of crowds, 95 % are one of the two shortest."""
+MANY_LIMBS = 1500
+"""Of more limbs than this, only the best ones can join people. Fifty people have as many."""
 MAX_RIVALS = 2
 """Limbs of one body part at each of their ends that can join people. In crowds, 97 % of those inside people are."""
 MIN_LIMB_SCORE = 0.001
@@ -236,7 +238,9 @@ def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Li
 
 
 def best_limbs(limbs: Limbs, num_candidates: int) -> Limbs:
-    """The limbs that are among the ``MAX_RIVALS`` best ones of their part at both ends."""
+    """Of more than ``MANY_LIMBS``, those that are among the ``MAX_RIVALS`` best ones of their part at both ends."""
+    if len(limbs.score) <= MANY_LIMBS:
+        return limbs
     ranks = [_rank_within(limbs.part * num_candidates + end, -limbs.score) for end in limbs.ends.T]
     kept = np.maximum(*ranks) < MAX_RIVALS
     return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])

@@ -179,9 +179,11 @@ def test_of_many_pairs_the_ten_shortest_at_each_end_become_limbs(monkeypatch):
     assert len(find_limbs(maps, few, 0.1, COCO).score) == 64 * 64
 
 
-def test_the_two_best_limbs_of_a_part_at_both_ends_can_join_people():
+def test_of_many_limbs_the_two_best_of_a_part_at_both_ends_can_join_people(monkeypatch):
     score = np.array([5, 4, 3, 2, 1], np.float32)
     ends = np.array([(0, 9), (0, 8), (0, 7), (1, 9), (2, 9)])
+    assert len(best_limbs(Limbs(np.zeros(5, int), ends, score), 10).score) == 5
+    monkeypatch.setattr("posenet.inference.decoder.candidates.MANY_LIMBS", 4)
     kept = best_limbs(Limbs(np.zeros(5, int), ends, score), 10)
     assert kept.ends.tolist() == [[0, 9], [0, 8], [1, 9]]
     other_part = np.array([0, 0, 1, 0, 1])
