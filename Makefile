@@ -43,10 +43,10 @@ $(VENV)/ready: setup.cfg pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 test: $(VENV)/ready  ## run the tests in three processes; with more cores: make test WORKERS=8
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-slow: $(VENV)/ready  ## run the tests that start processes or a browser, compile or run the examples of the pages: some minutes
-	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
 
 matrix:  ## run both tiers as other processors, with other Pythons, the oldest and the newest packages: takes hours
 	$(PYTHON) .ci/matrix.py --folder $(MATRIX) --only '$(ONLY)' --tiers '$(TIERS)' \
