@@ -250,7 +250,9 @@ def test_libraries_write_no_lines_about_images_of_their_own(tmp_path: Path) -> N
         "    assert cv2.imdecode(data[: len(data) // 2], cv2.IMREAD_COLOR) is None or suffix == '.tif'\n"
         "exif = np.frombuffer(b'\\xff\\xd8\\xff\\xe1\\0\\x12Exif\\0\\0II*\\0\\x08\\0\\0\\0\\1\\0', np.uint8)\n"
         "jpeg = cv2.imencode('.jpg', np.zeros((8, 8, 3), np.uint8))[1]\n"
-        "assert parse_header(np.concatenate([exif, jpeg[2:]])).orientation == 1\n"
+        "from posenet.cli.logging_setup import log_to_stderr\n"
+        "with log_to_stderr():\n"
+        "    assert parse_header(np.concatenate([exif, jpeg[2:]])).orientation == 1\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
