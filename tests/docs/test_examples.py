@@ -42,6 +42,7 @@ from tests.helpers.other_formats import (
     read_document,
     write_crowdpose,
     write_cvat,
+    write_cvat_xml,
     write_label_studio_coco,
     write_label_studio_json,
     write_labelme,
@@ -62,6 +63,9 @@ NOT_RUN = {
     r"posenet app ": "a server that does not end; tests/cli/test_app.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"posenet predict .*--device (cuda|tensorrt)[: ]": "needs a GPU; tests/inference/test_onnx_export.py has them",
+    r"posenet train-parallel .*--devices ": "needs two accelerators; tests/cli/test_train.py checks the flag",
+    r"posenet (annotations import|train) PATH": "stands for any file; tests/annotations/test_formats.py has each",
+    r"posenet train .*teacher=simplepose": "downloads the weights; tests/training/test_teacher.py has a teacher",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
     r"posenet export-onnx .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
@@ -292,6 +296,7 @@ def write_exports() -> None:
     for name in ("cvat", "label_studio", "label_studio_coco"):
         Path("data", name).mkdir()
     write_yolo_pose(Path("data/yolo"), images, content)
+    write_cvat_xml(Path("data/cvat"), images, content)
     write_cvat(Path("data/cvat"), images, content)
     write_labelme(Path("data/labelme"), images, content)
     write_mpii(Path("data/mpii"), images, content)
