@@ -109,7 +109,8 @@ class PoseNet(nn.Module):
         if height % INPUT_MULTIPLE or width % INPUT_MULTIPLE:
             size = f"multiples of {INPUT_MULTIPLE}, not {height} x {width}"
             raise ValueError(f"image height and width must be {size}: resize or pad the images")
-        dtype = next(self.parameters()).dtype
+        last_stack: Any = self.stacks[-1]
+        dtype = last_stack.heads[0].output.weight.dtype  # the copies of DataParallel have no ``parameters()``
         if images.dtype != dtype:
             remedy = "convert them, and divide 8-bit values by 255"
             raise ValueError(f"images must be {dtype} with values 0-1, not {images.dtype}: {remedy}")

@@ -237,8 +237,8 @@ class TrainStep:
         for number, bad in enumerate(bad_losses):
             if bad:
                 self._keep_loss_scale()
-                is_own = bool(is_bad[number])
-                return StepResult(bad=guard.loss.explain("loss", own[number].item(), is_own=is_own))
+                value, is_own = torch.stack([own[number], is_bad[number].to(own.dtype)]).tolist()
+                return StepResult(bad=guard.loss.explain("loss", value, is_own=bool(is_own)))
         bad_gradient = guard.relative_gradient.explain("gradient norm", gradient_norm, mean_loss)
         if not math.isfinite(gradient_norm):
             # That the loss scale of fp16 was too large is normal, and no sign of an exploding loss.
