@@ -42,7 +42,7 @@ from tests.helpers.other_formats import read_document, write_label_studio_json, 
 from tests.helpers.process_runs import find_differences
 from tests.helpers.tiny_training import TINY, weights
 
-SETTINGS = (*TINY, "inference.height=64", "log.pictures=2", "train.device=cpu")
+SETTINGS = (*TINY, "inference.height=64", "train.device=cpu")
 PAIRS = {tuple(NAMES[index : index + 2]) for index in range(0, len(NAMES), 2)}
 FLIP_IDX = [index ^ 1 for index in range(len(NAMES))]
 RUN = Path("checkpoints/chairs")
