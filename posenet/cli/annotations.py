@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--part", choices=PARTS, help="COCO-WholeBody: read only these keypoints (default: all 133)")
     add(
         "--keypoints",
-        action="append",
+        nargs="+",
         metavar="NAME",
         help="names of the keypoints in order (default: those in the file, or COCO's where they fit)",
     )
