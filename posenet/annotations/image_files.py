@@ -36,7 +36,7 @@ class ImageFiles:
         return cls(folder, above.parent if above else None)
 
     def _named(self, name: str) -> list[Path]:
-        """All image files with a name, as it is or as ``_spell`` spells it; the folder is searched at the first call."""
+        """All image files with a name, or else with its spelling; the folder is searched at the first call."""
         if self._by_name is None:
             self._by_name = {}
             for folder, inner, names in os.walk(self.folder):
@@ -97,8 +97,10 @@ class ImageFiles:
 
 
 def _spell(name: str) -> str:
-    """A name without what tools change when they store a file: upper case, blanks, brackets, the form of Unicode."""
-    return re.sub(r"[^-\w.]", "", unicodedata.normalize("NFC", name).strip().replace(" ", "_")).lower()
+    """A name without what tools change when they store a file: upper case, blanks, brackets, the form of Unicode, and
+    the eight digits that Label Studio puts before it."""
+    text = unicodedata.normalize("NFC", name).strip().replace(" ", "_").lower()
+    return re.sub(r"^[0-9a-f]{8}-|[^-\w.]", "", text)
 
 
 def _common_end(a: Sequence[str], b: Sequence[str]) -> int:

@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--split", nargs="+", metavar="NAME", help="YOLO-pose: train, val or test, or several (default: train)")
     add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
     add("--part", metavar="NAME", help="COCO-WholeBody: body, feet, face, left_hand or right_hand (default: all 133)")
-    add("--keypoints", action="append", metavar="NAME", help="names of the keypoints in order, if the file has none")
+    add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
     shown = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
     skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", shown, "the skeleton file (.toml)")
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
@@ -139,7 +139,8 @@ def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = T
 
 
 def _import(args: argparse.Namespace) -> None:
-    from posenet.annotations.importing.formats import Options, read_source, recognise
+    from posenet.annotations.importing.formats import read_source, recognise
+    from posenet.annotations.importing.imported import Options
     from posenet.annotations.importing.yolo_pose import label_path
 
     output, splits = args.output, args.split or ["train"]
