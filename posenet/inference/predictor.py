@@ -231,7 +231,6 @@ class Predictor:
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,
-                part_threshold=self.settings.part_threshold,
                 skeleton=self.skeleton,
             )
             kept = [person for person in people if person.score >= self.min_score]

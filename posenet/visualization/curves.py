@@ -24,7 +24,6 @@ LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
 OWN_CURVES = re.compile(rb"\x89PNG.*Software\0Matplotlib", re.DOTALL)
 """How curves of a run begin. Matplotlib writes its name into its files."""
-MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'simplepose[plot]'"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, which colour-blind people can distinguish."""
 MAX_POINTS = 400
