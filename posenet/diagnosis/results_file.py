@@ -50,7 +50,7 @@ def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> 
     keypoints = np.array([entry["keypoints"] for entry in entries], float)
     images = np.array([index_of[entry["image_id"]] for entry in entries], int)
     scores = np.array([entry["score"] for entry in entries], float)
-    return Results.select(images, keypoints.reshape(-1, num_keypoints, 3), scores)
+    return Results.select(images, keypoints.reshape(-1, num_keypoints, 3), scores, len(index_of))
 
 
 def _find_problem(entry: dict[str, Any], images: Collection[int], categories: Collection[int], count: int) -> str:
