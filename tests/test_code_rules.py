@@ -17,7 +17,6 @@ OWN_READS = {
     "devices.launch: status_file.read_text(encoding='utf-8')",
     "files: open(path, 'rb')",
     "inference.outputs.lines_file: open(self.path, 'rb')",
-    "synthetic.dataset: path.read_text(encoding='utf-8')",
     "training.compare_ranks: path.read_bytes()",
 }
 """Where files are read without ``open_input``: files that this package itself has written, and checked ones."""
