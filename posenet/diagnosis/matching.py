@@ -6,7 +6,7 @@ time, in Python; this module computes the same numbers for all images at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -54,9 +54,6 @@ class Truth:
 
     def __len__(self) -> int:
         return len(self.image)
-
-    def equals(self, other: Truth) -> bool:
-        return all(np.array_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
 
     @cached_property
     def labelled(self) -> np.ndarray:
