@@ -93,7 +93,6 @@ SHORT_TRAINING = [
     "train.channels_last=false",
     "data.workers=0",
     "log.tensorboard=false",
-    "log.curves=false",
 ]
 SHORTER = {
     "train": SHORT_TRAINING,
