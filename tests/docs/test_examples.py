@@ -57,8 +57,8 @@ NOT_RUN = {
     "installs packages, or is another program": r"make |source |pip install |tensorboard |wait|cat |cd |curl |ffmpeg ",
     "starts processes": r"torchrun |srun |sbatch |.*(train-|train_)distributed(\.py)? --nproc|.*evaluate.* --nproc ",
     "downloads": (
-        r"data/download_coco\.sh|posenet (weights fetch|\w+ --checkpoint) simplepose|posenet predict (?!.*--checkpoint)|"
-        r"posenet train .*(teacher=|--weights )simplepose"
+        r"data/download_coco\.sh|posenet (weights fetch|\w+ --checkpoint) simplepose|posenet predict (?!.*--checkpoint)"
+        r"|posenet train .*(teacher=|--weights )simplepose"
     ),
     "needs a server, a camera or a GPU": (
         r"posenet app |posenet predict .*(rtsp://|https://|/dev/video0 |--device (cuda|tensorrt)[: ])|.*--devices "
