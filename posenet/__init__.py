@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from posenet.data.build import build_store as build_store
     from posenet.data.dataset import PoseDataset as PoseDataset
     from posenet.data.targets import TargetRenderer as TargetRenderer
-    from posenet.diagnosis.compare import compare as compare
     from posenet.diagnosis.diagnose import diagnose as diagnose
     from posenet.errors import PosenetError as PosenetError
     from posenet.inference.app import app as app
@@ -67,7 +66,6 @@ _MODULES = {
     "TrainingCallback": "posenet.training.log",
     "app": "posenet.inference.app",
     "build_store": "posenet.data.build",
-    "compare": "posenet.diagnosis.compare",
     "decode": "posenet.inference.decoder.decode",
     "diagnose": "posenet.diagnosis.diagnose",
     "draw_people": "posenet.visualization.drawing",

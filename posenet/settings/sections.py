@@ -31,6 +31,8 @@ MAX_SIDE = 2**16
 """Upper limit of heights and widths in pixels."""
 MAX_TASKS = 1024
 """Upper limit of processes."""
+Switch = Literal[True, False, "auto"]
+"""On, off, or as it is best."""
 ExifFrame = Literal["stored", "displayed"]
 """The frame of annotated coordinates: the pixels as stored in the file, or the image as viewers display it."""
 
@@ -288,7 +290,7 @@ class TrainConfig:
     """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps and so on; auto selects an accelerator if there is one."""
-    channels_last: bool | Literal["auto"] = "auto"
+    channels_last: Switch = "auto"
     """Keep the weights in channels-last memory layout; auto does on accelerators in bf16 and fp16."""
     tf32: bool = True
     """Let CUDA devices round float32 to TF32 in convolutions; this concerns the precision off."""
@@ -421,7 +423,7 @@ class LogConfig:
 
     every_steps: int = 20
     """Optimizer steps between log lines."""
-    tensorboard: bool | Literal["auto"] = "auto"
+    tensorboard: Switch = "auto"
     """Write TensorBoard events. ``auto`` does if TensorBoard is installed; with ``true``, a message says if it is
     not."""
     callbacks: tuple[str, ...] = ()

@@ -151,7 +151,7 @@ class TrainingLoop:
             self._save_before_failing()
             run.runtime.raise_on_all(error or too_many)
         # Not while steps are bad: a return to a checkpoint must find weights from before them.
-        if save and not stop and not run.bad_steps.counts.bad_in_a_row:
+        if save and not stop and not run.bad_steps.bad_in_a_row:
             self.save()
         if not stop:  # a stopped run has not done the step; when resumed, it reads and counts these samples again
             progress.replaced += replaced
@@ -221,7 +221,7 @@ class TrainingLoop:
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
         is_over = progress.epoch >= run.config.train.epochs or self._must_stop_early()
-        if is_best or is_over or not run.bad_steps.counts.bad_in_a_row:
+        if is_best or is_over or not run.bad_steps.bad_in_a_row:
             self.save(is_best)
         return True
 
@@ -275,7 +275,7 @@ class TrainingLoop:
 
         A run without a step leaves no checkpoint, so that the same command can start it.
         """
-        if self.progress.total_steps and not self.run.bad_steps.counts.bad_in_a_row:
+        if self.progress.total_steps and not self.run.bad_steps.bad_in_a_row:
             self.save()
         # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
         self.run.runtime.sum_over_ranks(0)

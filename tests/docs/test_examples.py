@@ -36,8 +36,8 @@ from posenet.images import write_image
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.settings.experiments import EXPERIMENTS_FOLDER
-from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
+from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (
     read_document,
     write_crowdpose,
@@ -238,7 +238,7 @@ def shrink_demo_network() -> None:
 
 def write_data() -> None:
     """The data of the demo; and COCO, which has the same images under ids that pages name."""
-    write_dataset(Path("data/demo/coco"), train=len(COCO_IDS), val=2, seed=7, workers=1)
+    write_dataset(Path("data/demo/coco"), train=len(COCO_IDS), val=2, seed=7)
     shutil.copytree("data/demo/coco", "data/coco")
     annotations = Path("data/coco/annotations")
     renumber_images(annotations / "person_keypoints_train2017.json")

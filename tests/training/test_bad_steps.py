@@ -114,7 +114,8 @@ def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
     monkeypatch: pytest.MonkeyPatch, max_skips: int, steps: str, expected: str
 ) -> None:
     monkeypatch.setattr(bad_steps, "MAX_SKIPS", max_skips)
-    assert actions(BadStepPolicy(GuardConfig(), recovery_steps=5), steps) == expected
+    monkeypatch.setattr(bad_steps, "RECOVERY_STEPS", 5)
+    assert actions(BadStepPolicy(GuardConfig()), steps) == expected
 
 
 def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
 from posenet.training.batches import SpeedMeter
-from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, logs_of_run
+from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -190,7 +190,7 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level(logging.INFO):
-        logs = logs_of_run(LogConfig(tensorboard=asked_for))
+        logs = callbacks_of_run(LogConfig(tensorboard=asked_for))
     assert [type(log) for log in logs] == [SettingsFile, JsonLines, DrawingFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
     assert packages == (["tensorboard"] if asked_for is True else [])

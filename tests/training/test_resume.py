@@ -235,7 +235,7 @@ def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(
 
     def found(run: Path, resume: bool | Path) -> Path | None:
         checkpoint = find_checkpoint(run, resume, restarted=True)
-        return None if checkpoint is None else checkpoint.path
+        return None if checkpoint is None else checkpoint[0]
 
     # Nothing is saved yet. Step 6 is not of a run that has returned to step 2.
     assert (found(other, False), found(other, newest), found(folder, older)) == (None, newest, older)
@@ -456,7 +456,6 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
     no_numbers = {name: torch.full_like(state["model"][name], math.nan)}
     wrong: dict[str, dict[str, Any]] = {
         "no run to resume": {"model": state["model"], "config": state["config"]},
-        "epoch is -1": state | {"progress": state["progress"] | {"epoch": -1}},
         "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
         "stem.entry.conv.weight contains NaN": state | {"average": {"count": 1, "epochs": 0, "trained": no_numbers}},
     }
