@@ -17,13 +17,24 @@ from pycocotools.cocoeval import COCOeval
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.skeleton import COCO, Skeleton
-from tests.helpers.diagnoses import UPRIGHT, Result, make_result
 from tests.helpers.drawn_data import person as box_person
 
+Result = dict[str, Any]
+
+UPRIGHT = np.array([
+    [0, -95], [4, -99], [-4, -99], [9, -96], [-9, -96], [18, -75], [-18, -75], [26, -45], [-26, -45], [28, -18],
+    [-28, -18], [11, -15], [-11, -15], [12, 25], [-12, 25], [12, 65], [-12, 65],
+], float)  # fmt: skip
+"""(17, 2) keypoints of an upright person in the order of COCO's files, about the hips; the person is 164 high."""
 FAR = 1e5
 """Pixels; nothing there resembles a person of an image."""
 MAX_SHARE = 0.3
 """Largest share of a person's labelled keypoints that get errors, so that the person still matches at OKS 0.5."""
+
+
+def make_result(image_id: int, keypoints: np.ndarray, score: float) -> Result:
+    """An entry of a results file: a person with (17, 3) keypoints."""
+    return {"image_id": image_id, "category_id": 1, "keypoints": keypoints.ravel().tolist(), "score": score}
 
 
 def make_document(annotations: Iterable[dict[str, Any]], image_ids: Iterable[int] = (1,)) -> dict[str, Any]:
