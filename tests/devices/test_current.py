@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,46 +121,15 @@ def test_a_script_under_mpirun_is_one_run(stores: Stores, tmp_path: Path, comman
     assert last(tmp_path / "run")["world_size"] == int(options[-1])
 
 
-NUMBERS: Mapping[str, Callable[[int, int], Mapping[str, object]]] = {
-    "srun": lambda rank, job: {
-        "SLURM_PROCID": rank,
-        "SLURM_LOCALID": rank,
-        "SLURM_STEP_NUM_TASKS": 2,
-        "SLURM_STEP_ID": 0,
-        "SLURM_JOB_ID": job,
-        "SLURM_STEP_NODELIST": "localhost",
-    },
-    "mpirun": lambda rank, job: {
-        "OMPI_COMM_WORLD_RANK": rank,
-        "OMPI_COMM_WORLD_SIZE": 2,
-        "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-        "OMPI_COMM_WORLD_LOCAL_SIZE": 2,
-        "PMIX_NAMESPACE": f"prterun-{job}@1",
-    },
-    "mpiexec": lambda rank, job: {
-        "PMI_RANK": rank,
-        "PMI_SIZE": 2,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": job,
-    },
-    "horovodrun": lambda rank, job: {
-        "HOROVOD_RANK": rank,
-        "HOROVOD_SIZE": 2,
-        "HOROVOD_LOCAL_RANK": rank,
-        "HOROVOD_LOCAL_SIZE": 2,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": job,
-    },
-}
-"""The variables that each launcher gives the processes of a job on this machine."""
-
-
-def fork_launched(name: str, folder: Path, task: Callable[[int], Any]) -> None:
-    """Call ``task(rank)`` in two processes as a launcher would start them."""
+def fork_launched(folder: Path, task: Callable[[int], Any]) -> None:
+    """Call ``task(rank)`` in two processes as horovodrun would start them."""
     folder.mkdir(exist_ok=True)
-    job = free_port()
+    port = str(free_port())
 
     def run(rank: int) -> None:
-        os.environ.update({key: str(value) for key, value in NUMBERS[name](rank, job).items()})
+        numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "SIZE": "2", "LOCAL_SIZE": "2"}
+        os.environ.update({f"HOROVOD_{name}": value for name, value in numbers.items()})
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = port
         task(rank)
 
     pids = [fork_process(lambda rank=rank: run(rank), folder / f"{rank}.txt") for rank in range(2)]
@@ -168,35 +137,21 @@ def fork_launched(name: str, folder: Path, task: Callable[[int], Any]) -> None:
     assert statuses == [0, 0], "".join((folder / f"{rank}.txt").read_text() for rank in range(2))
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_two_processes_of_a_launcher_are_one_run(stores: Stores, tmp_path: Path, name: str) -> None:
-    folders = ["one", "two"] if name == "horovodrun" else ["one"]  # the processes may meet again
-
-    def train(rank: int) -> None:
-        recorder = Recorder()
-        for folder in folders:
-            train_tiny(stores, tmp_path / folder, callbacks=[recorder], max_steps=1)
-            assert not dist.is_initialized()
-        assert bool(recorder.steps) == (rank == 0)
-
-    fork_launched(name, tmp_path / "log", train)
-    assert {last(tmp_path / folder)["world_size"] for folder in folders} == {2}
-
-
-def test_one_sample_on_each_of_two_processes_is_enough_for_synchronized_batch_norm(
-    stores: Stores, tmp_path: Path
-) -> None:
+def test_two_processes_of_a_launcher_are_one_run_and_may_meet_again(stores: Stores, tmp_path: Path) -> None:
+    """One sample on each of two processes is enough for a synchronized BatchNorm."""
     settings = ("train.batch_size=1", "parallel.sync_bn=true")
 
     def train(rank: int) -> None:
-        train_tiny(stores, tmp_path / "two", *settings, max_steps=2)
+        recorder = Recorder()
+        for folder in ("one", "two"):
+            train_tiny(stores, tmp_path / folder, *settings, callbacks=[recorder], max_steps=1)
+            assert not dist.is_initialized()
+        assert bool(recorder.steps) == (rank == 0)
 
-    fork_launched("horovodrun", tmp_path / "log", train)
-    assert last(tmp_path / "two")["world_size"] == 2
+    fork_launched(tmp_path / "log", train)
+    assert {last(tmp_path / folder)["world_size"] for folder in ("one", "two")} == {2}
     with pytest.raises(ConfigError, match="train.batch_size"):
-        train_tiny(stores, tmp_path / "one", *settings)
-    with pytest.raises(ConfigError, match="train.batch_size"):
-        train_tiny(stores, tmp_path / "one", settings[0])
+        train_tiny(stores, tmp_path / "alone", *settings)
 
 
 def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> None:
@@ -213,7 +168,7 @@ def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> 
         work(ranks=Ranks())
         torch.save(shared, tmp_path / f"{rank}.pt")
 
-    fork_launched("horovodrun", tmp_path / "log", run)
+    fork_launched(tmp_path / "log", run)
     alone = [0]
     assert torch.load(tmp_path / "0.pt") == [[0, 1], None, alone]
     assert torch.load(tmp_path / "1.pt") == [[0, 1], alone]
@@ -233,7 +188,7 @@ def test_evaluate_in_two_processes_gives_rank_0_the_metrics_of_one(spot_file: Pa
         found = evaluate()
         assert found is None if rank else found == expected
 
-    fork_launched("mpirun", tmp_path / "log", run)
+    fork_launched(tmp_path / "log", run)
 
 
 def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from posenet.devices.device import (
     select_device,
     supports_pinned_memory,
     total_memory,
-    uses_cudnn,
 )
 from posenet.errors import ConfigError
 
@@ -32,23 +31,12 @@ def test_a_device_is_selected_by_name() -> None:
     assert torch.zeros(1, device=select_device("auto")).item() == 0
 
 
-@pytest.mark.parametrize(
-    "name, remedy",
-    [
-        ("", "cpu"),
-        ("cpux", "cpu"),
-        ("cuda:99", "cpu"),
-        ("meta", "cpu"),
-        ("npu:0", "cpu"),
-        ("1", "cpu, or cuda:1 for a GPU"),
-        ("gpu", "cpu, or cuda for a GPU"),
-    ],
-)
-def test_an_unusable_device_is_named_in_one_short_line(name: str, remedy: str) -> None:
+@pytest.mark.parametrize("name", ["", "cpux", "cuda:99", "meta", "npu:0", "1", "gpu"])
+def test_an_unusable_device_is_named_in_one_short_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         select_device(name)
     message = str(caught.value)
-    assert message.startswith(f"device {name!r} cannot be used here (") and message.endswith(f"try the device {remedy}")
+    assert repr(name) in message and "cpu" in message and "cuda:0" in message
     assert "\n" not in message and len(message) < 400
     assert ("pip install torch_npu" in message) == name.startswith("npu")
 
@@ -151,8 +139,3 @@ def test_deterministic_algorithms_are_used_within_the_context_alone_and_not_chos
             assert not torch.backends.cudnn.benchmark
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_only_cuda_devices_use_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-    assert [uses_cudnn(device) for device in (CUDA, torch.device("xpu"), CPU)] == [True, False, False]
