@@ -26,7 +26,6 @@ from posenet.settings.experiments import SETTINGS_FILE
 from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
-    MATPLOTLIB_MISSING,
     OWN_CURVES,
     has_matplotlib,
     write_curves,
@@ -125,10 +124,11 @@ def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
     }
 
 
-def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
-    """The logs that every run has, besides its text log, and those that are configured and whose packages are there.
+def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
+    """The logs of a run besides its text log: those whose packages are there, and those that ``log.callbacks`` names.
 
-    A message names a package that is missing where its log is asked for, and not only "auto".
+    A name stands for an object, or for a class or function that makes one from nothing. ``ConfigError`` if it cannot be
+    imported, or stands for something else.
     """
     logs: list[TrainingCallback] = [SettingsFile(), JsonLines(), DrawingFiles()]
     if settings.tensorboard:
@@ -141,20 +141,8 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
                 )
         else:
             logs.append(TensorBoard())
-    if settings.curves:
-        if has_matplotlib():
-            logs.append(Curves())
-        elif settings.curves is True:
-            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
-    return logs
-
-
-def own_callbacks(settings: LogConfig) -> list[TrainingCallback]:
-    """The callbacks that ``log.callbacks`` names: each an object, or a class or function that makes one from nothing.
-
-    ``ConfigError`` if a name cannot be imported, or stands for something else.
-    """
-    callbacks: list[TrainingCallback] = []
+    if has_matplotlib():
+        logs.append(Curves())
     for name in settings.callbacks:
         callback = load_extension("log.callbacks", name)
         if callable(callback) and not isinstance(callback, TrainingCallback):
@@ -163,8 +151,8 @@ def own_callbacks(settings: LogConfig) -> list[TrainingCallback]:
             raise ConfigError(
                 f"log.callbacks: {name} is a {type(callback).__name__}; give a subclass of posenet.TrainingCallback"
             )
-        callbacks.append(callback)
-    return callbacks
+        logs.append(callback)
+    return logs
 
 
 class TextLog:

@@ -317,7 +317,7 @@ def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_pa
         "--set",
         *TINY,
     ]
-    words += ["inference.height=64", "log.curves=false"]
+    words += ["inference.height=64"]
 
     def run_rank(rank: int) -> None:
         sys.exit(run_tool("train-distributed", list(map(str, words))))
@@ -337,7 +337,7 @@ def test_a_rank_that_waits_for_data_longer_than_its_time_is_not_told_of_a_lost_o
         time.sleep(8)
 
     def run_rank(rank: int) -> None:
-        pytest.MonkeyPatch().setattr("posenet.training.train.prepare", prepare_slowly)
+        pytest.MonkeyPatch().setattr("posenet.training.from_annotations.prepare", prepare_slowly)
         sys.exit(run_tool("train-distributed", [*map(str, words), "--set", *TINY]))
 
     started = time.monotonic()
