@@ -34,9 +34,7 @@ FIRST_PORT, NUM_PORTS = 20000, 9000
 """Ports at which jobs meet. Systems choose ports above 32768 for connections."""
 DEFAULT_PORT = 29500
 """Where processes of one machine meet if their launcher gives their job no number; also the default of PyTorch."""
-_JOB_NUMBERS = (
-    "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
-).split()
+_JOB_NUMBERS = "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
 """Variables that are the same in all processes of a job, and together differ between jobs."""
 
 
@@ -134,7 +132,7 @@ def meeting_point(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, 
 
 def _port_of_job(environment: Mapping[str, str]) -> int:
     """A port that differs, but for one chance in thousands, between the jobs of a machine and the steps of a job."""
-    numbers = [environment[name] for name in _JOB_NUMBERS if environment.get(name)]
+    numbers = [environment[name] for name in _JOB_NUMBERS.split() if environment.get(name)]
     return FIRST_PORT + zlib.crc32(" ".join(numbers).encode()) % NUM_PORTS if numbers else DEFAULT_PORT
 
 

@@ -34,15 +34,10 @@ _meetings = itertools.count()
 
 
 def join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> None:
-    """Make the default process group, of Gloo, from the processes of a launcher.
+    """Make the default process group, of Gloo, from the processes of a launcher, which meet within ``seconds``.
 
-    Args:
-        timeout: that of the collective calls of the group.
-        seconds: time within which the processes meet.
-
-    Raises:
-        ConfigError: the processes can never meet: an address, a rank or a number of processes is wrong.
-        ConnectError: they have not met in time.
+    ``timeout`` is that of the collective calls. ``ConfigError`` if an address, a rank or a number is wrong,
+    ``ConnectError`` if the processes have not met in time.
     """
     if info.world_size == 1:
         store: Store = dist.HashStore()  # type: ignore[attr-defined]
@@ -58,13 +53,14 @@ def join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> None:
     # It has keys of earlier processes, which torchrun has restarted, and of earlier meetings of these.
     prefix = f"posenet/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
     store = dist.PrefixStore(prefix, _stores[host, port])  # type: ignore[attr-defined]
+    failure = f"the processes did not connect at {host}:{port}"
     if not is_hosted_by_torchrun:
         compare = functools.partial(_compare_ranks, store, info, deadline, f"{host}:{port}")
-        call_within(deadline + 2 * FAREWELL_SECONDS, compare, f"the processes did not connect at {host}:{port}")
+        call_within(deadline + 2 * FAREWELL_SECONDS, compare, failure)
     join = functools.partial(
         dist.init_process_group, "gloo", store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
     )
-    call_within(max(deadline, time.monotonic() + 1), join, f"the processes did not connect at {host}:{port}")
+    call_within(max(deadline, time.monotonic() + 1), join, failure)
 
 
 def call_within(deadline: float, function: Callable[[], Result], failure: str) -> Result:
@@ -87,9 +83,8 @@ def call_within(deadline: float, function: Callable[[], Result], failure: str) -
     except (RuntimeError, ValueError, FutureTimeoutError) as error:
         reason = "no answer in time" if isinstance(error, FutureTimeoutError) else first_sentence(error)
         raise ConnectError(
-            f"{failure} ({reason}); check that all were started, that all call posenet, and that no firewall is "
-            "between them. If hosts listen at a wrong address, set GLOO_SOCKET_IFNAME on each to the network interface "
-            "that leads to the others (ip -brief address)"
+            f"{failure} ({reason}); check that all were started and call posenet, and that no firewall is between; "
+            "set GLOO_SOCKET_IFNAME on each host to the network interface that leads to the others (ip -brief address)"
         ) from error
 
 

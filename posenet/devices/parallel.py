@@ -70,24 +70,18 @@ class Runtime(Ranks):
         try:
             yield
         except RuntimeError as error:
-            explained = self.as_training_error(error)
-            if explained is None:
-                raise
-            raise explained from error
+            if explanation := self.explanation_of(error):
+                raise TrainingError(explanation) from error
+            raise
 
-    def as_training_error(self, error: RuntimeError) -> TrainingError | None:
-        """The error to show for an error of PyTorch that the user can fix; None for any other."""
+    def explanation_of(self, error: RuntimeError) -> str:
+        """What to show for an error of PyTorch that the user can fix; empty for any other."""
         if isinstance(error, torch.OutOfMemoryError):
-            return TrainingError(
-                f"{self.device} has too little memory; lower train.batch_size, and raise optim.accumulate by the same "
-                "factor to keep the samples per step"
-            )
+            return f"{self.device} has too little memory; lower train.batch_size, and raise optim.accumulate as much"
         if "torch.use_deterministic_algorithms" in str(error):
-            return TrainingError(
-                f"{self.device} cannot train with deterministic algorithms ({first_sentence(error)}); set "
-                "train.deterministic=false"
-            )
-        return None
+            reason = first_sentence(error)
+            return f"{self.device} cannot train with deterministic algorithms ({reason}); set train.deterministic=false"
+        return ""
 
 
 class DataParallelRuntime(Runtime):
@@ -168,15 +162,14 @@ class DistributedRuntime(Runtime):
         self.world_size = dist.get_world_size()
         with self.explain_errors():
             hosts = self.gather_objects(socket.gethostname())
-        self.local_rank = hosts[: self.rank].count(hosts[self.rank])
-        if info.local_rank is not None:
-            self.local_rank = info.local_rank
+        counted = hosts[: self.rank].count(hosts[self.rank])
+        self.local_rank = counted if info.local_rank is None else info.local_rank
 
     def select_device(self, name: str) -> None:
         self.device = self.run_on_all(lambda: device_of_rank(name, self.local_rank))
         types = self.gather_objects(self.device.type)
         if len(set(types)) > 1:
-            used = ", ".join(f"{kind} (rank {types.index(kind)})" for kind in dict.fromkeys(types))
+            used = ", ".join(dict.fromkeys(types))
             self.raise_on_all(ConfigError(f"all processes must use the same type of device, not {used}; set --device"))
         if self.device.type != "cpu":
             backend = dist.get_default_backend_for_device(self.device)
@@ -194,10 +187,8 @@ class DistributedRuntime(Runtime):
     def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
         if self.device.type == "cpu":
             return GroupBatchNorm2d.convert(network)
-        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(  # type: ignore[no-untyped-call]
-            network, self._device_group
-        )
-        return converted
+        convert: Any = nn.SyncBatchNorm.convert_sync_batchnorm
+        return cast(nn.Module, convert(network, self._device_group))
 
     def no_gradient_sync(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
         return cast(DistributedDataParallel, module).no_sync()
@@ -226,20 +217,15 @@ class DistributedRuntime(Runtime):
         for tensor in tensors:
             dist.broadcast(tensor, src=0, group=self._device_group)
 
-    def as_training_error(self, error: RuntimeError) -> TrainingError | None:
+    def explanation_of(self, error: RuntimeError) -> str:
         # Gloo raises a plain RuntimeError when another process has ended or does not answer.
-        if "gloo" in str(error).lower() and "timed out" in str(error).lower():
+        is_gloo = "gloo" in str(error).lower()
+        if is_gloo and "timed out" in str(error).lower():
             minutes = self._timeout.total_seconds() / 60
-            return TrainingError(
-                f"waited {minutes:g} minutes for another process, which hangs or still works; allow more with "
-                "--timeout, or start again with --resume"
-            )
-        if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
-            return TrainingError(
-                f"lost the other processes ({first_sentence(error)}); the one that has failed names the cause. Start "
-                "the run again with --resume"
-            )
-        return super().as_training_error(error)
+            return f"waited {minutes:g} minutes for another process, which hangs or still works; raise --timeout"
+        if is_gloo or isinstance(error, dist.DistError):
+            return f"lost the other processes ({first_sentence(error)}): see the one that has failed, and --resume"
+        return super().explanation_of(error)
 
     def close(self) -> None:
         """Leave the process group. After an error this is not called: it could wait for a process that hangs."""

@@ -38,24 +38,11 @@ class Count(posenet.TrainingCallback):
     def on_step(self, step, values):
         self.steps += 1
 
-def main(folder, settings):
-    callback = Count()
-    result = posenet.train(None, settings + [f"checkpoint.path={folder}/run"], callbacks=[callback], progress=False)
-    with open(f"{folder}/steps-{os.getpid()}", "w") as file:
-        file.write(f"{callback.steps} {dist.is_initialized()}")
-
-def spawned(rank, port, folder, settings):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    main(folder, settings)
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    port, folder, *settings = sys.argv[1:]
-    if int(port):
-        import torch.multiprocessing as mp
-        mp.spawn(spawned, (int(port), folder, settings), nprocs=2)
-    else:
-        main(folder, settings)
+folder, *settings = sys.argv[1:]
+callback = Count()
+posenet.train(None, settings + [f"checkpoint.path={folder}/run"], callbacks=[callback], progress=False)
+with open(f"{folder}/steps-{os.getpid()}", "w") as file:
+    file.write(f"{callback.steps} {dist.is_initialized()}")
 """
 
 
@@ -76,12 +63,12 @@ def free_port() -> int:
         return port
 
 
-def run_script(command: list[str], port: int, folder: Path, stores: Stores) -> list[tuple[int, str]]:
+def run_script(command: list[str], folder: Path, stores: Stores) -> list[tuple[int, str]]:
     """Run ``SCRIPT``; return, of each process, the steps that its callback has seen, and whether it has a group."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     settings = [*TINY, *data_settings(stores), "train.device=cpu", "train.epochs=1"]
-    words = [*command, str(script), str(port), str(folder), *settings]
+    words = [*command, str(script), str(folder), *settings]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -92,20 +79,10 @@ def run_script(command: list[str], port: int, folder: Path, stores: Stores) -> l
 @pytest.mark.slow
 def test_a_script_under_torchrun_is_one_run(stores: Stores, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    (_, first), (steps, second) = run_script(torchrun, 0, tmp_path, stores)
+    (_, first), (steps, second) = run_script(torchrun, tmp_path, stores)
     state = last(tmp_path / "run")
     assert state["world_size"] == 2 and steps == state["progress"]["total_steps"] > 0
     assert first == second == "False"
-
-
-@pytest.mark.slow
-def test_a_script_with_a_process_group_of_its_own_is_one_run_and_keeps_the_group(
-    stores: Stores, tmp_path: Path
-) -> None:
-    found = run_script([sys.executable], free_port(), tmp_path, stores)
-    state = last(tmp_path / "run")
-    assert state["world_size"] == 2
-    assert found == [(0, "True"), (state["progress"]["total_steps"], "True")]
 
 
 @pytest.mark.slow
@@ -117,7 +94,7 @@ def test_a_script_under_mpirun_is_one_run(stores: Stores, tmp_path: Path, comman
     program, *options = command.split()
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
-    run_script([program, *options, sys.executable], 0, tmp_path, stores)
+    run_script([program, *options, sys.executable], tmp_path, stores)
     assert last(tmp_path / "run")["world_size"] == int(options[-1])
 
 

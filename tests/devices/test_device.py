@@ -12,12 +12,9 @@ import torch
 from posenet.devices.cpu import usable_cores
 from posenet.devices.device import (
     cudnn_flags,
-    describe_device,
     deterministic_algorithms,
-    peak_memory,
     select_device,
     supports_pinned_memory,
-    total_memory,
 )
 from posenet.errors import ConfigError
 
@@ -57,15 +54,6 @@ def test_the_usable_cores_are_those_that_a_container_leaves_to_the_process(monke
     assert usable_cores() == 2
     monkeypatch.delattr(os, "sched_getaffinity")
     assert usable_cores() == 64
-
-
-def test_cuda_tells_name_and_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * device.index)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 80))
-    assert (describe_device(CUDA), peak_memory(CUDA), total_memory(CUDA)) == ("cuda:1 (NVIDIA H100)", 3, 80)
-    for device in (CPU, MPS):
-        assert (describe_device(device), peak_memory(device), total_memory(device)) == (device.type, None, None)
 
 
 def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pinned(

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from posenet.devices.launch import rank_info
-from posenet.devices.meeting import join_processes
 from posenet.devices.parallel import DistributedRuntime, device_of_rank
 from posenet.errors import ConfigError, OtherRankError, TrainingError
 from tests.helpers.process_groups import fork_ranks, run_in_processes
@@ -132,9 +129,9 @@ def test_errors_of_the_libraries_are_told_apart() -> None:
         (RuntimeError(f"{place} Connection closed by peer"), "lost the other processes"),
         (RuntimeError(f"{place} Timed out waiting 1000ms"), "10 minutes"),
     ):
-        assert cause in str(runtime.as_training_error(error))
-    assert runtime.as_training_error(RuntimeError("mat1 and mat2 shapes cannot be multiplied")) is None
-    assert "train.batch_size" in str(runtime.as_training_error(torch.OutOfMemoryError("CUDA out of memory")))
+        assert cause in runtime.explanation_of(error)
+    assert not runtime.explanation_of(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert "train.batch_size" in runtime.explanation_of(torch.OutOfMemoryError("CUDA out of memory"))
 
 
 def test_every_rank_has_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,16 +153,3 @@ def test_every_rank_has_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu:0"))
     assert device_of_rank("auto", 0) == torch.device("xpu", 0)
     assert device_of_rank("cpu", 0) == torch.device("cpu")
-
-
-def test_a_process_that_ends_while_the_others_join_is_an_error_of_one_line(tmp_path: Path) -> None:
-    def run_rank(rank: int) -> None:
-        if rank:
-            join_processes(rank_info(os.environ), timedelta(minutes=1), 30.0)
-            os._exit(0)
-        with pytest.raises(TrainingError):
-            DistributedRuntime(timeout_minutes=0.2, meet_minutes=0.5)
-        os._exit(7)
-
-    pids = fork_ranks(2, run_rank, tmp_path)
-    assert [wait_for_exit(pid) for pid in pids] == [7, 0], (tmp_path / "0.txt").read_text()

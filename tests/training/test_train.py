@@ -90,7 +90,7 @@ def test_the_log_of_a_stopped_and_resumed_run_says_what_it_does_and_how_long_tha
     )
     rate = "learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples"
     assert [line.partition("  ")[2] for line in lines] == [
-        f"Device cpu: precision float32 (auto), channels_last off (auto); {rate}",
+        f"Device cpu: precision float32; {rate}",
         begins,
         f"Training samples with their labels: {run / 'samples.jpg'}",
         f"Stopped after step 4 (epoch 1), saved in {run / 'last.pth'}; --resume with more --max-steps, or without, "
