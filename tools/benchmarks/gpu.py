@@ -190,7 +190,7 @@ def time_steps(args: argparse.Namespace, config: Config, device: torch.device) -
             torch.compiler.reset()
             steps.model.compile(**options)
         seconds = measure({"checked": steps.checked, "plain": steps.plain}, args.repeats)
-        limit = matmul_flop_per_s(device, DTYPES[steps.model.amp], args.repeats)
+        limit = matmul_flop_per_s(device, DTYPES[steps.model.amp], args.repeats, side=256 if args.small else 0)
         profile.rows += profile_step(steps, device)
         share, cost = flop / seconds["checked"] / limit, seconds["checked"] / seconds["plain"] - 1
         speed = settings.train.batch_size / seconds["checked"]
