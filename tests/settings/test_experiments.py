@@ -13,7 +13,6 @@ from posenet.data import augment, targets
 from posenet.errors import ConfigError
 from posenet.inference import image_to_maps
 from posenet.inference.decoder import decode
-from posenet.inference.tracking import smoothing, tracker
 from posenet.model import posenet
 from posenet.settings import DataConfig, config_to_dict, load_config
 from posenet.settings.earlier import CONSTANTS
@@ -84,10 +83,6 @@ def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
         "log.pictures": validation.NUM_DRAWN,
         "inference.max_width": image_to_maps.MAX_WIDTH,
         "inference.part_threshold": decode.PART_THRESHOLD,
-        "tracking.min_agreement": tracker.MIN_AGREEMENT,
-        "tracking.keep_seconds": smoothing.KEEP_SECONDS,
-        "tracking.smooth_cutoff": smoothing.SMOOTH_CUTOFF,
-        "tracking.smooth_speed": smoothing.SMOOTH_SPEED,
     }
     assert {key: CONSTANTS[key] for key in formulas} == json.loads(json.dumps(formulas))
 
