@@ -27,7 +27,7 @@ from posenet.inference.outputs.lines_file import LinesFile
 from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs, sheet_path
 from posenet.inference.outputs.people_files import ImageIds, Record, Write, open_people_files, record_of, write_json
 from posenet.inference.outputs.summary import PredictionSummary
-from posenet.inference.pipeline import predict_frames, track_people
+from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.inference.split_among_processes import split_into_blocks
@@ -36,8 +36,8 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]
-"""A predictor, a name or a file for ``Predictor``, or a function that loads one."""
+AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[int | None], Predictor]
+"""A predictor, a name or a file for ``Predictor``, or a function of the number of images, if known, that loads one."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ def predict(
     Args:
         inputs: one or several: files, folders, patterns, addresses and numbers of cameras. "-" is a list of
             files from standard input.
-        predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one.
+        predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one; it
+            is called with the number of images, or None.
         progress: whether to show a progress bar.
         stop_requested: checked after every image; true ends the prediction. What has been found is written.
         on_result: called with every result, in order, when it is written.
@@ -141,7 +142,7 @@ def _prepare(
         _log.warning("tracking has no effect on images, only on videos and cameras")
     try:
         lines = LinesFile(outputs.lines, resume=options.resume) if outputs.lines else None
-        loaded = _load(predictor)
+        loaded = _load(predictor, sources)
     except BaseException:
         _remove_empty(outputs.new_folders)
         raise
@@ -159,10 +160,13 @@ def _remove_empty(folders: Sequence[str]) -> None:
             os.rmdir(folder)
 
 
-def _load(predictor: AnyPredictor) -> Predictor:
+def _load(predictor: AnyPredictor, sources: Sequence[Source]) -> Predictor:
     if isinstance(predictor, Predictor):
         return predictor
-    return Predictor(predictor) if isinstance(predictor, (str, os.PathLike)) else predictor()
+    num_images = len(sources) if all(source.kind == "image" for source in sources) else None
+    if isinstance(predictor, (str, os.PathLike)):
+        return Predictor(predictor, num_images=num_images)
+    return predictor(num_images)
 
 
 def _names_of(inputs: Any) -> list[str]:
@@ -283,7 +287,12 @@ def _find_people(
         contextlib.closing(frames),
         contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results,
     ):
-        for result in results if run.tracking is None else track_people(results, run.tracking):
+        found: Iterable[Result] = results
+        if run.tracking is not None:
+            from posenet.inference.tracking.streams import track_people
+
+            found = track_people(results, run.tracking)
+        for result in found:
             summary.counts["predicted"] += result.error is None
             yield result
 

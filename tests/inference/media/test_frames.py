@@ -24,8 +24,8 @@ from posenet.inference.media.sources import (
     Source,
     parse_standard_input,
 )
-from posenet.inference.pipeline import track_people
 from posenet.inference.result import Result
+from posenet.inference.tracking.streams import track_people
 from posenet.settings import TrackingConfig
 from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
 from tests.helpers.moving_people import person_at
