@@ -65,6 +65,12 @@ def same_environment(cache_folder: str) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the curves takes longer than a tiny training."""
+    monkeypatch.setattr("posenet.training.log.has_matplotlib", lambda: False)
+
+
 def _folder_from_environment(variable: str) -> Path:
     value = os.environ.get(variable)
     if not value:

@@ -32,7 +32,7 @@ from posenet.annotations.coco import (
     select_sections,
 )
 from posenet.annotations.copies import groups_of_copies
-from posenet.annotations.importing.image_files import ImageFiles
+from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
 from posenet.annotations.people_reader import Categories, canonical_id, guess_count, number_ids, read_people
 from posenet.annotations.plausibility import find_suspicious

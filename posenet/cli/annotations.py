@@ -18,8 +18,8 @@ from typing import TextIO
 from posenet.annotations.adjustments import KINDS
 from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files, write_output
 from posenet.annotations.importing.coco_family import PARTS
-from posenet.annotations.importing.formats import Options, read_source, recognise
-from posenet.annotations.importing.imported import ImportedAnnotations
+from posenet.annotations.importing.formats import read_source, recognise
+from posenet.annotations.importing.imported import ImportedAnnotations, Options
 from posenet.annotations.importing.yolo_pose import label_path
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import draft_skeleton
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--part", choices=PARTS, help="COCO-WholeBody: read only these keypoints (default: all 133)")
     add(
         "--keypoints",
-        action="append",
+        nargs="+",
         metavar="NAME",
         help="names of the keypoints in order (default: those in the file, or COCO's where they fit)",
     )

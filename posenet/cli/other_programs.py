@@ -1,4 +1,4 @@
-"""What to type here for flags that users know from other programs."""
+"""What to type here for commands and flags that users know from other programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from dataclasses import fields
 
 from posenet.settings import Config
 
+OTHER_TOOLS = {
+    **dict.fromkeys(["detect", "inference", "infer", "pose"], "predict"),
+    **dict.fromkeys(["val", "validate", "eval", "test"], "evaluate"),
+    "track": "predict --track",
+    "export": "export-onnx",
+}
 _ONE = "train train-parallel"
 _TRAIN = f"{_ONE} train-distributed"
 _RUN = "predict app evaluate"
@@ -63,4 +69,4 @@ def remedy_for_setting(flag: str) -> str:
     name = flag.partition("=")[0].lstrip("-").removeprefix("no-").replace("-", "_")
     sections = {section.name: getattr(Config(), section.name) for section in fields(Config)}
     keys = [f"{section}.{name}" for section, values in sections.items() if hasattr(values, name)]
-    return f"{keys[0]} is a setting: --set {keys[0]}=VALUE" if len(keys) == 1 else ""
+    return f"; {keys[0]} is a setting: --set {keys[0]}=VALUE" if len(keys) == 1 else ""

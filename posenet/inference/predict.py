@@ -287,12 +287,12 @@ def _find_people(
         contextlib.closing(frames),
         contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results,
     ):
-        found: Iterable[Result] = results
+        identified: Iterable[Result] = results
         if run.tracking is not None:
-            from posenet.inference.tracking.streams import track_people
+            from posenet.inference.tracking.results import track_people  # a part that can be removed
 
-            found = track_people(results, run.tracking)
-        for result in found:
+            identified = track_people(results, run.tracking)
+        for result in identified:
             summary.counts["predicted"] += result.error is None
             yield result
 

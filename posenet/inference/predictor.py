@@ -189,13 +189,13 @@ class Predictor:
     def _predict_stream(
         self, frames: Generator[Frame, None, None], tracking: TrackingConfig | None
     ) -> Generator[Result, None, None]:
-        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as found:
-            results: Iterable[Result] = found
+        with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
+            identified: Iterable[Result] = results
             if tracking is not None:
-                from posenet.inference.tracking.streams import track_people
+                from posenet.inference.tracking.results import track_people  # a part that can be removed
 
-                results = track_people(found, tracking)
-            for result in results:
+                identified = track_people(results, tracking)
+            for result in identified:
                 if result.error is not None:
                     _log.warning("%s", result.error)
                 yield result
@@ -231,7 +231,6 @@ class Predictor:
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,
-                part_threshold=self.settings.part_threshold,
                 skeleton=self.skeleton,
             )
             kept = [person for person in people if person.score >= self.min_score]

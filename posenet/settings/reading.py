@@ -9,7 +9,6 @@ import copy
 import dataclasses
 import difflib
 import json
-import logging
 import re
 import sys
 import types
@@ -22,12 +21,11 @@ from posenet import extensions
 from posenet.errors import ConfigError
 from posenet.files import BACKSLASH_REMEDY, parse_toml, read_toml
 from posenet.messages import truncate_for_message
+from posenet.settings.earlier import upgrade
 from posenet.settings.experiments import experiment_remedy, find_experiment, named_experiment
 from posenet.settings.sections import Config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
-
-_log = logging.getLogger(__name__)
 
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
 
@@ -37,19 +35,6 @@ TRAINING_CODE_KEYS = ("model.network", "loss.function", "data.transform")
 """Settings that name code of the user which decides what a step computes, as "module:name"."""
 CODE_KEYS = (*TRAINING_CODE_KEYS, "log.callbacks")
 """All settings that name code of the user; see ``posenet.extensions``."""
-EARLIER_DEFAULTS: dict[str, dict[str, Any]] = {
-    "model": {"conv_std": 0.001},
-    "loss": {"gamma": 2.0},
-    "optim": {
-        "name": "sgd",
-        "lr": 2.5e-4,
-        "weight_decay": 5e-4,
-        "warmup_epochs": 3.0,
-        "schedule": "step",
-        "max_grad_norm": 0.0,
-    },
-}
-"""Defaults of the versions before 0.7, which hold for settings that are missing in checkpoints of them."""
 
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
@@ -149,34 +134,14 @@ def _allow_code(tables: Mapping[str, Any], folder: Path) -> None:
 def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", from_checkpoint: bool = False) -> Config:
     """Build a ``Config`` from nested tables; errors name the ``source``.
 
-    Those in a checkpoint may be of an earlier version: keys that no longer exist are left out, and a log message names
-    them; keys that are missing have the defaults of that version.
+    Those in a checkpoint or an exported file may be of an earlier version; see ``earlier.upgrade``.
     """
     if from_checkpoint:
-        known = copy.deepcopy(EARLIER_DEFAULTS)
-        _update(known, _without_unknown_keys(tables, source))
-        tables = known
+        tables = upgrade(tables, source)
     try:
         return _build_section(Config, tables, "")
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
-
-
-def _without_unknown_keys(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    unknown = []
-    defaults = dataclasses.asdict(Config())
-    for section, table in tables.items():
-        if section not in defaults:
-            unknown.append(str(section))
-        elif not isinstance(table, Mapping):
-            known[section] = table
-        else:
-            known[section] = {key: value for key, value in table.items() if key in defaults[section]}
-            unknown += [f"{section}.{key}" for key in table if key not in defaults[section]]
-    if unknown:
-        _log.info("%s: settings that do not exist any more are ignored: %s", source, ", ".join(unknown))
-    return known
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from posenet.messages import pluralize
 from posenet.settings import Config, GuardConfig, config_to_dict
 from posenet.settings.reading import TRAINING_CODE_KEYS
 
+MAX_SKIPS = 10
+"""Steps skipped in a row after which the run returns to its last checkpoint: by chance, only single steps are bad."""
 RECOVERY_STEPS = 100
 """Good steps that must follow a return to a checkpoint before the run may return to one again."""
 HISTORY = 50
@@ -104,7 +106,6 @@ class BadStepPolicy:
     """
 
     def __init__(self, settings: GuardConfig, inputs: str = "", recovery_steps: int = RECOVERY_STEPS) -> None:
-        self.max_skips = settings.max_skips
         self.inputs = inputs
         self.recovery_steps = recovery_steps
         self.counts = BadStepCounts()
@@ -131,7 +132,7 @@ class BadStepPolicy:
                     counts.good_since_roll_back = None
             return "continue"
         counts.bad_in_a_row += 1
-        if counts.bad_in_a_row < self.max_skips:
+        if counts.bad_in_a_row < MAX_SKIPS:
             return "skip"
         if counts.good_since_roll_back is not None:
             return "fail"

@@ -17,7 +17,7 @@ from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, config_to_dict
 
-HOST_SETTINGS = frozenset({"data.workers", "train.device", "train.threads"})
+HOST_SETTINGS = frozenset({"data.workers", "train.device"})
 """Settings that depend on the machine. They may differ between machines."""
 PATH_SETTINGS = frozenset(
     {

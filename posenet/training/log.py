@@ -26,7 +26,6 @@ from posenet.settings.experiments import SETTINGS_FILE
 from posenet.visualization.curves import (
     CURVES_FILE,
     LOG_FILE,
-    MATPLOTLIB_MISSING,
     OWN_CURVES,
     has_matplotlib,
     write_curves,
@@ -128,7 +127,7 @@ def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
 def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
     """The logs that every run has, besides its text log, and those that are configured and whose packages are there.
 
-    A message names a package that is missing where its log is asked for, and not only "auto".
+    A message says that TensorBoard is missing where it is asked for, and not only "auto".
     """
     logs: list[TrainingCallback] = [SettingsFile(), JsonLines(), DrawingFiles()]
     if settings.tensorboard:
@@ -141,11 +140,8 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
                 )
         else:
             logs.append(TensorBoard())
-    if settings.curves:
-        if has_matplotlib():
-            logs.append(Curves())
-        elif settings.curves is True:
-            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
+    if has_matplotlib():
+        logs.append(Curves())
     return logs
 
 

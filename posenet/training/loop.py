@@ -144,8 +144,9 @@ class TrainingLoop:
         stop_due = self.stop_requested() or steps_done
         save_due = run.runtime.is_main and run.writer.is_due(progress.total_steps)
         stop, save, failed, replaced = run.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
-        num_samples, max_share = run.batches.samples_per_epoch, run.config.data.max_unreadable
-        too_many = too_many_unreadable(progress.replaced + replaced, num_samples, max_share) if replaced else None
+        too_many = (
+            too_many_unreadable(progress.replaced + replaced, run.batches.samples_per_epoch) if replaced else None
+        )
         if failed or too_many:
             self._save_before_failing()
             run.runtime.raise_on_all(error or too_many)
@@ -191,12 +192,12 @@ class TrainingLoop:
         if found is None:
             run.runtime.raise_on_all(
                 TrainingError(
-                    f"{run.bad_steps.max_skips} steps in a row were skipped before the first checkpoint; lower "
+                    "too many steps in a row were skipped before the first checkpoint; lower "
                     "optim.lr or raise optim.warmup_epochs"
                 )
             )
         path, state = found
-        _log.warning("%d steps skipped in a row: returning to %s", run.bad_steps.max_skips, path)
+        _log.warning("Too many steps skipped in a row: returning to %s", path)
         restore_weights(run, path, state)
         run.bad_steps.restore_history(state["guard"])
 
@@ -235,9 +236,8 @@ class TrainingLoop:
         run.model.eval()
         scores: dict[str, Any] = {"val_loss": None}
         if run.validation_loader is not None:
-            max_unreadable = run.config.data.max_unreadable
             scores["val_loss"] = validation_loss(
-                run.wrapped_model, run.validation_loader, max_unreadable, run.runtime, self.stop_requested
+                run.wrapped_model, run.validation_loader, run.runtime, self.stop_requested
             )
         if run.coco_validation and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
             coco_scores, drawing = run.coco_validation(self.stop_requested)

@@ -25,6 +25,7 @@ from posenet.checkpoints.weights import (
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import is_out_of_memory, pluralize, truncate_for_message
 from posenet.settings import Config, config_differences, config_to_dict, load_config
+from posenet.settings.earlier import require_same_constants
 from posenet.training.bad_steps import BadStepCounts
 from posenet.training.freezing import names_to_freeze
 from posenet.training.optimizer import restore_optimizer
@@ -144,6 +145,7 @@ def config_of_run(
     if checkpoint is None:
         return config_of_new_run(experiment, overrides, warmup)
     path, state = checkpoint.path, checkpoint.state
+    require_same_constants(state["config"], path)
     # The folder may have moved since the checkpoint was written.
     saved = with_folder(config_of_checkpoint(state, path) or Config(), path.parent)
     if isinstance(experiment, Config):

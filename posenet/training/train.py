@@ -290,21 +290,15 @@ def _own_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _configured_pytorch(settings: TrainConfig) -> Iterator[None]:
-    """Within this context, PyTorch has the threads, the seed and the flags of the settings.
+    """Within this context, PyTorch has the seed and the flags of the settings.
 
     All training batches have the same shape. The initial weights are drawn on the CPU, and nothing else draws from
     PyTorch's generators.
     """
-    num_threads = torch.get_num_threads()
     with (
         torch.random.fork_rng(devices=[]),
         deterministic_algorithms(settings.deterministic),
         cudnn_flags(benchmark=True, tf32=settings.tf32),
     ):
         torch.default_generator.manual_seed(settings.seed)
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(num_threads)
+        yield

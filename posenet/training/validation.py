@@ -49,6 +49,8 @@ from posenet.training.loss import sum_per_image
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
+NUM_DRAWN = 4
+"""Validation images to draw at each evaluation: enough to see what is learned, at no cost beside predicting them."""
 TILE_SIZE = 320, 426
 """Height and width of a drawing on the contact sheet, in pixels."""
 
@@ -65,14 +67,13 @@ def image_losses(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tens
 def validation_loss(
     model: nn.Module,
     loader: BatchLoader,
-    max_unreadable: float,
     runtime: Runtime,
     stop_requested: Callable[[], bool],
 ) -> float:
     """Mean loss per image of a wrapped ``ModelWithLoss``, over the samples of all ranks; ``loader`` has this rank's.
 
     Raises:
-        DataError, OtherRankError: a larger share of the samples than ``max_unreadable`` cannot be read.
+        DataError, OtherRankError: a larger share of the samples than ``MAX_UNREADABLE`` cannot be read.
         StopRequested: ``stop_requested``, which is called before every batch, returned true on any rank.
     """
 
@@ -95,7 +96,7 @@ def validation_loss(
 
     shares = runtime.gather_objects(runtime.run_on_all(sums_of_share))
     loss, count, replaced, stopped = map(sum, zip(*shares))
-    runtime.raise_on_all(too_many_unreadable(replaced, loader.num_samples, max_unreadable))
+    runtime.raise_on_all(too_many_unreadable(replaced, loader.num_samples))
     if stopped:
         raise StopRequested
     return loss / count
@@ -136,7 +137,7 @@ class CocoValidation:
         self.truth = _labelled_people(self.split.people, config.model.skeleton)
         # Indices into ``share`` of the images that rank 0 draws: always the same ones, of different shapes.
         with_people = [index for index, (image, _) in enumerate(self.share) if image.id in self.truth]
-        num_drawn = config.log.pictures if runtime.is_main else 0
+        num_drawn = NUM_DRAWN if runtime.is_main else 0
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
         self.has_logged_frames = False
 
@@ -169,7 +170,7 @@ class CocoValidation:
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
         """Compute COCO's ten keypoint scores, "AP" first, and a contact sheet of drawings: (H, W, 3) uint8 BGR.
 
-        Only rank 0 draws; the sheet is None elsewhere, and if ``log.pictures`` is 0.
+        Only rank 0 draws; the sheet is None elsewhere.
 
         Raises:
             DataError, OtherRankError: an image cannot be read, here or on another rank.

@@ -317,7 +317,7 @@ def test_two_processes_train_from_annotations_that_the_first_one_prepares(tmp_pa
         "--set",
         *TINY,
     ]
-    words += ["inference.height=64", "log.curves=false"]
+    words += ["inference.height=64"]
 
     def run_rank(rank: int) -> None:
         sys.exit(run_tool("train-distributed", list(map(str, words))))

@@ -30,7 +30,7 @@ import torch
 
 from posenet import PoseNet
 from posenet.cli import main as cli
-from posenet.cli.options import normalize_words
+from posenet.cli.options import with_dashes
 from posenet.data.build import build_store
 from posenet.images import write_image
 from posenet.model.published_names import rename_to_published
@@ -93,7 +93,6 @@ SHORT_TRAINING = [
     "train.channels_last=false",
     "data.workers=0",
     "log.tensorboard=false",
-    "log.curves=false",
 ]
 SHORTER = {
     "train": SHORT_TRAINING,
@@ -221,7 +220,7 @@ def check_arguments(command: Command) -> None:
         error = io.StringIO()
         try:
             with contextlib.redirect_stderr(error):
-                args = parser.parse_args(normalize_words(arguments))
+                args = parser.parse_args(with_dashes(arguments))
         except SystemExit:
             pytest.fail(f"{command}: {error.getvalue().splitlines()[-1]}")
         if "config" in args:

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 
 from posenet.cli import main as cli
+from posenet.data import augment, targets
 from posenet.errors import ConfigError
+from posenet.inference import image_to_maps
+from posenet.inference.decoder import decode
+from posenet.inference.tracking import smoothing, tracker
+from posenet.model import posenet
 from posenet.settings import DataConfig, config_to_dict, load_config
+from posenet.settings.earlier import CONSTANTS
 from posenet.settings.experiments import EXPERIMENTS_FOLDER, experiment_names
+from posenet.training import bad_steps, batches, loss, optimizer, teacher, validation
 from tests.helpers.source_files import ROOT
 
 NAMES = {"demo", "overfit", "photographs", "simplepose_384", "simplepose_512", "simplepose_swa", "small", "tiny"}
@@ -42,19 +49,47 @@ def test_a_name_stands_for_its_file_and_is_printed_as_it_is(
 
 RECORDED = json.loads((ROOT / "tests" / "fixtures" / "experiments.json").read_text())
 """The settings of every experiment in version 0.6."""
-REMOVED: set[str] = set()
-"""Settings of version 0.6 that are constants now."""
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_an_experiment_means_what_it_meant_in_version_0_6(name: str) -> None:
+    """Settings of version 0.6 that no longer exist are constants with the values that they had in all experiments."""
     config = json.loads(json.dumps(config_to_dict(load_config(name))))
     before = {f"{section}.{key}": value for section, table in RECORDED[name].items() for key, value in table.items()}
     now = {f"{section}.{key}": value for section, table in config.items() for key, value in table.items()}
-    assert {key: now.get(key) for key in before if key not in REMOVED} == {
-        key: value for key, value in before.items() if key not in REMOVED
+    assert {key: (now | CONSTANTS)[key] for key in before} == before
+    assert not CONSTANTS.keys() & now.keys()
+
+
+def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
+    formulas = {
+        "model.linear_std": posenet.LINEAR_STD,
+        "augment.jitter_hue": augment.JITTER_HUE,
+        "augment.jitter_saturation": augment.JITTER_SATURATION,
+        "augment.jitter_value": augment.JITTER_VALUE,
+        "augment.cutout": augment.CUTOUT,
+        "targets.part_margin": targets.PART_MARGIN,
+        "targets.threshold": targets.THRESHOLD,
+        "targets.part_floor": targets.PART_FLOOR,
+        "loss.scale_weights": loss.SCALE_WEIGHTS,
+        "loss.part_weight": loss.PART_WEIGHT,
+        "loss.keypoint_weight": loss.KEYPOINT_WEIGHT,
+        "loss.mask_weight": loss.MASK_WEIGHT,
+        "loss.foreground_weight": loss.FOREGROUND_WEIGHT,
+        "loss.positive_threshold": loss.POSITIVE_THRESHOLD,
+        "optim.momentum": optimizer.MOMENTUM,
+        "distill.threshold": teacher.THRESHOLD,
+        "data.max_unreadable": batches.MAX_UNREADABLE,
+        "guard.max_skips": bad_steps.MAX_SKIPS,
+        "log.pictures": validation.NUM_DRAWN,
+        "inference.max_width": image_to_maps.MAX_WIDTH,
+        "inference.part_threshold": decode.PART_THRESHOLD,
+        "tracking.min_agreement": tracker.MIN_AGREEMENT,
+        "tracking.keep_seconds": smoothing.KEEP_SECONDS,
+        "tracking.smooth_cutoff": smoothing.SMOOTH_CUTOFF,
+        "tracking.smooth_speed": smoothing.SMOOTH_SPEED,
     }
-    assert not REMOVED & now.keys()
+    assert {key: CONSTANTS[key] for key in formulas} == json.loads(json.dumps(formulas))
 
 
 def write(path: Path, text: str) -> Path:

@@ -86,7 +86,7 @@ def test_runs_differ_neither_in_paths_nor_in_workers_but_in_data(stores: Stores,
         assert f"{name}: " in errors[0] and "(rank 1)" in errors[0] and "\n" not in errors[0], errors
         assert errors[0].startswith("ConfigError: the processes differ in ") and errors[1] == OTHER_RANK
     assert not (tmp_path / "run").exists()
-    assert start(f"data.train={copy}", "train.threads=1", "train.device=cpu") == ["", ""]
+    assert start(f"data.train={copy}", "train.device=cpu") == ["", ""]
 
 
 def test_files_are_compared_by_content(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ STEPS = 7
 
 def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
     callback = Mock(spec=TrainingCallback)
-    settings = (*coco_settings(tiny_coco), "log.pictures=2", "train.epochs=1")
+    settings = (*coco_settings(tiny_coco), "train.epochs=1")
     train_tiny(stores, tmp_path, *settings, callbacks=[callback], runtime=ChangingRuntime(multiply({2: math.nan})))
     steps = ["on_step"] * (STEPS - 1)
     names = [name for name, _, _ in callback.method_calls]
@@ -163,7 +163,7 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    settings = (*coco_settings(tiny_coco), "log.pictures=1", "log.tensorboard=true", "train.epochs=1")
+    settings = (*coco_settings(tiny_coco), "log.tensorboard=true", "train.epochs=1")
     threads = set(threading.enumerate())
     recorder = Recorder()
     train_tiny(stores, tmp_path, *settings, callbacks=[recorder])
@@ -185,16 +185,15 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
 
 
 @pytest.mark.parametrize("asked_for", [True, "auto"])
-def test_without_tensorboard_and_matplotlib_a_line_names_each_package_that_was_asked_for(
+def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked_for: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with caplog.at_level(logging.INFO):
-        logs = logs_of_run(LogConfig(tensorboard=asked_for, curves=asked_for))
+        logs = logs_of_run(LogConfig(tensorboard=asked_for))
     assert [type(log) for log in logs] == [SettingsFile, JsonLines, DrawingFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
-    assert packages == (["tensorboard", "plot"] if asked_for is True else [])
+    assert packages == (["tensorboard"] if asked_for is True else [])
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png", "settings.toml"])
@@ -215,11 +214,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_started_again(stor
     assert (tmp_path / "log.txt").read_text().startswith(log) and (tmp_path / "last.pth").is_file()
 
 
-def test_curves_are_drawn_also_without_a_validation(stores: Stores, tmp_path: Path) -> None:
+def test_curves_are_drawn_also_without_a_validation(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("posenet.training.log.has_matplotlib", lambda: True)
     only_train = {"train": stores["train"]}
-    train_tiny(only_train, tmp_path / "run", "log.curves=true", "train.epochs=1")
+    train_tiny(only_train, tmp_path / "run", "train.epochs=1")
     assert cv2.imread(str(tmp_path / "run" / "curves.png")) is not None
     (tmp_path / "blocked" / "curves.png").mkdir(parents=True)
-    assert train_tiny(stores, tmp_path / "blocked", "log.curves=true", "train.epochs=1").finished
+    assert train_tiny(stores, tmp_path / "blocked", "train.epochs=1").finished
     assert "the callback Curves failed" in (tmp_path / "blocked" / "log.txt").read_text()

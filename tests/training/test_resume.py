@@ -51,7 +51,6 @@ STATEFUL = (
     "train.epochs=3",
     "train.patience=9",
     "guard.threshold=29",
-    "guard.max_skips=99",
     "average.kind=ema",
     "average.decay=0.9",
     "checkpoint.every_steps=2",
@@ -268,7 +267,7 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     state = last(tmp_path / "run")
     state["config"]["train"]["old"] = 3  # of another version, which had this setting
     write_checkpoint(tmp_path / "run" / "last.pth", state)
-    Path("file.toml").write_text("[optim]\nmomentum = 0.5\n")
+    Path("file.toml").write_text("[optim]\nweight_decay = 0.5\n")
     whole = load_config(None, [*data_settings(stores), "model.stacks=1", "model.width=16", "model.growth=2"])
     caplog.set_level(logging.INFO)
 
@@ -283,8 +282,8 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     assert (kept.optim.lr, kept.train.batch_size, kept.optim.warmup_epochs) == (0.5, 2, 1)
     assert "settings that do not exist any more are ignored: train.old" in caplog.text
     assert "Settings kept from the checkpoint; changed: optim.lr: 1e-05 -> 0.5\n" in caplog.text
-    assert resumed("run/last.pth", "file.toml").optim.momentum == 0.5
-    assert "Settings kept from the checkpoint; changed: optim.momentum: 0.9 -> 0.5\n" in caplog.text
+    assert resumed("run/last.pth", "file.toml").optim.weight_decay == 0.5
+    assert "Settings kept from the checkpoint; changed: optim.weight_decay: 0.0005 -> 0.5\n" in caplog.text
     kept = resumed(True, None, "checkpoint.path=run", "train.weights=other.pth")
     assert (kept.train.batch_size, kept.train.weights) == (2, "") and "changed: train.weights" not in caplog.text
     assert "train.weights is only for new runs; this one continues with the weights in run/last.pth" in caplog.text
@@ -292,6 +291,19 @@ def test_a_resumed_run_keeps_its_settings_except_new_ones(
     assert replaced.train.batch_size == 4 and replaced.optim.lr == 1e-3  # a Config replaces all
     assert resumed("run", None, "optim.warmup_epochs=0", warmup=True).optim.warmup_epochs == 1
     assert posenet.train(None, resume="run", max_steps=2, progress=False).steps == 2
+
+
+def test_a_run_with_another_value_of_what_is_a_constant_now_is_not_resumed(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+    state = last(tmp_path)
+    state["config"]["optim"]["momentum"] = 0.9
+    state["config"]["log"]["pictures"] = 7
+    write_checkpoint(tmp_path / "last.pth", state)
+    train_tiny(stores, tmp_path, resume=True, max_steps=2)
+    state["config"]["optim"]["momentum"] = 0.95
+    write_checkpoint(tmp_path / "last.pth", state)
+    with pytest.raises(ConfigError, match=r"optim\.momentum \(now 0\.9\)"):
+        train_tiny(stores, tmp_path, resume=True)
 
 
 def test_a_run_with_short_names_of_keypoints_continues(

@@ -368,7 +368,7 @@ def test_targets_network_and_loss_are_one_graph_for_all_batches(has_teacher: boo
     ``fullgraph`` makes a break of the graph an error. Evaluation is not compiled.
     """
     graphs = Graphs()
-    teacher = Teacher(OneConvolution(), 0.5, 0.0, 0.01) if has_teacher else None  # type: ignore[arg-type]
+    teacher = Teacher(OneConvolution(), 0.5) if has_teacher else None  # type: ignore[arg-type]
     eager, compiled = make_model(teacher=teacher), make_model(teacher=teacher)
     eager.network, compiled.network = OneConvolution(), OneConvolution()
     compiled.compile(backend=graphs, fullgraph=True)

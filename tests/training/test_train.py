@@ -452,7 +452,7 @@ def test_a_run_gives_back_what_it_changes_in_its_process(
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which train.deterministic leaves behind, as it says
     train_tiny(stores, tmp_path / "warm-up", max_steps=1)  # which imports all packages
     before = state_of_process()
-    train_tiny(stores, tmp_path / "run", "train.threads=2", "train.deterministic=true", "train.epochs=1")
+    train_tiny(stores, tmp_path / "run", "train.deterministic=true", "train.epochs=1")
     with pytest.raises(ConfigError):
         train_tiny(stores, tmp_path / "refused", "train.device=cpu:7x")
     after = state_of_process()
@@ -473,15 +473,12 @@ def test_a_run_logs_what_its_host_wants_to_see_and_all_in_its_file(
 def test_the_state_of_pytorch_is_given_back(stores: Stores, tmp_path: Path) -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    threads: list[int] = []
-    watch = AfterStep(1, lambda: threads.append(torch.get_num_threads()))
-    train_tiny(stores, tmp_path, "train.threads=2", max_steps=1, callbacks=[watch])
-    assert threads == [2] and torch.get_num_threads() == 1
+    train_tiny(stores, tmp_path, max_steps=1)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_skipped_steps_and_a_validation_loss_that_is_not_finite_are_logged(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, "train.epochs=1", "optim.lr=1e30", "guard.max_skips=9")
+    train_tiny(stores, tmp_path, "train.epochs=1", "optim.lr=1e30")
     log = (tmp_path / "log.txt").read_text()
     assert "WARNING: epoch 1: 6 of 7 steps were skipped: a bad loss or gradient" in log
     assert "WARNING: epoch 1: the validation loss is not finite; lower optim.lr" in log

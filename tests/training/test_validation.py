@@ -19,7 +19,7 @@ from posenet.errors import DataError
 from posenet.inference.evaluation import Evaluation, compute_coco_metrics
 from posenet.person import Person
 from posenet.skeleton import COCO
-from posenet.training import validation
+from posenet.training import batches, validation
 from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE
 from tests.helpers.drawn_data import flip_bit, write_annotations
 from tests.helpers.process_groups import run_in_processes
@@ -58,17 +58,19 @@ def test_two_ranks_give_the_loss_and_the_scores_of_one(stores: Stores, tiny_coco
     assert read_checkpoint(two / "best.pth")["evaluation"] is None
 
 
-def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path) -> None:
+def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.9)
     path = tmp_path / "val.h5"
     shutil.copy(stores["val"], path)
     flip_bit(path, "images", 0)
     damaged = stores | {"val": path}
     intact = train_tiny(stores, tmp_path / "intact", "train.epochs=1").best["val_loss"]
-    loss = train_tiny(damaged, tmp_path / "run", "train.epochs=1", "data.max_unreadable=0.9").best["val_loss"]
+    loss = train_tiny(damaged, tmp_path / "run", "train.epochs=1").best["val_loss"]
     assert loss != intact and loss == pytest.approx(intact, rel=0.5)
     assert "WARNING: samples replaced by others: " in (tmp_path / "run" / "log.txt").read_text()
+    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.0)
     with pytest.raises(DataError, match="more than 0 of"):
-        train_tiny(damaged, tmp_path / "refused", "train.epochs=1", "data.max_unreadable=0")
+        train_tiny(damaged, tmp_path / "refused", "train.epochs=1")
     assert last(tmp_path / "refused")["progress"]["step"] == 7
 
 
@@ -100,7 +102,8 @@ def test_the_sheet_shows_annotated_people_beside_those_from_the_recommended_min_
         return dataclasses.replace(compute_coco_metrics(*args), min_score=0.06)
 
     monkeypatch.setattr(validation, "compute_coco_metrics", evaluate_with_low_scores)
-    train_tiny(stores, tmp_path / "run", *STILL, *coco_settings(coco), "model.conv_std=0.3", "log.pictures=2")
+    monkeypatch.setattr(validation, "NUM_DRAWN", 2)
+    train_tiny(stores, tmp_path / "run", *STILL, *coco_settings(coco), "model.conv_std=0.3")
     content = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
     assert len(notes) == 2 * 2 < 2 * len(content["images"])
     for number in (0, 2):

@@ -13,14 +13,14 @@ from posenet.annotations.coco import SECTIONS, read_document, remedy_for_format
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.cvat import import_cvat, parse_xml
 from posenet.annotations.importing.deeplabcut import find_tables, import_deeplabcut, is_table
-from posenet.annotations.importing.imported import ImportedAnnotations
+from posenet.annotations.importing.imported import ImportedAnnotations, Options, Source
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.labelme import import_labelme, is_labelme
 from posenet.annotations.importing.published_sets import (
     import_aic,
+    import_interhand,
     import_lsp,
-    import_mpii_list,
-    import_mpii_release,
+    import_mpii,
     import_ochuman,
 )
 from posenet.annotations.importing.sleap import import_sleap
@@ -37,27 +37,6 @@ MAX_BYTES_OF_AN_IMAGE = 2**26
 """A larger JSON file is not that of an image or a video; it takes long to read."""
 SHOWN_FILES = 5
 """Number of file names in a message."""
-
-
-class Options(NamedTuple):
-    """How a data set is read; see ``read_annotations``."""
-
-    images: str | Path | None = None
-    split: str = "train"
-    keypoints: Sequence[str] | None = None
-    part: str | None = None
-    frames: Path | None = None
-
-
-class Source(NamedTuple):
-    """A file or a folder, and what is in it."""
-
-    path: Path
-    kind: str
-    """yaml, json, xml, mat, hdf5, csv, or the files of a folder: "json files" or "csv files"."""
-    content: Any
-    """Of a JSON file the document, of an XML file the root, of a MAT file the variables. Of a folder: its files, with
-    their content where that is JSON."""
 
 
 class Format(NamedTuple):
@@ -98,7 +77,7 @@ def read_annotations(
 
 def read_source(format_: Format, source: Source, options: Options) -> ImportedAnnotations:
     """Read what ``recognise`` has found; see ``read_annotations``."""
-    if options.part is not None and format_.name != COCO_FAMILY:
+    if options.part is not None and format_.read is not import_coco:
         raise DataError(f"{source.path} is {format_.name}; part={options.part} is for COCO-WholeBody, leave it out")
     return format_.read(source, options)
 
@@ -111,10 +90,7 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
         if format_.fits(source):
             return format_, source
     if _is_list(source, "image_id", "score"):
-        raise DataError(
-            f"{source.path} has no annotations: a file of COCO keypoints has images, annotations and categories; "
-            "results are not annotations"
-        )
+        raise DataError(f"{source.path} has results, not annotations; give a file with images and annotations")
     raise _unknown(source.path)
 
 
@@ -161,7 +137,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _open_file(path: Path) -> Source:
     try:
-        beginning = read_input(path, 512)
+        beginning = read_input(path, 512).removeprefix(b"\xef\xbb\xbf").lstrip()
     except OSError as error:
         raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
     suffix = path.suffix.lower()
@@ -170,21 +146,16 @@ def _open_file(path: Path) -> Source:
         return _open_file(table) if path.stem.startswith("CollectedData_") else Source(path, "hdf5", None)
     if beginning.startswith(b"MATLAB") or suffix == ".mat":
         return Source(path, "mat", _read_mat(path))
-    if is_table(beginning.removeprefix(b"\xef\xbb\xbf")):
+    if is_table(beginning):
         return Source(path, "csv files", [path])
     if suffix in (".yaml", ".yml"):
-        return _open_project(path) or Source(path, "yaml", None)
-    if beginning.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        tables = find_tables(path.parent) if path.stem == "config" else []
+        return Source(path.parent, "csv files", tables) if tables else Source(path, "yaml", None)
+    if beginning.startswith(b"<"):
         return Source(path, "xml", parse_xml(path))
-    if suffix == ".json" or beginning.lstrip()[:1] in (b"{", b"["):
+    if suffix == ".json" or beginning[:1] in (b"{", b"["):
         return Source(path, "json", read_document(path))
     raise _unknown(path)
-
-
-def _open_project(path: Path) -> Source | None:
-    """The tables beside a config.yaml of DeepLabCut."""
-    tables = find_tables(path.parent)
-    return Source(path.parent, "csv files", tables) if tables and path.stem == "config" else None
 
 
 def _read_mat(path: Path) -> dict[str, Any] | None:
@@ -206,112 +177,61 @@ def _is_posetrack(content: object) -> bool:
 
 
 def _has_keys(content: object, *keys: str) -> bool:
-    """Whether the content is an object, or a list of objects, with these keys."""
-    first = content[0] if isinstance(content, list) and content else content
-    return isinstance(first, dict) and all(key in first for key in keys)
+    return isinstance(content, dict) and all(key in content for key in keys)
 
 
 def _is_list(source: Source, *keys: str) -> bool:
-    return source.kind == "json" and isinstance(source.content, list) and _has_keys(source.content, *keys)
+    """Whether the content is a list of objects, of which the first has these keys."""
+    return isinstance(source.content, list) and bool(source.content) and _has_keys(source.content[0], *keys)
 
 
-def _is_object(source: Source, *keys: str) -> bool:
-    return source.kind == "json" and isinstance(source.content, dict) and _has_keys(source.content, *keys)
+def _is_interhand(source: Source) -> bool:
+    annotations = source.content.get("annotations") if isinstance(source.content, dict) else None
+    first = annotations[0] if isinstance(annotations, list) and annotations else None
+    return _has_keys(first, "hand_type", "joint_valid") and not _has_keys(first, "keypoints")
 
 
-def _has_variable(source: Source, name: str) -> bool:
-    return source.kind == "mat" and source.content is not None and name in source.content
-
-
-def _read_label_studio(source: Source, options: Options) -> ImportedAnnotations:
-    beside = source.path.parent / "images"
-    images = options.images or (beside if beside.is_dir() else source.path.parent)
-    tasks = source.content
-    if not all(isinstance(task, dict) and "data" in task for task in tasks):
-        raise DataError(f"{source.path} is not a list of tasks; export the project from Label Studio as JSON")
-    return import_label_studio(tasks, source.path, images, options.keypoints)
-
-
-def _read_yolo(source: Source, options: Options) -> ImportedAnnotations:
-    if options.images is not None:
-        raise DataError(f"{source.path} names the folders of its images; leave out images=DIR")
-    return import_yolo_pose(source.path, options.split, options.keypoints)
-
-
-def _read_labelme(source: Source, options: Options) -> ImportedAnnotations:
-    files = source.content if source.kind == "json files" else {source.path: source.content}
-    return import_labelme(files, source.path, options.images, options.keypoints)
-
-
-COCO_FAMILY = "COCO"
 FORMATS = (
-    Format("YOLO-pose", lambda source: source.kind == "yaml", _read_yolo, has_splits=True),
-    Format("Label Studio", lambda source: _is_list(source, "data"), _read_label_studio),
+    Format("YOLO-pose", lambda source: source.kind == "yaml", import_yolo_pose, has_splits=True),
+    Format("Label Studio", lambda source: _is_list(source, "data"), import_label_studio),
     Format(
         "Labelme",
         lambda source: (
             is_labelme(source.content)
             or (source.kind == "json files" and all(map(is_labelme, source.content.values())))
         ),
-        _read_labelme,
+        import_labelme,
     ),
+    Format("CVAT", lambda source: source.kind == "xml" and source.content.tag == "annotations", import_cvat),
+    Format("PoseTrack18", lambda source: source.kind == "json files", import_posetrack),
+    Format("OCHuman", lambda source: _has_keys(source.content, "images", "keypoint_names"), import_ochuman),
+    Format("InterHand", _is_interhand, import_interhand),
     Format(
-        "CVAT",
-        lambda source: source.kind == "xml" and source.content.tag == "annotations",
-        lambda source, options: import_cvat(
-            source.content, source.path, options.images, options.keypoints, options.frames
-        ),
+        "COCO",
+        lambda source: any(_has_keys(source.content, "images", key) for key in SECTIONS[1:]),
+        import_coco,
     ),
-    Format(
-        "PoseTrack18",
-        lambda source: source.kind == "json files",
-        lambda source, options: import_posetrack(list(source.content.values()), source.path, options.images),
-    ),
-    Format(
-        "OCHuman",
-        lambda source: _is_object(source, "images", "keypoint_names"),
-        lambda source, options: import_ochuman(source.content, source.path, options.images),
-    ),
-    Format(
-        COCO_FAMILY,
-        lambda source: _is_object(source, "images") and any(key in source.content for key in SECTIONS[1:]),
-        lambda source, options: import_coco(source.content, source.path, options.images, options.part),
-    ),
-    Format(
-        "AIC",
-        lambda source: _is_list(source, "keypoint_annotations", "image_id"),
-        lambda source, options: import_aic(source.content, source.path, options.images),
-    ),
+    Format("AIC", lambda source: _is_list(source, "keypoint_annotations", "image_id"), import_aic),
     Format(
         "MPII",
         lambda source: (
             _is_list(source, "joints", "joints_vis", "image")
             or _is_list(source, "joint_self", "img_paths")
-            or _has_variable(source, "RELEASE")
+            or _has_keys(source.content, "RELEASE")
         ),
-        lambda source, options: (import_mpii_release if source.kind == "mat" else import_mpii_list)(
-            source.content, source.path, options.images
-        ),
+        import_mpii,
     ),
-    Format(
-        "LSP",
-        lambda source: _has_variable(source, "joints"),
-        lambda source, options: import_lsp(source.content, source.path, options.images),
-    ),
-    Format(
-        "DeepLabCut",
-        lambda source: source.kind == "csv files",
-        lambda source, options: import_deeplabcut(source.content, source.path, options.images, options.keypoints),
-    ),
+    Format("LSP", lambda source: _has_keys(source.content, "joints"), import_lsp),
+    Format("DeepLabCut", lambda source: source.kind == "csv files", import_deeplabcut),
     Format(
         "SLEAP",
         lambda source: (
             source.kind == "hdf5"
             or (source.kind == "mat" and source.content is None)
-            or _has_variable(source, "positions")
+            or _has_keys(source.content, "positions")
             or _is_list(source, "filename", "class", "annotations")
         ),
-        lambda source, options: import_sleap(source.path, options.images, options.keypoints, options.frames),
+        import_sleap,
     ),
 )
 """All formats; the first that fits is taken."""

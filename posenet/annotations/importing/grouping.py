@@ -1,22 +1,23 @@
-"""Labelled shapes as people: which points belong to which object, for tools that label shapes one by one."""
+"""Labelled shapes as objects: which points belong to which object, for tools that label shapes one by one."""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from posenet.annotations.importing.imported import ImportedPerson, Notes
+from posenet.annotations.importing.imported import FEW, ImportedAnnotations, Notes, Object, to_coco
 from posenet.errors import DataError
 from posenet.messages import truncate_for_message
 from posenet.skeleton import COCO
 
 NO_RECTANGLE = "person"
-"""Category of people without a rectangle."""
+"""Category of objects without a rectangle."""
 MARGIN = 0.1
 """A keypoint in no rectangle counts as inside one that it is at most this share of its sides away from."""
 RARE = 0.02
@@ -25,7 +26,7 @@ ALIKE = 0.8
 """How alike such names are, as ``difflib`` measures it; 1 is equal."""
 
 NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
-REPEATED = "keypoints that their person has already, left out: delete those that are wrong"
+REPEATED = "keypoints that their object has already, left out: delete those that are wrong"
 OTHER_NAMES = "keypoints with other names than those that are given, left out"
 TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with keypoints=NAMES"
 
@@ -41,29 +42,30 @@ class Point(NamedTuple):
     """The key of its object; None if that is not stated."""
 
 
-class Object(NamedTuple):
-    """An object of an image with its keypoints: x, y and visibility by name."""
-
-    category: str
-    box: tuple[float, float, float, float] | None  # x, y, width, height
-    points: dict[str, tuple[float, float, int]]
-    outline: Sequence[list[float]] = ()
-
-    def contains(self, point: Point, margin: float) -> bool:
-        """Whether a point is in the box, extended by a share of its sides; always true without a box."""
-        if self.box is None:
-            return True
-        x, y, width, height = self.box
-        is_between = -margin * width <= point.x - x <= (1 + margin) * width
-        return is_between and -margin * height <= point.y - y <= (1 + margin) * height
-
-
 def box_of_corners(corners: Sequence[Sequence[float]]) -> tuple[float, float, float, float]:
     """x, y, width, height around points."""
     points = np.array(corners, np.float64)
     left, top = points.min(axis=0).tolist()
     width, height = np.ptp(points, axis=0).tolist()
     return left, top, width, height
+
+
+def _is_around(item: Object, x: float, y: float, margin: float) -> bool:
+    """Whether a point is in the box, extended by a share of its sides; always true without a box."""
+    if item.box is None:
+        return True
+    left, top, width, height = item.box
+    return -margin * width <= x - left <= (1 + margin) * width and -margin * height <= y - top <= (1 + margin) * height
+
+
+def add_object(objects: dict[Hashable, Object], key: Hashable, item: Object) -> None:
+    """Add a shape to the object of its key: a box, an outline or points; no object has points of two shapes."""
+    old = objects.get(key)
+    if old is None or (old.points and item.points):
+        objects[key if old is None else ("shape", len(objects))] = item
+        return
+    category = item.category if item.box else old.category
+    objects[key] = Object(category, old.points or item.points, item.box or old.box, item.outline or old.outline)
 
 
 def assign_points(
@@ -74,86 +76,98 @@ def assign_points(
     Points with an owner that is no object make one of their own; all points of an image without objects are one.
 
     Args:
-        objects: by their keys; points are added.
+        objects: by their keys.
         name: that of the image or the task, for notes.
         category: that of objects without a box.
     """
     for point in points:
-        if point.owner is not None and point.owner not in objects:
-            objects[point.owner] = Object(category, None, {})
+        if point.owner is not None:
+            objects.setdefault(point.owner, Object(category, {}))
     if points and not objects:
-        objects[None] = Object(category, None, {})
+        objects[None] = Object(category, {})
+    found: dict[Hashable, dict[str, Sequence[float]]] = {key: dict(item.points) for key, item in objects.items()}
     # Points with an owner come first: of two with the same name, the one that has an owner is right.
     for point in sorted(points, key=lambda point: point.owner not in objects):
-        owners = [objects[point.owner]] if point.owner in objects else []
+        keys = [point.owner] if point.owner in objects else []
         for margin in (0, MARGIN):
-            owners = owners or [item for item in objects.values() if item.contains(point, margin)]
-        if len(owners) != 1:
+            keys = keys or [key for key, item in objects.items() if _is_around(item, point.x, point.y, margin)]
+        if len(keys) != 1:
             notes[NO_OBJECT].append(name)
-        elif point.name in owners[0].points:
+        elif point.name in found[keys[0]]:
             notes[REPEATED].append(name)
         else:
-            owners[0].points[point.name] = point.x, point.y, point.visibility
-    grouped = {key: item for key, item in objects.items() if item.box is None}
+            found[keys[0]][point.name] = point.x, point.y, point.visibility
+    return _join_boxes({key: item._replace(points=found[key]) for key, item in objects.items()})
+
+
+def _join_boxes(objects: dict[Hashable, Object]) -> list[Object]:
+    """The objects, of which those with points alone get the only box around them that has none."""
     boxes = {key: item for key, item in objects.items() if item.box is not None and not item.points}
-    if not grouped or not boxes:
-        return list(objects.values())
-    others = [item for key, item in objects.items() if key not in grouped and key not in boxes]
-    return others + join_boxes(grouped, boxes) + list(boxes.values())
-
-
-def join_boxes(objects: Mapping[Hashable, Object], boxes: dict[Hashable, Object]) -> list[Object]:
-    """The objects, each with the box and the outline of the same key, or else the only one around its points.
-
-    What is joined leaves ``boxes``.
-    """
-    joined = []
-    for key, item in objects.items():
-        points = [Point("", x, y) for x, y, _ in item.points.values()]
+    for key in [key for key, item in objects.items() if item.box is None]:
+        points = objects[key].points
         around = [
-            other for other, box in boxes.items() if points and all(box.contains(point, MARGIN) for point in points)
+            other
+            for other, box in boxes.items()
+            if points and all(_is_around(box, x, y, MARGIN) for x, y, _ in points.values())
         ]
-        chosen = key if key in boxes else around[0] if len(around) == 1 else None
-        box = boxes.pop(chosen, None)
-        joined.append(item if box is None else box._replace(points=item.points))
-    return joined
+        if len(around) == 1:
+            objects[key] = boxes.pop(around[0])._replace(points=points)
+            del objects[around[0]]
+    return list(objects.values())
 
 
-def choose_names(
-    objects: Iterable[tuple[str, Object]], given: Sequence[str] | None, notes: Notes, is_typed: bool = False
-) -> tuple[str, ...]:
-    """The names of the keypoints: those that are given, COCO's if it has all, or else in the order of their appearance.
+def convert_objects(
+    objects_of: Mapping[Path, Sequence[Object]],
+    path: Path,
+    given: Sequence[str] | None,
+    notes: Notes,
+    *,
+    listed: Sequence[str] = (),
+    edges: Sequence[tuple[str, str]] = (),
+    is_typed: bool = False,
+    whole: float | None = None,
+) -> ImportedAnnotations:
+    """Convert the objects of all images, as ``to_coco`` does.
+
+    The names of the keypoints are those that are given, those that are listed if they are all, COCO's if it has all, or
+    else in the order of their appearance.
 
     Args:
-        objects: with the names of their images, for notes.
+        path: of the annotations, for messages.
         is_typed: whether the names are typed for every point, so that some may be mistyped.
 
     Raises:
-        DataError: a name is given twice.
+        DataError: nothing has keypoints, which of them belong together is not known, or a name is given twice.
     """
+    everything = [(image.name, item) for image, items in objects_of.items() for item in items if item.points]
+    if not everything:
+        raise DataError(f"{path} has no keypoints: label them as points with names, then export it again")
+    if (count := len(set(notes[REPEATED]))) > max(1, FEW * len(objects_of)):
+        raise DataError(
+            f"{path} has objects with the same keypoint twice in {count} of {len(objects_of)} images, such as "
+            f"{notes[REPEATED][0]}: which belong together is not known; draw a rectangle around each object"
+        )
     if given and len(set(given)) < len(given):
         raise DataError(f"keypoints=NAMES has a keypoint twice: {truncate_for_message(tuple(given))}")
     places: dict[str, list[str]] = {}
-    count = 0
-    for image, item in objects:
-        count += bool(item.points)
+    for image, item in everything:
         for name in item.points:
             places.setdefault(name, []).append(image)
-    if given:
-        notes[OTHER_NAMES] += [name for name, images in places.items() if name not in given for _ in images]
-        return tuple(given)
-    typos = _find_typos({name: len(images) for name, images in places.items()}, count) if is_typed else {}
+    typos = {} if given or not is_typed else _find_typos(places, len(everything))
     for name, meant in typos.items():
         notes[TYPOS] += [f"{name!r} in {image}, perhaps {meant!r}" for image in places.pop(name)]
-    return COCO.file_names if set(places) <= set(COCO.file_names) else tuple(places)
+    known = next((names for names in (tuple(listed), COCO.file_names) if set(places) <= set(names)), tuple(places))
+    names = tuple(given or known)
+    notes[OTHER_NAMES] += [name for name, images in places.items() if name not in names for _ in images]
+    return to_coco(list(objects_of), objects_of.__getitem__, names, notes, edges=edges, whole=whole)
 
 
-def _find_typos(counts: Mapping[str, int], num_objects: int) -> dict[str, str]:
+def _find_typos(places: Mapping[str, Sequence[str]], num_objects: int) -> dict[str, str]:
     """Rare names that are like a frequent one, with that one. Numbers and sides are no slips of the pen."""
+    limit = max(1, RARE * num_objects)
+    frequent = [name for name, images in places.items() if len(images) > 2 * limit]
     typos = {}
-    rare = [name for name, count in counts.items() if count <= max(1, RARE * num_objects)]
-    frequent = [name for name, count in counts.items() if count > 2 * max(1, RARE * num_objects)]
-    for name in rare:
+    for name in [name for name, images in places.items() if len(images) <= limit]:
         for other in difflib.get_close_matches(name, frequent, n=1, cutoff=ALIKE):
             if _marks(name) == _marks(other) or not _marks(name):
                 typos[name] = other
@@ -163,17 +177,3 @@ def _find_typos(counts: Mapping[str, int], num_objects: int) -> dict[str, str]:
 def _marks(name: str) -> Counter[str]:
     """The numbers and the words for sides in a name."""
     return Counter(re.findall(r"\d+|left|right|front|back|upper|lower", name.lower()))
-
-
-def to_people(objects: Iterable[Object], names: Sequence[str], categories: Mapping[str, int]) -> list[ImportedPerson]:
-    """The objects with their keypoints in the order of the names."""
-    people = []
-    for item in objects:
-        keypoints = np.array([item.points.get(name, (0, 0, 0)) for name in names], np.float64).reshape(-1, 3)
-        people.append(ImportedPerson(categories[item.category], keypoints, item.box, item.outline))
-    return people
-
-
-def number_categories(objects: Iterable[Object]) -> dict[str, int]:
-    """A number from 1 for every category, in the order of their appearance."""
-    return {name: number for number, name in enumerate(dict.fromkeys(item.category for item in objects), 1)}

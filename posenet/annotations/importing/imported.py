@@ -1,6 +1,7 @@
 """A data set of another format as a COCO-shaped document.
 
-An importer transcribes: what the format does not state, such as areas, is left to the reader of COCO files.
+An importer transcribes. What the format does not state, such as areas, is left to the reader of COCO files, and the
+edges and twins of keypoints with known names to the draft of the skeleton.
 """
 
 from __future__ import annotations
@@ -29,29 +30,44 @@ FEW = 0.05
 """Share of the images or tasks that may have faults of their own. If more have, the fault is that of the whole set."""
 SHOWN_NAMES = 5
 """Number of names in a note."""
-
+MISSING_IMAGES = "images that are not in the folder, or that several files may be, left out"
 _FAILED = "images left out, because they or their annotations cannot be used"
 
 Notes = defaultdict[str, list[str]]
 """What an import leaves out, or does in its own way, with the names of the images or tasks."""
 
 
-class ImportedPerson(NamedTuple):
-    """A person in pixels, or in shares, of the image as it is displayed."""
+class Options(NamedTuple):
+    """How a data set is read; see ``formats.read_annotations``."""
 
-    category_id: int
-    keypoints: np.ndarray  # (K, 3) x, y and visibility; the centre of the first pixel is (0, 0)
-    box: Sequence[float] | None  # x, y, width, height; None for that around the labelled keypoints
-    outline: Sequence[list[float]] = ()  # polygons x, y, x, y, ... in pixels
+    images: str | Path | None = None
+    split: str = "train"
+    keypoints: Sequence[str] | None = None
+    part: str | None = None
+    frames: Path | None = None
 
 
-class Labels(NamedTuple):
-    """What the keypoints of a data set are called, and how they belong together."""
+class Source(NamedTuple):
+    """A file or a folder, and what is in it."""
 
-    categories: Mapping[int, str]  # names by id
-    keypoints: Sequence[str]
-    edges: Sequence[Sequence[int]] | None = None  # pairs of numbers from 1; None for COCO's if the keypoints are COCO's
-    flip_idx: Sequence[int] | None = None  # for every keypoint the number, from 0, of its twin or its own
+    path: Path
+    kind: str
+    """yaml, json, xml, mat, hdf5, csv, or the files of a folder: "json files" or "csv files"."""
+    content: Any
+    """Of a JSON file the document, of an XML file the root, of a MAT file the variables. Of a folder: its files, with
+    their content where that is JSON."""
+
+
+class Object(NamedTuple):
+    """An object, in pixels or in shares of the image as it is displayed."""
+
+    category: str
+    points: Mapping[str, Sequence[float]]
+    """x, y and visibility by name; the centre of the first pixel is (0, 0)."""
+    box: Sequence[float] | None = None
+    """x, y, width, height; None for that around the labelled keypoints."""
+    outline: Sequence[list[float]] = ()
+    """Polygons x, y, x, y, ... in pixels."""
 
 
 class ImportedAnnotations(NamedTuple):
@@ -88,27 +104,26 @@ def are_few(num_faults: int, count: int) -> bool:
     return num_faults < count and num_faults <= max(1, FEW * count)
 
 
-def flip_idx_of(names: Sequence[str], pairs: Sequence[tuple[str, str]]) -> list[int]:
-    """For every name the number, from 0, of the other one of its pair, or its own."""
-    twin = dict(pairs) | {b: a for a, b in pairs}
-    return [names.index(twin.get(name, name)) for name in names]
-
-
 def to_coco(
     images: Sequence[Path],
-    read_people: Callable[[Path], tuple[Sequence[ImportedPerson], str]],
-    labels: Labels,
+    objects_of: Callable[[Path], Sequence[Object]],
+    names: Sequence[str],
     notes: Notes,
+    *,
+    edges: Sequence[tuple[str, str]] = (),
+    twins: Sequence[tuple[str, str]] = (),
+    categories: Mapping[int, str] | None = None,
     whole: float | None = None,
 ) -> ImportedAnnotations:
-    """Convert the people of all images to COCO annotations in pixels.
+    """Convert the objects of all images to COCO annotations in pixels.
 
-    A few images that cannot be used, or whose people cannot be read, are left out and named in the notes.
+    A few images that cannot be used, or whose objects cannot be read, are left out and named in the notes.
 
     Args:
         images: the innermost folder that holds all becomes that of the data set.
-        read_people: the people of an image, and a note about it, or ""; ``DataError`` if they cannot be read. It is
-            called by several threads.
+        objects_of: the objects of an image; ``DataError`` if they cannot be read.
+        names: of the keypoints, in order. Edges and twins of others are left out.
+        categories: names by id; None numbers those of the objects from 1.
         whole: the share that is the whole image: 1 for fractions, 100 for percentages; None for pixels.
 
     Raises:
@@ -116,79 +131,84 @@ def to_coco(
     """
     folder = Path(os.path.commonpath([path.parent for path in images]))
 
-    def read(path: Path) -> tuple[Entry, Sequence[ImportedPerson], str] | DataError:
+    def read_image(path: Path) -> Entry | DataError:
         try:
             name = path.relative_to(folder).as_posix()
             if not name.isprintable():
                 raise DataError(f"the name of {to_single_line(str(path))} is not UTF-8 or not printable; rename it")
             height, width = read_header(path).displayed_size
-            return {"file_name": name, "height": height, "width": width}, *read_people(path)
+            return {"file_name": name, "height": height, "width": width}
         except DataError as error:
             return error
 
     entries: list[Entry] = []
-    people: list[ImportedPerson] = []
-    image_of_person: list[Entry] = []
+    objects: list[tuple[Entry, Object]] = []
     failures: list[DataError] = []
     workers = usable_cores()
-    results = map_in_threads(read, images, workers=workers, ahead=16 * workers)
-    for result in progress_bar(results, "images", len(images)):
-        if isinstance(result, DataError):
-            failures.append(result)
-            notes[_FAILED].append(str(result))
+    found = map_in_threads(read_image, images, workers=workers, ahead=16 * workers)
+    for path, image in zip(images, progress_bar(found, "images", len(images))):
+        try:
+            if isinstance(image, DataError):
+                raise image
+            own = objects_of(path)
+        except DataError as error:
+            failures.append(error)
             continue
-        entry, own_people, note = result
-        entries.append({"id": len(entries) + 1} | entry)
-        people += own_people
-        image_of_person += [entries[-1]] * len(own_people)
-        if note:
-            notes[note].append(entry["file_name"])
+        entries.append({"id": len(entries) + 1} | image)
+        objects += [(entries[-1], item) for item in own]
     if failures and not are_few(len(failures), len(images)):
         others = f" (and {len(failures) - 1} of {len(images)} images more)" if len(failures) > 1 else ""
         raise DataError(f"{failures[0]}{others}") from failures[0]
-    names = list(labels.keypoints)
-    edges = COCO_CATEGORY["skeleton"] if tuple(names) == COCO.file_names else []
-    shape: dict[str, Any] = {
-        "keypoints": names,
-        "skeleton": edges if labels.edges is None else [list(edge) for edge in labels.edges],
-    }
-    if labels.flip_idx is not None:
-        shape["flip_idx"] = list(labels.flip_idx)
+    if failures:
+        notes[_FAILED] += map(str, failures)
+    if categories is None:
+        categories = dict(enumerate(dict.fromkeys(item.category for _, item in objects), 1))
+    shape = shape_of(names, edges, twins)
     document = {
         "images": entries,
-        "annotations": _annotations(people, image_of_person, whole),
-        "categories": [{"id": number, "name": name} | shape for number, name in labels.categories.items()],
+        "annotations": _annotations(objects, names, {name: number for number, name in categories.items()}, whole),
+        "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
     }
     return ImportedAnnotations(document, folder, note_lines(notes))
 
 
-def _annotations(people: Sequence[ImportedPerson], images: Sequence[Entry], whole: float | None) -> list[Entry]:
-    """The annotations of all people, each with its image."""
-    if not people:
+def shape_of(
+    names: Sequence[str], edges: Sequence[tuple[str, str]] = (), twins: Sequence[tuple[str, str]] = ()
+) -> dict[str, Any]:
+    """What a category has of its keypoints: names; numbers of edges, from 1; and those of twins, from 0, if there are
+    some. The edges of COCO's keypoints are known."""
+    number = {name: index for index, name in enumerate(names)}
+    known = [[number[a] + 1, number[b] + 1] for a, b in edges if a in number and b in number]
+    if not edges and tuple(names) == COCO.file_names:
+        known = COCO_CATEGORY["skeleton"]
+    shape: dict[str, Any] = {"keypoints": list(names), "skeleton": known}
+    if twins:
+        twin = dict(twins) | {b: a for a, b in twins}
+        shape["flip_idx"] = [number.get(twin.get(name, name), number[name]) for name in names]
+    return shape
+
+
+def _annotations(
+    objects: Sequence[tuple[Entry, Object]], names: Sequence[str], ids: Mapping[str, int], whole: float | None
+) -> list[Entry]:
+    """The annotations of all objects, each with its image."""
+    if not objects:
         return []
-    # All people at once: arrays of a single person take most of the time of an import.
-    keypoints = np.array([person.keypoints for person in people], np.float64)  # (P, K, 3)
-    boxes = np.array([person.box or (0, 0, 0, 0) for person in people], np.float64)
+    # All objects at once: arrays of a single one take most of the time of an import.
+    rows = [[item.points.get(name, (0, 0, 0)) for name in names] for _, item in objects]
+    keypoints = np.array(rows, np.float64).reshape(len(rows), len(names), 3)
+    boxes = np.array([item.box or (0, 0, 0, 0) for _, item in objects], np.float64)
     if whole is not None:
-        units = np.array([(image["width"], image["height"]) for image in images]) / whole  # (P, 2) pixels for one unit
+        units = np.array([(image["width"], image["height"]) for image, _ in objects]) / whole  # (P, 2) pixels
         keypoints[..., :2] *= units[:, None]
         boxes *= np.tile(units, 2)
-    is_labelled = keypoints[..., 2] > 0
     keypoints[..., :2] = keypoints[..., :2].round(DECIMALS)
-    keypoints[~is_labelled] = 0
+    keypoints[~(keypoints[..., 2] > 0)] = 0
     annotations: list[Entry] = []
-    rows = zip(people, images, keypoints.reshape(len(people), -1).tolist(), boxes.round(DECIMALS).tolist())
-    for person, image, values, box in rows:
+    values_of = keypoints.reshape(len(objects), -1).tolist()
+    for (image, item), values, box in zip(objects, values_of, boxes.round(DECIMALS).tolist()):
         values[2::3] = [int(value) if value.is_integer() else value for value in values[2::3]]
-        annotations.append(
-            {
-                "id": len(annotations) + 1,
-                "image_id": image["id"],
-                "category_id": person.category_id,
-                "keypoints": values,
-                "segmentation": list(person.outline),
-            }
-        )
-        if person.box is not None:
-            annotations[-1]["bbox"] = box
+        entry = {"id": len(annotations) + 1, "image_id": image["id"], "category_id": ids[item.category]}
+        entry |= {"keypoints": values, "segmentation": list(item.outline)}
+        annotations.append(entry if item.box is None else entry | {"bbox": box})
     return annotations

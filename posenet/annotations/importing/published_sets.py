@@ -1,4 +1,4 @@
-"""Published data sets of people in files of their own form: AI Challenger, MPII, Leeds Sports Pose and OCHuman.
+"""Published data sets of people in files of their own form: AI Challenger, MPII, Leeds Sports Pose, OCHuman, InterHand.
 
 The files of MPII and of Leeds Sports Pose come from Matlab, where the centre of the first pixel is (1, 1): 1 is taken
 from their coordinates.
@@ -6,22 +6,25 @@ from their coordinates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from posenet.annotations.importing.image_files import ImageFiles
+from posenet.annotations.coco import read_document
+from posenet.annotations.image_files import ImageFiles
+from posenet.annotations.importing.coco_family import FINGERS
 from posenet.annotations.importing.imported import (
+    MISSING_IMAGES,
     ImportedAnnotations,
-    ImportedPerson,
-    Labels,
     Notes,
-    flip_idx_of,
+    Object,
+    Options,
+    Source,
     readable,
     to_coco,
 )
+from posenet.errors import DataError
 
 AIC_NAMES = (
     "right_shoulder right_elbow right_wrist left_shoulder left_elbow left_wrist right_hip right_knee right_ankle "
@@ -35,172 +38,136 @@ LSP_NAMES = (
     "right_ankle right_knee right_hip left_hip left_knee left_ankle right_wrist right_elbow right_shoulder "
     "left_shoulder left_elbow left_wrist neck head_top"
 ).split()
-LIMBS = (
-    "ankle-knee knee-hip wrist-elbow elbow-shoulder shoulder-neck shoulder-upper_neck hip-pelvis pelvis-thorax "
-    "thorax-upper_neck upper_neck-head_top neck-head_top shoulder-hip neck-head nose-eye eye-ear"
-).split()
-"""Edges of a body; a name without a side stands for both sides where there are two."""
-MISSING_IMAGES = "images that are not in the folder, left out"
+_JOINTS = [*(f"{finger}{number}" for finger in FINGERS for number in (4, 3, 2, 1)), "hand_root"]
+INTERHAND_NAMES = [f"{side}_{joint}" for side in ("right", "left") for joint in _JOINTS]
 _NO_KEYPOINTS = "people without keypoints, kept as places that training ignores"
 
-People = dict[str, list[ImportedPerson]]
-"""The people of every image, by its name in the file."""
+Person = tuple[str, np.ndarray | None, list[float] | None]
+"""The name of the image, keypoints (K, 3) in pixels with COCO's visibility, and the box; without both, nobody."""
 
 
-def labels_of(names: Sequence[str]) -> Labels:
-    """People with these keypoints, their edges and their twins."""
-    edges = []
-    for limb in LIMBS:
-        a, b = limb.split("-")
-        for side in ("", "left_", "right_"):
-            ends = [f"{side}{end}" if f"{side}{end}" in names else end for end in (a, b)]
-            edge = [names.index(end) + 1 for end in ends if end in names]
-            if len(edge) == 2 and edge not in edges:
-                edges.append(edge)
-    pairs = [(name, f"right{name[4:]}") for name in names if name.startswith("left_")]
-    return Labels({1: "person"}, names, edges, flip_idx_of(names, pairs))
+def reader_of(
+    names: Sequence[str] | str, people_of: Callable[[Any], Iterator[Person]], category: str = "person"
+) -> Callable[[Source, Options], ImportedAnnotations]:
+    """A reader of files whose content ``people_of`` turns to people.
 
+    Args:
+        names: of the keypoints, or the key of the content that lists them.
+    """
 
-def _convert(
-    people: People, names: Sequence[str], path: Path, images: str | Path | None, notes: Notes
-) -> ImportedAnnotations:
-    """Convert the people of the images that are there."""
-    files, missing = ImageFiles.near(path, images).require(list(people), path)
-    if missing:
+    def read(source: Source, options: Options) -> ImportedAnnotations:
+        notes = Notes(list)
+        people: dict[str, list[Object]] = {}
+        with readable(source.path):
+            order = [str(name) for name in source.content[names]] if isinstance(names, str) else list(names)
+            for image, keypoints, box in people_of(source.content):
+                own = people.setdefault(str(image), [])
+                if keypoints is None and box is None:
+                    continue
+                rows = np.zeros((len(order), 3)) if keypoints is None else keypoints
+                if len(rows) != len(order):
+                    raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(order)}")
+                own.append(Object(category, dict(zip(order, rows.tolist())), box))
+                notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
+        files, missing = ImageFiles.near(source.path, options.images).require(list(people), source.path)
         notes[MISSING_IMAGES] += missing
-    people_of: dict[Path, list[ImportedPerson]] = {}
-    for name, file in files.items():
-        people_of.setdefault(file, []).extend(people[name])
-        notes[_NO_KEYPOINTS] += [name for person in people[name] if not person.keypoints[:, 2].any()]
-    return to_coco(list(people_of), lambda file: (people_of[file], ""), labels_of(names), notes)
+        by_file = {file: people[name] for name, file in files.items()}
+        return to_coco(list(by_file), by_file.__getitem__, order, notes)
+
+    return read
 
 
-def import_aic(entries: Sequence[Mapping[str, Any]], path: Path, images: str | Path | None) -> ImportedAnnotations:
-    """Read a file of AI Challenger: 14 keypoints; 1 is visible there, 2 hidden, 3 not labelled."""
-    people: People = {}
-    with readable(path):
-        for entry in entries:
-            boxes = entry.get("human_annotations") or {}
-            own = people.setdefault(f"{entry['image_id']}.jpg", [])
-            for key, values in entry["keypoint_annotations"].items():
-                keypoints = _rows(values, len(AIC_NAMES))
-                keypoints[:, 2] = np.select([keypoints[:, 2] == 1, keypoints[:, 2] == 2], [2, 1], 0)
-                own.append(ImportedPerson(1, keypoints, _from_corners(boxes.get(key))))
-    return _convert(people, AIC_NAMES, path, images, Notes(list))
+def _people_of_aic(entries: Sequence[Mapping[str, Any]]) -> Iterator[Person]:
+    """A file of AI Challenger: 1 is visible there, 2 hidden, 3 not labelled."""
+    for entry in entries:
+        boxes = entry.get("human_annotations") or {}
+        name = f"{entry['image_id']}.jpg"
+        yield name, None, None
+        for key, values in entry["keypoint_annotations"].items():
+            yield name, _rows(values, {1: 2, 2: 1}), _from_corners(boxes.get(key))
 
 
-def import_mpii_list(
-    entries: Sequence[Mapping[str, Any]], path: Path, images: str | Path | None
-) -> ImportedAnnotations:
-    """Read MPII as a list of people, in either form that is common; both count from 1, as Matlab does.
+def _people_of_mpii(content: Any) -> Iterator[Person]:
+    """``mpii_human_pose_v1_u12_1.mat``, or a list of people in either form that is common; all count from 1.
 
-    One has ``joints`` and ``joints_vis``, which is 1 for joints that are labelled. The other has ``joint_self``, whose
-    third value is 1 for visible joints; joints that are not labelled are at (0, 0). People without joints: see
-    ``import_mpii_release``.
+    People without joints have a position and a height, 200 times ``scale``, which become a box.
     """
-    people: People = {}
-    with readable(path):
-        for entry in entries:
-            if "joint_self" in entry:
-                keypoints = _rows(entry["joint_self"], len(MPII_NAMES))
-                is_labelled = (keypoints[:, :2] > 0).all(axis=1)
-                keypoints[:, 2] = np.where(is_labelled, np.where(keypoints[:, 2] > 0, 2, 1), 0)
-                name = entry["img_paths"]
-                place, scale = entry.get("objpos"), entry.get("scale_provided")
-            else:
-                points = np.array(entry["joints"], np.float64).reshape(len(MPII_NAMES), 2)
-                labelled = np.array(entry["joints_vis"], np.float64).reshape(len(MPII_NAMES), 1) > 0
-                keypoints = np.hstack([points, 2.0 * labelled])
-                name = entry["image"]
-                place, scale = entry.get("center"), entry.get("scale")
-            keypoints[:, :2] -= 1
-            own = people.setdefault(str(name), [])
-            if keypoints[:, 2].any():
-                own.append(ImportedPerson(1, keypoints, None))
-            elif place is not None and scale is not None:
-                own.append(ImportedPerson(1, keypoints, _box_of_scale(place, scale)))
-    return _convert(people, MPII_NAMES, path, images, Notes(list))
+    for name, keypoints, place, scale in _mpii_release(content) if isinstance(content, dict) else _mpii_list(content):
+        keypoints[:, :2] -= 1
+        yield name, None, None
+        if keypoints[:, 2].any():
+            yield name, keypoints, None
+        elif place is not None and scale is not None:
+            side = 200 * float(scale)
+            yield name, None, [float(place[0]) - 1 - side / 2, float(place[1]) - 1 - side / 2, side, side]
 
 
-def import_mpii_release(content: Mapping[str, Any], path: Path, images: str | Path | None) -> ImportedAnnotations:
-    """Read ``mpii_human_pose_v1_u12_1.mat``. Its test images have no keypoints, and are left out.
-
-    A joint is visible unless ``is_visible`` is 0. People without joints have a position and a height, 200 times
-    ``scale``, which become a box.
-    """
-    people: People = {}
-    with readable(path):
-        release = content["RELEASE"]
-        for entry, is_train in zip(_as_list(release["annolist"]), np.ravel(release["img_train"])):
-            if not is_train:
-                continue
-            own = people.setdefault(str(entry["image"]["name"]), [])
-            for person in _as_list(entry.get("annorect")):
-                keypoints = np.zeros((len(MPII_NAMES), 3))
-                points = person.get("annopoints")
-                for point in _as_list(points.get("point")) if isinstance(points, dict) else []:
-                    visibility = 1 if str(point.get("is_visible")) == "0" else 2
-                    keypoints[int(point["id"])] = point["x"] - 1, point["y"] - 1, visibility
-                box = None
-                if not keypoints.any():
-                    if not isinstance(person.get("objpos"), dict):
-                        continue
-                    box = _box_of_scale([person["objpos"][axis] for axis in "xy"], person["scale"])
-                own.append(ImportedPerson(1, keypoints, box))
-    return _convert(people, MPII_NAMES, path, images, Notes(list))
+def _mpii_list(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, np.ndarray, Any, Any]]:
+    """One form has ``joints`` and ``joints_vis``, which is 1 for joints that are labelled. The other has
+    ``joint_self``, whose third value is 1 for visible joints; joints that are not labelled are at (0, 0)."""
+    for entry in entries:
+        if "joint_self" in entry:
+            keypoints = _rows(entry["joint_self"])
+            is_labelled = (keypoints[:, :2] > 0).all(axis=1)
+            keypoints[:, 2] = np.where(is_labelled, np.where(keypoints[:, 2] > 0, 2, 1), 0)
+            yield entry["img_paths"], keypoints, entry.get("objpos"), entry.get("scale_provided")
+        else:
+            labelled = np.array(entry["joints_vis"], np.float64).reshape(-1, 1) > 0
+            keypoints = np.hstack([np.array(entry["joints"], np.float64).reshape(-1, 2), 2.0 * labelled])
+            yield entry["image"], keypoints, entry.get("center"), entry.get("scale")
 
 
-def import_lsp(content: Mapping[str, Any], path: Path, images: str | Path | None) -> ImportedAnnotations:
-    """Read ``joints.mat`` of Leeds Sports Pose, whose images are im0001.jpg and so on.
+def _mpii_release(content: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray, Any, Any]]:
+    """A joint is visible unless ``is_visible`` is 0. Test images have no keypoints, and are left out."""
+    release = content["RELEASE"]
+    for entry, is_train in zip(_as_list(release["annolist"]), np.ravel(release["img_train"])):
+        for person in _as_list(entry.get("annorect")) if is_train else []:
+            keypoints = np.zeros((len(MPII_NAMES), 3))
+            points = person.get("annopoints")
+            for point in _as_list(points.get("point")) if isinstance(points, dict) else []:
+                visibility = 1 if str(point.get("is_visible")) == "0" else 2
+                keypoints[int(point["id"])] = point["x"], point["y"], visibility
+            place = person.get("objpos")
+            place = [place[axis] for axis in "xy"] if isinstance(place, dict) else None
+            yield str(entry["image"]["name"]), keypoints, place, person.get("scale")
+
+
+def _people_of_lsp(content: Mapping[str, Any]) -> Iterator[Person]:
+    """``joints.mat`` of Leeds Sports Pose, whose images are im0001.jpg and so on.
 
     The array is (3, 14, N), and 1 marks hidden joints. In Leeds Sports Pose Extended it is (14, 3, N), 1 marks visible
     joints, and the positions of others have no meaning.
     """
-    with readable(path):
-        joints = np.array(content["joints"], np.float64)
-        joints = joints[..., None] if joints.ndim == 2 else joints
-        is_extended = joints.shape[:2] == (len(LSP_NAMES), 3)
-        if not is_extended and joints.shape[:2] != (3, len(LSP_NAMES)):
-            raise ValueError(f"joints is an array of {joints.shape}, not (3, 14, N) or (14, 3, N)")
-        joints = joints.transpose(2, 0, 1) if is_extended else joints.transpose(2, 1, 0)
-        flag = joints[..., 2] > 0
-        joints[..., 2] = np.where(flag, 2, 0) if is_extended else np.where(flag, 1, 2)
-        joints[..., :2] -= 1
-    digits = 5 if is_extended else 4
-    people = {f"im{number:0{digits}d}.jpg": [ImportedPerson(1, own, None)] for number, own in enumerate(joints, 1)}
-    return _convert(people, LSP_NAMES, path, images, Notes(list))
+    joints = np.array(content["joints"], np.float64)
+    joints = joints[..., None] if joints.ndim == 2 else joints
+    is_extended = joints.shape[:2] == (len(LSP_NAMES), 3)
+    if not is_extended and joints.shape[:2] != (3, len(LSP_NAMES)):
+        raise ValueError(f"joints is an array of {joints.shape}, not (3, 14, N) or (14, 3, N)")
+    joints = joints.transpose(2, 0, 1) if is_extended else joints.transpose(2, 1, 0)
+    flag = joints[..., 2] > 0
+    joints[..., 2] = np.where(flag, 2, 0) if is_extended else np.where(flag, 1, 2)
+    joints[..., :2] -= 1
+    for number, keypoints in enumerate(joints, 1):
+        yield f"im{number:0{5 if is_extended else 4}d}.jpg", keypoints, None
 
 
-def import_ochuman(document: Mapping[str, Any], path: Path, images: str | Path | None) -> ImportedAnnotations:
-    """Read ``ochuman.json``: 19 keypoints, of which 1 is visible, 2 and 3 hidden by oneself or by others."""
-    people: People = {}
-    with readable(path):
-        names = [str(name) for name in document["keypoint_names"]]
-        for entry in document["images"]:
-            own = people.setdefault(str(entry["file_name"]), [])
-            for person in entry["annotations"]:
-                keypoints = np.zeros((len(names), 3))
-                if person.get("keypoints"):
-                    keypoints = _rows(person["keypoints"], len(names))
-                    keypoints[:, 2] = np.select([keypoints[:, 2] == 1, keypoints[:, 2] > 1], [2, 1], 0)
-                own.append(ImportedPerson(1, keypoints, _from_corners(person.get("bbox"))))
-    return _convert(people, names, path, images, Notes(list))
+def _people_of_ochuman(document: Mapping[str, Any]) -> Iterator[Person]:
+    """``ochuman.json``: 1 is visible, 2 and 3 hidden by oneself or by others."""
+    for entry in document["images"]:
+        yield entry["file_name"], None, None
+        for person in entry["annotations"]:
+            keypoints = _rows(person["keypoints"], {1: 2, 2: 1, 3: 1}) if person.get("keypoints") else None
+            yield entry["file_name"], keypoints, _from_corners(person.get("bbox"))
 
 
-def _rows(values: Any, count: int) -> np.ndarray:
-    """(count, 3) float64 of a list of numbers, nested or not; ``ValueError`` if there are others."""
+def _rows(values: Any, visibility: Mapping[int, int] | None = None) -> np.ndarray:
+    """(K, 3) float64 of a list of numbers, nested or not, with visibilities by those of the set; others become 0."""
     rows = np.array(values, np.float64).reshape(-1, 3)
-    if len(rows) != count:
-        raise ValueError(f"a person has {len(rows)} keypoints, not {count}")
     if not np.isfinite(rows).all():
         raise ValueError("a number is not finite")
+    if visibility is not None:
+        rows[:, 2] = [visibility.get(int(value), 0) for value in rows[:, 2]]
     return rows
-
-
-def _box_of_scale(place: Sequence[Any], scale: Any) -> list[float]:
-    """x, y, width, height around a position, counted from 1, with a side of 200 times ``scale`` pixels."""
-    side = 200 * float(scale)
-    return [float(place[0]) - 1 - side / 2, float(place[1]) - 1 - side / 2, side, side]
 
 
 def _from_corners(corners: Any) -> list[float] | None:
@@ -216,3 +183,34 @@ def _as_list(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, dict):
         return [value]
     return [item for item in (value if isinstance(value, (list, np.ndarray)) else []) if isinstance(item, dict)]
+
+
+def _people_of_interhand(content: Mapping[str, Any]) -> Iterator[Person]:
+    """``InterHand2.6M_*_data.json``, with the cameras and the positions in space of the two files beside it."""
+    images = {image["id"]: image for image in content["images"]}
+    for entry in content["annotations"]:
+        image = images[entry["image_id"]]
+        capture, camera = str(image["capture"]), str(image["camera"])
+        cameras = content["cameras"][capture]
+        points = np.array(content["joints"][capture][str(image["frame_idx"])]["world_coord"], np.float64)
+        seen = (points - cameras["campos"][camera]) @ np.transpose(cameras["camrot"][camera])
+        pixels = seen[:, :2] / seen[:, 2:] * cameras["focal"][camera] + cameras["princpt"][camera]
+        yield image["file_name"], np.column_stack([pixels, 2 * (np.ravel(entry["joint_valid"]) > 0)]), entry.get("bbox")
+
+
+import_aic = reader_of(AIC_NAMES, _people_of_aic)
+import_mpii = reader_of(MPII_NAMES, _people_of_mpii)
+import_lsp = reader_of(LSP_NAMES, _people_of_lsp)
+import_ochuman = reader_of("keypoint_names", _people_of_ochuman)
+_read_interhand = reader_of(INTERHAND_NAMES, _people_of_interhand, "hands")
+
+
+def import_interhand(source: Source, options: Options) -> ImportedAnnotations:
+    """Read InterHand2.6M: the 42 keypoints of two hands, as their cameras see them."""
+    content = dict(source.content)
+    for key, end in (("cameras", "camera"), ("joints", "joint_3d")):
+        path = source.path.with_name(source.path.name.replace("_data", f"_{end}"))
+        if not path.is_file():
+            raise DataError(f"{source.path} has no positions in its images; put {path.name} beside it")
+        content[key] = read_document(path)
+    return _read_interhand(source._replace(content=content), options)

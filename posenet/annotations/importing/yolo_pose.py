@@ -1,4 +1,4 @@
-"""Import data sets in the YOLO-pose format of Ultralytics: a ``data.yaml``, and a text file of labels for every image.
+"""Data sets in the YOLO-pose format of Ultralytics: a ``data.yaml``, and a text file of labels for every image.
 
 A line of a label file is an object: class, centre x, centre y, width and height of its box; then x, y and, if the set
 has it, the visibility of every keypoint. Coordinates are fractions of the displayed image. The labels of
@@ -7,7 +7,7 @@ has it, the visibility of every keypoint. Coordinates are fractions of the displ
 
 from __future__ import annotations
 
-import logging
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco import Entry
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, Labels, Notes, to_coco
+from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Options, Source, to_coco
 from posenet.annotations.left_right import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
@@ -29,14 +29,10 @@ BOX_COLUMNS = 5
 """Columns of a label line before the keypoints: class, x, y, width, height."""
 MAX_FRACTION = 2.0
 """Boxes end a little outside their image in some data sets; larger numbers are not in fractions."""
-_log = logging.getLogger(__name__)
-
 FEW_CORNERS = 2
 """Boxes that may look like two corners in sets of any size."""
 MIN_KEYPOINTS = 3
 """Labelled keypoints of an object that shows whether its box is two corners."""
-CORNER_MARGIN = 0.05
-"""Distance of keypoints from a box of two corners, relative to its sides."""
 
 _WITHOUT_FILE = "images without a label file, kept, with nobody in them"
 _BOXES = "images with boxes without keypoints, which training ignores"
@@ -54,77 +50,78 @@ class YoloFormat(NamedTuple):
     has_visibility: bool
 
 
-def import_yolo_pose(
-    data_file: str | Path, split: str = "train", keypoints: Sequence[str] | None = None
-) -> ImportedAnnotations:
-    """Read one split, such as train or val, of the YOLO-pose data set of a ``data.yaml``.
+def import_yolo_pose(source: Source, options: Options) -> ImportedAnnotations:
+    """Read one split, such as train or val, of the data set of a ``data.yaml``.
 
-    The names of the keypoints are given in order; None takes them from ``kpt_names``, or COCO's if there are 17, or
-    calls them keypoint_1, keypoint_2 and so on.
+    The names of the keypoints are those that are given, or those in ``kpt_names``, or COCO's if there are 17, or
+    keypoint_1, keypoint_2 and so on.
 
     Raises:
         ConfigError: PyYAML is not installed.
         DataError: a file is missing or cannot be read, or is not of this format.
     """
-    data_file = Path(data_file)
-    content = _read_yaml(data_file)
-    layout = _parse_format(content, data_file, keypoints)
-    paths = _find_images(content, data_file, split)
-    flip_idx = content.get("flip_idx") or None
-    if flip_idx is not None and not is_flip_idx(flip_idx, len(layout.keypoints)):
+    path = source.path
+    if options.images is not None:
+        raise DataError(f"{path} names the folders of its images; leave out images=DIR")
+    content = _read_yaml(path)
+    layout = _parse_format(content, path, options.keypoints)
+    images = _find_images(content, path, options.split)
+    flip_idx = content.get("flip_idx") or []
+    if flip_idx and not is_flip_idx(flip_idx, len(layout.keypoints)):
         raise DataError(
-            f"{data_file}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all "
+            f"{path}: flip_idx {truncate_for_message(flip_idx)} is not a list of the twins of all "
             f"{len(layout.keypoints)} keypoints, counted from 0; correct it, or leave it out"
         )
     notes = Notes(list)
 
-    def read_people(image: Path) -> tuple[list[ImportedPerson], str]:
-        people = _read_labels(label_path(image), layout)
-        if people is None:
-            return [], _WITHOUT_FILE
-        return people, "" if all(person.keypoints.any() for person in people) else _BOXES
+    def read_objects(image: Path) -> list[Object]:
+        objects = _read_labels(label_path(image), layout)
+        if objects is None:
+            notes[_WITHOUT_FILE].append(image.name)
+        elif not all(item.points for item in objects):
+            notes[_BOXES].append(image.name)
+        return objects or []
 
-    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    labels = Labels(categories, layout.keypoints, flip_idx=flip_idx)
-    imported = to_coco(paths, read_people, labels, notes, whole=1)
-    num_images = len(imported.document["images"])
-    num_without = len(notes[_WITHOUT_FILE])
-    if num_without > num_images / 2:
-        example = label_path(imported.folder / notes[_WITHOUT_FILE][0])
-        text = (
-            f"{data_file}: {num_without} of {num_images} images have no label file, for example {example}; give each "
+    imported = to_coco(
+        images,
+        read_objects,
+        layout.keypoints,
+        notes,
+        twins=[(name, layout.keypoints[twin]) for name, twin in zip(layout.keypoints, flip_idx)],
+        categories={index + 1: name for index, name in sorted(layout.classes.items())},
+        whole=1,
+    )
+    if len(notes[_WITHOUT_FILE]) == len(imported.document["images"]):
+        raise DataError(
+            f"{path}: none of {len(images)} images has a label file, for example {label_path(images[0])}; give each "
             "label file the name of its image, and .txt"
         )
-        if num_without == num_images:
-            raise DataError(text)
-        _log.warning("%s; those without one are taken for images of nobody", text)
     people = imported.document["annotations"]
     if people and not any(any(person["keypoints"][2::3]) for person in people):
-        raise DataError(f"no object of {data_file} has keypoints; its labels may be those of a set for detection")
+        raise DataError(f"no object of {path} has keypoints; its labels may be those of a set for detection")
     if (count := _count_corners(people)) > max(FEW_CORNERS, len(people) / 2):
         raise DataError(
-            f"{data_file}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
+            f"{path}: {count} of {len(people)} boxes are around their keypoints only if they are two corners; "
             "write them as centre x, centre y, width, height"
         )
     return imported
 
 
 def _count_corners(people: Sequence[Entry]) -> int:
-    """How many objects have all keypoints in their box if its four numbers are two corners.
+    """How many objects have all keypoints in their box only if its four numbers are two corners.
 
     What was read as its centre and its size are then its first and its second corner. In a box that is written
     correctly, all keypoints would be right of and below the centre.
     """
-    people = [person for person in people if np.count_nonzero(person["keypoints"][2::3]) >= MIN_KEYPOINTS]
-    if not people:
-        return 0
-    keypoints = np.array([person["keypoints"] for person in people]).reshape(len(people), -1, 3)
-    boxes = np.array([person["bbox"] for person in people])[:, None]
-    first, second = boxes[..., :2] + boxes[..., 2:] / 2, boxes[..., 2:]
-    margin = CORNER_MARGIN * (second - first).clip(min=0)
-    points = keypoints[..., :2]
-    is_inside = ((points >= first - margin) & (points <= second + margin)).all(axis=2)
-    return int((is_inside | (keypoints[..., 2] == 0)).all(axis=1).sum())
+    count = 0
+    for person in people:
+        points = np.reshape(person["keypoints"], (-1, 3))
+        points = points[points[:, 2] > 0, :2]
+        x, y, *second = person["bbox"]
+        first = x + second[0] / 2, y + second[1] / 2
+        is_inside = (points >= np.subtract(first, 1)) & (points <= np.add(second, 1))
+        count += len(points) >= MIN_KEYPOINTS and bool(is_inside.all())
+    return count
 
 
 def places_of_split(data_file: str | Path, split: str) -> list[str]:
@@ -151,7 +148,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parse_format(content: dict[str, Any], path: Path, keypoints: Sequence[str] | None) -> YoloFormat:
+def _parse_format(content: dict[str, Any], path: Path, given: Sequence[str] | None) -> YoloFormat:
     shape = content.get("kpt_shape")
     if not isinstance(shape, list) or len(shape) != 2 or type(shape[0]) is not int or shape[0] < 1:
         raise DataError(f"{path} has no kpt_shape [keypoints, 2 or 3]; give the data.yaml of a YOLO-pose data set")
@@ -163,30 +160,21 @@ def _parse_format(content: dict[str, Any], path: Path, keypoints: Sequence[str] 
         classes = dict(enumerate(classes))
     if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
         raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
-    names = tuple(
-        keypoints or _listed_names(content, path) or (COCO.file_names if count == len(COCO.file_names) else ())
-    )
-    names = names or tuple(f"keypoint_{number}" for number in range(1, count + 1))
-    listed = "keypoints=NAMES" if keypoints else "kpt_names"
-    if len(names) != count:
-        raise DataError(f"{path}: kpt_shape has {count} keypoints, {listed} has {len(names)}; correct one of them")
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise DataError(f"{path}: {listed} has {twice[0]} more than once; give every keypoint a name of its own")
-    return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
-
-
-def _listed_names(content: dict[str, Any], path: Path) -> list[str]:
-    """The names in ``kpt_names``: a list, or the same list for every class."""
-    names = content.get("kpt_names")
-    if isinstance(names, dict):
-        lists = list(names.values())
+    listed = content.get("kpt_names")
+    if isinstance(listed, dict):
+        lists = list(listed.values())
         if any(other != lists[0] for other in lists):
-            raise DataError(
-                f"{path}: kpt_names has other names for one class than for another; "
-                "make one data.yaml for each class, with its labels alone, or name those of all by keypoints=NAMES"
-            )
-        names = next(iter(lists), None)
-    return [str(name) for name in names] if isinstance(names, list) else []
+            raise DataError(f"{path}: kpt_names has other names for one class than for another; split the classes")
+        listed = next(iter(lists), None)
+    names = given or (listed if isinstance(listed, list) else None)
+    names = names or (COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)])
+    what = "keypoints=NAMES" if given else "kpt_names"
+    names = tuple(map(str, names))
+    if len(names) != count:
+        raise DataError(f"{path}: kpt_shape has {count} keypoints, {what} has {len(names)}; correct one of them")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise DataError(f"{path}: {what} has {twice[0]} more than once; give every keypoint a name of its own")
+    return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
 
 
 def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[Path]:
@@ -200,7 +188,7 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
         known = ", ".join(key for key in ("train", "val", "test") if content.get(key)) or "none"
         raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by split=NAME")
     here = data_file.absolute().parent
-    stated = str(content.get("path") or "")
+    stated = str(content.get("path") or "").replace("\\", "/")
     roots = [here / stated, Path(stated), here]
     inputs = []
     try:
@@ -218,14 +206,14 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
 def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
     """A folder, a list or an image; relative paths start at one of the folders ``roots``.
 
-    Exports of Roboflow begin with one ``../`` too many, and those of CVAT with the folder of an earlier format.
+    The file may have been written elsewhere, so that the beginning of a path is not there: exports of Roboflow begin
+    with one ``../`` too many, those of CVAT with the folder of an earlier format.
     """
-    parts = PurePosixPath(place).parts
-    names = [place, "/".join(parts[1:])] if len(parts) > 1 else [place]
-    for root in roots:
-        for name in names:
-            if (root / name).exists():
-                return root / name
+    parts = PurePosixPath(place.replace("\\", "/")).parts
+    ends = [Path(*parts[start:]) for start in range(len(parts)) if start < 2 or len(parts) - start >= 2]
+    for root, end in itertools.product(roots, ends):
+        if (root / end).exists():
+            return root / end
     raise MissingPlaceError(f"{source}: {place} does not exist in {roots[0]}; correct path in the file")
 
 
@@ -244,27 +232,28 @@ def label_path(image: Path) -> Path:
     return Path(*parts).with_suffix(".txt")
 
 
-def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson] | None:
-    """The people in a label file; None if it does not exist. Objects of five numbers have no keypoints."""
+def _read_labels(path: Path, layout: YoloFormat) -> list[Object] | None:
+    """The objects in a label file; None if it does not exist. Objects of five numbers have no keypoints."""
     try:
         text = read_input(path).decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    people = []
+    objects = []
     for number, line in enumerate(text.splitlines(), start=1):
         try:
             if words := line.split():
-                people.append(_parse_label([float(word) for word in words], layout))
+                objects.append(_parse_label([float(word) for word in words], layout))
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}; correct the line or the data.yaml") from error
-    return people
+    return objects
 
 
-def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
+def _parse_label(row: Sequence[float], layout: YoloFormat) -> Object:
     """An object of a label file; ``ValueError`` if the numbers are not one."""
-    columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
+    step = 3 if layout.has_visibility else 2
+    columns = BOX_COLUMNS + len(layout.keypoints) * step
     if len(row) not in (BOX_COLUMNS, columns):
         count = pluralize(len(layout.keypoints), "keypoint")
         raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape")
@@ -273,14 +262,14 @@ def _parse_label(row: Sequence[float], layout: YoloFormat) -> ImportedPerson:
     class_id, x, y, width, height = row[:BOX_COLUMNS]
     if class_id not in layout.classes:
         raise ValueError(f"class {class_id:g} has no name")
-    if max(map(abs, row[1:BOX_COLUMNS])) > MAX_FRACTION:
-        raise ValueError(f"the box {x:g} {y:g} {width:g} {height:g} is not in fractions of the image, from 0 to 1")
-    keypoints = np.zeros((len(layout.keypoints), 3))
-    if len(row) > BOX_COLUMNS:
-        values = np.array(row[BOX_COLUMNS:]).reshape(len(keypoints), -1)
-        keypoints[:, : values.shape[1]] = values
-        if not layout.has_visibility:  # a keypoint that is not labelled is at (0, 0), or negative
-            keypoints[:, 2] = np.where((values >= 0).all(axis=1) & values.any(axis=1), 2, 0)
-        if (abs(keypoints[keypoints[:, 2] > 0, :2]) > MAX_FRACTION).any():
-            raise ValueError("keypoints are not in fractions of the image, from 0 to 1")
-    return ImportedPerson(int(class_id) + 1, keypoints, (x - width / 2, y - height / 2, width, height))
+    points: dict[str, tuple[float, float, float]] = {}
+    for name, start in zip(layout.keypoints, range(BOX_COLUMNS, len(row), step)):
+        # Without visibility, a keypoint that is not labelled is at (0, 0), or negative.
+        at = row[start], row[start + 1]
+        visibility = row[start + 2] if layout.has_visibility else 2.0 * (min(at) >= 0 and max(at) > 0)
+        if visibility > 0:
+            points[name] = *at, visibility
+    numbers = [x, y, width, height, *(value for point in points.values() for value in point[:2])]
+    if max(map(abs, numbers)) > MAX_FRACTION:
+        raise ValueError(f"{max(numbers, key=abs):g} is no fraction of the image, from 0 to 1")
+    return Object(layout.classes[int(class_id)], points, (x - width / 2, y - height / 2, width, height))

@@ -266,7 +266,7 @@ def _length(xy: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray
 def _all_pairs(
     start: np.ndarray, part_ends: np.ndarray, parts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Part and two rows of all pairs of candidates for the ends of some parts; ``start``: first row of each keypoint."""
+    """Part and two rows of all pairs of candidates for the ends of some parts; ``start``: their first rows."""
     count = np.diff(start)
     first, second = part_ends[parts].T
     num_pairs = count[first] * count[second]

@@ -86,58 +86,6 @@ def test_a_keypoint_beside_one_rectangle_alone_belongs_to_it(tmp_path: Path) -> 
     assert len(notes) == 1 and re.search(r"belong to no rectangle.*: 6 \(task 1\)$", notes[0])
 
 
-def test_a_keypoint_that_its_person_has_already_is_left_out_and_counted(tmp_path: Path) -> None:
-    path, images = export(tmp_path, document([1], [person(1, 1)]))
-    expected = read_annotations(path, images=images).document["annotations"]
-
-    def label_again(tasks: list[dict[str, Any]]) -> None:
-        regions = tasks[0]["annotations"][0]["result"]
-        again = json.loads(json.dumps(regions[2]))
-        again["value"]["x"] += 1
-        regions.append(again)
-
-    change(path, label_again)
-    found, _, notes = read_annotations(path, images=images)
-    assert found["annotations"] == expected
-    assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
-
-
-def test_of_two_keypoints_with_one_name_the_one_of_the_rectangle_counts(tmp_path: Path) -> None:
-    """Also if another one, which only lies in the rectangle, comes first."""
-    path, images = export(tmp_path, document([1], [person(1, 1)]))
-    expected = read_annotations(path, images=images).document["annotations"]
-
-    def label_before(tasks: list[dict[str, Any]]) -> None:
-        regions = tasks[0]["annotations"][0]["result"]
-        other = json.loads(json.dumps(regions[2]))
-        del other["parentID"]
-        other["value"]["x"] += 1
-        regions.insert(1, other)
-
-    change(path, label_before)
-    found, _, notes = read_annotations(path, images=images)
-    assert found["annotations"] == expected
-    assert len(notes) == 1 and "has already" in notes[0]
-
-
-def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
-    """Their keypoints cannot be told apart: one of them would be trained as background."""
-    people = [
-        person(2 * number + second, number, (10 + 80 * second, 20, 50, 60)) for number in (1, 2) for second in (0, 1)
-    ]
-    path, images = export(tmp_path, document([1, 2, 3], [*people, person(9, 3)]), parents=False)
-
-    def leave_out_rectangles(tasks: list[dict[str, Any]]) -> None:
-        for task in tasks[:2]:
-            regions = task["annotations"][0]["result"]
-            regions[:] = [region for region in regions if region["type"] != "rectanglelabels"]
-
-    change(path, leave_out_rectangles)
-    message = r"the same keypoint twice in 2 of 3 tasks \(task 1, for example\): .* draw a rectangle around each object"
-    with pytest.raises(DataError, match=message):
-        read_annotations(path, images=images)
-
-
 @pytest.mark.parametrize("parents", [True, False])
 def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path, parents: bool) -> None:
     """Also if they name a rectangle that was deleted."""
@@ -149,24 +97,6 @@ def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path, parents
     points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
     np.testing.assert_allclose(entry["bbox"], [*points.min(0), *np.ptp(points, axis=0)], atol=1e-2)
     assert entry["area"] == pytest.approx(0.84 * np.prod(entry["bbox"][2:]), rel=1e-3)
-
-
-def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
-    path, images = export(tmp_path)
-    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(rotation=90))
-    # The box 20, 20, 50, 60 is turned clockwise about its first corner.
-    entry = read_annotations(path, images=images).document["annotations"][2]
-    np.testing.assert_allclose(entry["bbox"], [-40, 20, 60, 50], atol=0.01)
-    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(rotation=30))
-    entry = read_annotations(path, images=images).document["annotations"][2]
-    cos, sin = 3**0.5 / 2, 0.5
-    expected = [20 - 60 * sin, 20, 50 * cos + 60 * sin, 50 * sin + 60 * cos]
-    np.testing.assert_allclose(entry["bbox"], expected, atol=0.01)
-    # In an image of 160 x 120 pixels, the sides may be longer than the image in the other direction.
-    turned = {"x": 95.0, "y": 10.0, "width": 20.0, "height": 120.0, "rotation": 90}
-    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(turned))
-    entry = read_annotations(path, images=images).document["annotations"][2]
-    np.testing.assert_allclose(entry["bbox"], [8, 12, 144, 32], atol=0.01)
 
 
 @pytest.mark.parametrize(
@@ -188,32 +118,6 @@ def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: s
     change(path, lambda tasks: tasks[0]["data"].update(image=address.format(name)))
     found = read_annotations(path, images=images).document
     assert [image["file_name"] for image in found["images"]] == [f"deep/{name}", "000000000002.jpg"]
-
-
-def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
-    content = document(range(1, 12), [person(number, number) for number in range(1, 12)])
-    path, images = export(tmp_path, content)
-
-    def edit(tasks: list[dict[str, Any]]) -> None:
-        for task in (tasks[0], *tasks[7:]):
-            task["annotations"] = []
-        tasks[1]["annotations"][0]["was_cancelled"] = True
-        tasks[2]["annotations"] *= 2
-        tasks[3]["data"]["image"] = "other.jpg"
-        del tasks[3]["id"]
-        tasks[4]["annotations"][0]["result"][0]["image_rotation"] = 90
-        tasks.insert(7, tasks[5])  # another task with the same image
-
-    change(path, edit)
-    found, _, notes = read_annotations(path, images=images)
-    assert [image["file_name"] for image in found["images"]] == [f"{number:012d}.jpg" for number in (3, 6, 7)]
-    assert notes == (
-        "tasks without an annotation, left out: 6 (task 1, task 2, task 8, task 9, task 10, ...)",
-        "tasks with several annotations, of which the first is used: 1 (task 3)",
-        "tasks whose image is not in the folder, left out: 1 (task 4)",
-        "tasks with an image that was rotated in Label Studio, left out: rotate the file instead: 1 (task 5)",
-        "tasks with the image of an earlier task, left out: 1 (task 6)",
-    )
 
 
 def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(
@@ -241,84 +145,6 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
             read_annotations(path, images=images)
 
 
-def test_a_task_or_an_image_that_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
-    path, images = export(tmp_path, document(range(1, 5), [person(number, number) for number in range(1, 5)]))
-    (images / "000000000004.jpg").write_bytes(b"no image")
-    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][2]["value"].pop("x"))
-    found, _, notes = read_annotations(path, images=images)
-    assert [image["file_name"] for image in found["images"]] == ["000000000001.jpg", "000000000003.jpg"]
-    assert notes[0] == "tasks that cannot be read, left out: 1 (task 2: KeyError: 'x')"
-    assert "left out" in notes[1] and "000000000004.jpg cannot be decoded" in notes[1]
-    change(path, lambda tasks: tasks[0]["annotations"][0]["result"][2]["value"].pop("x"))
-    with pytest.raises(DataError, match="task 2 cannot be read .*KeyError: 'x'.*; export the project again"):
-        read_annotations(path, images=images)
-
-
-@pytest.mark.parametrize("kind", ["keypointlabels", "rectanglelabels"])
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e9])
-def test_what_is_not_at_a_position_in_the_image_is_left_out(tmp_path: Path, kind: str, number: float) -> None:
-    path, images = export(tmp_path)
-
-    def move(tasks: list[dict[str, Any]]) -> None:
-        regions = tasks[1]["annotations"][0]["result"]
-        next(region for region in regions if region["type"] == kind)["value"]["y"] = number
-
-    change(path, move)
-    found, _, notes = read_annotations(path, images=images)
-    assert len(found["images"]) == 1
-    assert re.search(
-        r"left out: 1 \(task 2: ValueError: a \w+ at .*, which are not percentages of the image\)", notes[0]
-    )
-
-
-def test_uploads_of_names_with_spaces_are_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Label Studio replaces spaces by underscores and leaves out brackets."""
-    path, images = export(tmp_path, document(range(1, 5), [person(number, number) for number in range(1, 5)]))
-    names = ["a bird (1).jpg", "owl.jpg", "an owl.jpg", "an_owl.jpg"]
-    uploads = ["0123abcd-a_bird_1.jpg", "4567abcd-owl.jpg", "89ababcd-an_owl.jpg", "/data/an_owl.jpg"]
-    for number, name in enumerate(names, 1):
-        (images / f"{number:012d}.jpg").rename(images / name)
-
-    def edit(tasks: Any) -> None:
-        for task, name in zip(tasks, uploads):
-            task["data"]["image"] = name if name.startswith("/") else f"/data/upload/1/{name}"
-
-    change(path, edit)
-    found, _, notes = read_annotations(path, images=images)
-    assert [image["file_name"] for image in found["images"]] == [names[0], names[1], names[3]]
-    [note] = notes
-    assert "may be one of several files" in note and note.endswith(": 1 (task 3)")
-    assert "1 of 4 tasks have no image in" in caplog.text and "may be one of several files" in caplog.text
-
-
-def test_no_image_found_says_why_and_images_are_searched_beside_the_export(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, images = export(tmp_path)
-    change(path, lambda tasks: [task["data"].update(image="x.jpg") for task in tasks])
-    message = r"has no annotated image of .*not in the folder, left out: 2 \(task 1, task 2\)\); check"
-    with pytest.raises(DataError, match=message):
-        read_annotations(path, images=images)
-    words = ["import", str(path), "--output", str(tmp_path / "b.json")]
-    assert run_tool("annotations", [*words, "--images", str(images), "--split", "train", "val"]) == 2
-    assert "has no splits, which only YOLO-pose has; leave out --split" in capsys.readouterr().err
-    assert run_tool("annotations", words) == 2
-    assert f"no annotated image of {images} " in capsys.readouterr().err
-
-
-def test_an_export_without_keypoints_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    path, images = export(tmp_path)
-
-    def leave_a_rectangle(tasks: Any) -> None:
-        for task in tasks:
-            del task["annotations"][0]["result"][1:]
-
-    change(path, leave_a_rectangle)
-    message = rf"{path.name} has no keypoint in any of 2 tasks with an image; label keypoints .* and export the project"
-    with pytest.raises(DataError, match=message):
-        read_annotations(path, images=images)
-
-
 def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     tasks = json.loads(path.read_text())
@@ -340,24 +166,148 @@ def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
     assert min(outcomes[kind] for kind in ("refused", "whole", "in part")) > 10, outcomes
 
 
-def test_an_image_is_that_of_a_task_only_if_no_other_one_has_its_name(tmp_path: Path) -> None:
-    """Two cameras name their photographs alike, and the folder has those of one camera."""
-    path, images = export(tmp_path, document([1, 2, 3], [person(number, number) for number in (1, 2, 3)]))
+@pytest.mark.parametrize("is_before", [True, False])
+def test_of_two_keypoints_with_one_name_the_one_of_the_rectangle_counts(tmp_path: Path, is_before: bool) -> None:
+    path, images = export(tmp_path, document([1], [person(1, 1)]))
+    expected = read_annotations(path, images=images).document["annotations"]
 
-    def edit(tasks: Any) -> None:
-        for task, camera in zip(tasks[:2], "ab"):
-            task["data"]["image"] = f"/data/local-files/?d={camera}/000000000002.jpg"
-        tasks[2]["data"] = {"page": "a.html", "number": 7, "note": "http://["} | tasks[2]["data"]
+    def label_again(tasks: list[dict[str, Any]]) -> None:
+        regions = tasks[0]["annotations"][0]["result"]
+        other = json.loads(json.dumps(regions[2]))
+        other["value"]["x"] += 1
+        if is_before:
+            del other["parentID"]
+        regions.insert(1 if is_before else len(regions), other)
+
+    change(path, label_again)
+    found, _, notes = read_annotations(path, images=images)
+    assert found["annotations"] == expected
+    assert len(notes) == 1 and "has already" in notes[0] and notes[0].endswith(": 1 (task 1)")
+
+
+def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
+    """Their keypoints cannot be told apart: one of them would be trained as background."""
+    people = [
+        person(2 * number + second, number, (10 + 80 * second, 20, 50, 60)) for number in (1, 2) for second in (0, 1)
+    ]
+    path, images = export(tmp_path, document([1, 2, 3], [*people, person(9, 3)]), parents=False)
+
+    def leave_out_rectangles(tasks: list[dict[str, Any]]) -> None:
+        for task in tasks[:2]:
+            regions = task["annotations"][0]["result"]
+            regions[:] = [region for region in regions if region["type"] != "rectanglelabels"]
+
+    change(path, leave_out_rectangles)
+    with pytest.raises(DataError, match="twice in 2 of 3 images, such as task 1: .* draw a rectangle"):
+        read_annotations(path, images=images)
+
+
+@pytest.mark.parametrize(
+    "box, angle, expected",
+    [
+        ((20, 20, 50, 60), 90, (-40, 20, 60, 50)),  # clockwise about the first corner
+        ((20, 20, 50, 60), 30, (-10, 20, 30 + 25 * 3**0.5, 25 + 30 * 3**0.5)),
+        ((152, 12, 32, 144), 90, (8, 12, 144, 32)),  # with sides that are longer than those of the image
+    ],
+)
+def test_a_rotated_rectangle_becomes_the_box_around_it(
+    tmp_path: Path, box: list[float], angle: float, expected: list[float]
+) -> None:
+    path, images = export(tmp_path)
+    x, y, width, height = np.multiply(box, (100 / 160, 100 / 120) * 2)
+    value = {"x": x, "y": y, "width": width, "height": height, "rotation": angle}
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(value))
+    entry = read_annotations(path, images=images).document["annotations"][2]
+    np.testing.assert_allclose(entry["bbox"], expected, atol=0.01)
+
+
+def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    path, images = export(tmp_path, document(range(1, 12), [person(number, number) for number in range(1, 12)]))
+    (images / "000000000009.jpg").write_bytes(b"no image")
+
+    def edit(tasks: list[dict[str, Any]]) -> None:
+        for task in (tasks[0], tasks[7]):
+            task["annotations"] = []
+        tasks[1]["annotations"][0]["was_cancelled"] = True
+        tasks[2]["annotations"] *= 2
+        tasks[3]["data"]["image"] = "other.jpg"
+        tasks[4]["annotations"][0]["result"][0]["image_rotation"] = 90
+        tasks.insert(7, tasks[5])  # another task with the same image
+        tasks[11]["annotations"][0]["result"][2]["value"].pop("x")
 
     change(path, edit)
     found, _, notes = read_annotations(path, images=images)
-    assert [image["file_name"] for image in found["images"]] == ["000000000003.jpg"]
-    assert len(notes) == 1 and "different images" in notes[0] and notes[0].endswith(": 2 (task 1, task 2)")
+    assert [image["file_name"] for image in found["images"]] == [f"{n:012d}.jpg" for n in (3, 6, 7, 10)]
+    for what, example in {
+        "without an annotation": ": 3 (task 1, task 2, task 8)",
+        "several annotations": ": 1 (task 3)",
+        "not in the folder": ": 1 (other.jpg)",
+        "rotated": ": 1 (task 5)",
+        "of an earlier task": ": 1 (task 6)",
+        "tasks that cannot be read": ": 1 (task 11: KeyError: 'x')",
+        "images left out": "000000000009.jpg cannot be decoded",
+    }.items():
+        assert any(what in note and example in note for note in notes), what
 
 
-def test_a_task_of_two_images_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["keypointlabels", "rectanglelabels"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e9])
+def test_what_is_not_at_a_position_in_the_image_is_left_out(tmp_path: Path, kind: str, number: float) -> None:
     path, images = export(tmp_path)
-    change(path, lambda tasks: tasks[0]["data"].update(other=tasks[1]["data"]["image"]))
+
+    def move(tasks: list[dict[str, Any]]) -> None:
+        regions = tasks[1]["annotations"][0]["result"]
+        next(region for region in regions if region["type"] == kind)["value"]["y"] = number
+
+    change(path, move)
     found, _, notes = read_annotations(path, images=images)
-    assert [image["file_name"] for image in found["images"]] == ["000000000002.jpg"]
-    assert len(notes) == 1 and "one of several files" in notes[0] and notes[0].endswith(": 1 (task 1)")
+    assert len(found["images"]) == 1
+    assert re.search(r": 1 \(task 2: ValueError: a \w+ at .*, which are not percentages", notes[0])
+
+
+def test_an_image_is_that_of_a_task_only_if_no_other_one_may_have_its_name(tmp_path: Path) -> None:
+    """Label Studio changes the names of uploads, and two cameras name their photographs alike."""
+    path, images = export(tmp_path, document(range(1, 9), [person(number, number) for number in range(1, 9)]))
+    names = ["a bird (1).jpg", "Owl.JPG", "an owl.jpg", "an_owl.jpg", "IMG_5.jpg"]
+    for number, name in enumerate(names, 1):
+        (images / f"{number:012d}.jpg").rename(images / name)
+    uploads = ["/data/upload/1/0123abcd-a_bird_1.jpg", "/data/upload/1/4567abcd-owl.jpg"]
+    uploads += ["/data/upload/1/89ababcd-an_owl.jpg", "/data/an_owl.jpg", "/data/local-files/?d=a/IMG_5.jpg"]
+    uploads += ["/data/local-files/?d=b/IMG_5.jpg"]
+
+    def edit(tasks: Any) -> None:
+        for task, name in zip(tasks, uploads):
+            task["data"]["image"] = name
+        tasks[6]["data"] = {"page": "a.html", "number": 7, "note": "http://["} | tasks[6]["data"]
+        tasks[7]["data"]["other"] = "b.jpg"
+
+    change(path, edit)
+    found, _, notes = read_annotations(path, images=images)
+    assert {image["file_name"] for image in found["images"]} == {names[0], names[1], names[3], "000000000007.jpg"}
+    assert any("a/IMG_5.jpg, b/IMG_5.jpg" in note and "89ababcd" in note for note in notes)
+    assert any("task 8" in note and "2 images" in note for note in notes)
+
+
+def test_an_export_without_images_or_keypoints_is_refused(tmp_path: Path) -> None:
+    path, images = export(tmp_path)
+
+    def leave_rectangles(tasks: Any) -> None:
+        for task in tasks:
+            del task["annotations"][0]["result"][1:]
+
+    change(path, leave_rectangles)
+    with pytest.raises(DataError, match="has no keypoints"):
+        read_annotations(path, images=images)
+    change(path, lambda tasks: [task["data"].update(image="x.jpg") for task in tasks])
+    with pytest.raises(DataError, match="images=DIR"):
+        read_annotations(path)
+    change(path, lambda tasks: [task.update(annotations=[]) for task in tasks])
+    with pytest.raises(DataError, match="submit"):
+        read_annotations(path)
+
+
+def test_splits_are_for_yolo_pose_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = export(tmp_path)
+    words = ["import", str(path), "--output", str(tmp_path / "b.json"), "--split", "train", "val"]
+    assert run_tool("annotations", words) == 2
+    assert "leave out --split" in capsys.readouterr().err

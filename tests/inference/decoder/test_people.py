@@ -108,7 +108,7 @@ def test_mirrored_candidates_are_assembled_to_the_mirrored_people_also_in_small_
     ]
     mirrored = [(COCO.keypoints[flip[COCO.index(name)]], 200 - x, y, score) for name, x, y, score in candidates]
     people = assemble(candidates, limbs)
-        monkeypatch.setattr(f"posenet.inference.decoder.decode.{name}", 100)
+    monkeypatch.setattr("posenet.inference.decoder.decode.DISTANCES_PER_STEP", 100)
     mirrored_people = assemble(mirrored, limbs)
     assert len(people) == len(mirrored_people) < 3 * 18 - len(limbs)
     for one, other in zip(people, mirrored_people):

@@ -43,7 +43,7 @@ def test_a_converted_checkpoint_computes_the_maps_of_pytorch(checkpoint: Path, r
 
 
 @pytest.fixture
-def fake_conversion(monkeypatch: pytest.MonkeyPatch) -> unittest.mock.Mock:
+def fake_conversion(home: Path, monkeypatch: pytest.MonkeyPatch) -> unittest.mock.Mock:
     """Conversions take no time: the model is the configuration."""
 
     def build(network: object, config: Config) -> unittest.mock.Mock:

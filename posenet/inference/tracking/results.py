@@ -1,4 +1,4 @@
-"""Tracking the people of videos among the results of a prediction."""
+"""Gives the people of results an identity: those of each video, from their first frame."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from posenet.person import Person
 from posenet.settings import TrackingConfig
 
 LOOK_BACK_BYTES = 256 * 2**20
-"""Largest memory of images that wait until their people are confirmed."""
+"""Largest memory of the images that wait until their people are confirmed."""
 
 _log = logging.getLogger(__name__)
 

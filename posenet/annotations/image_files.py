@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path, PureWindowsPath
 
-import cv2
-
 from posenet.errors import DataError
-from posenet.images import IMAGE_SUFFIXES, write_image
+from posenet.images import IMAGE_SUFFIXES
 
 FOLDERS_OF_LABELS = frozenset("annot annotations labels".split())
 """Folders that are beside those of the images."""
@@ -36,15 +36,17 @@ class ImageFiles:
         return cls(folder, above.parent if above else None)
 
     def _named(self, name: str) -> list[Path]:
-        """All image files with a name; the folder is searched when the first one is asked for."""
+        """All image files with a name, or else with its spelling; the folder is searched at the first call."""
         if self._by_name is None:
             self._by_name = {}
             for folder, inner, names in os.walk(self.folder):
                 inner[:] = [name for name in inner if not name.startswith(".")]
                 for found in names:
                     if os.path.splitext(found)[1].lower() in IMAGE_SUFFIXES:
-                        self._by_name.setdefault(found, []).append(Path(folder, found))
-        return self._by_name.get(name, [])
+                        for key in {found, _spell(found)}:
+                            self._by_name.setdefault(key, []).append(Path(folder, found))
+        same = [path for path in self._by_name.get(name, []) if path.name == name]
+        return same or self._by_name.get(_spell(name), [])
 
     def find(self, name: str) -> Path | None:
         """The file of this name: relative to the folder, or else the one whose path ends like it most, at the nearest
@@ -66,57 +68,42 @@ class ImageFiles:
         return [path for path, rank in found.items() if rank == best]
 
     def require(self, names: Sequence[str], source: Path) -> tuple[dict[str, Path], list[str]]:
-        """The files of the names that are there, and the names of the others; ``DataError`` if none is there."""
-        found = {name: self.find(name) for name in dict.fromkeys(names)}
-        files = {name: path for name, path in found.items() if path is not None}
+        """The files of the names that are there, and the names of the others; ``DataError`` if none is there.
+
+        A file that two paths may mean, such as those of two cameras, is that of the more similar one, or of neither.
+        """
+        claims: dict[Path, list[tuple[int, str]]] = {}
+        for name in dict.fromkeys(names):
+            if path := self.find(name):
+                claims.setdefault(path, []).append((-_common_end(path.parts, PureWindowsPath(name).parts), name))
+        files = {}
+        for path, own in claims.items():
+            (best, name), *others = sorted(own)
+            if not any(rank == best for rank, _ in others):
+                files[name] = path
         if not files and self.outer is not None:
             self.folder, self.outer, self._by_name = self.outer, None, None
             return self.require(names, source)
         if not files:
-            first = next(iter(found), "")
+            first = next(iter(names), "")
             several = self._candidates(first)[:2]
             reason = f"no folder in {self.folder} has"
-            if several:
+            if len(several) == 2:
                 reason = f"{several[0].parent} and {several[1].parent} both have"
             such = f", such as {first}" if first else ""
             raise DataError(f"{reason} the images of {source}{such}; name the folder with images=DIR")
-        return files, [name for name in found if name not in files]
+        order = dict.fromkeys(names)
+        return {name: files[name] for name in order if name in files}, [name for name in order if name not in files]
+
+
+def _spell(name: str) -> str:
+    """A name without what tools change when they store a file: upper case, blanks, brackets, the form of Unicode, and
+    the eight digits that Label Studio puts before it."""
+    text = unicodedata.normalize("NFC", name).strip().replace(" ", "_").lower()
+    return re.sub(r"^[0-9a-f]{8}-|[^-\w.]", "", text)
 
 
 def _common_end(a: Sequence[str], b: Sequence[str]) -> int:
     """How many items two sequences have in common at their ends."""
     same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(reversed(a), reversed(b)))
     return sum(1 for _ in same)
-
-
-def write_frames(video: Path, numbers: Sequence[int], folder: Path) -> dict[int, Path]:
-    """Write frames of a video to images in a folder, unless they are there; ``DataError`` if one cannot be read.
-
-    The frames are read in order, because seeking is not exact in all formats.
-    """
-    paths = {number: folder / f"{video.stem}_{number:06d}.png" for number in numbers}
-    missing = {number for number, path in paths.items() if not path.exists()}
-    if not missing:
-        return paths
-    make_folder(folder)
-    capture = cv2.VideoCapture(str(video))
-    try:
-        for number in range(max(missing) + 1):
-            if not capture.grab():
-                raise DataError(f"{video} has no frame {max(missing)}, only {number} frames; give the labelled video")
-            if number in missing:
-                is_read, image = capture.retrieve()
-                if not is_read:
-                    raise DataError(f"frame {number} of {video} cannot be read; copy the video again")
-                write_image(paths[number], image)
-    finally:
-        capture.release()
-    return paths
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder for frames; ``DataError`` if that fails."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make the folder {folder} for frames: {error.strerror or error}") from error
