@@ -35,8 +35,8 @@ from posenet.messages import pluralize, to_single_line
 from posenet.progress_bar import progress_bar
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]
-"""A predictor, a name or a file for ``Predictor``, or a function that loads one."""
+AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[int | None], Predictor]
+"""A predictor, a name or a file for ``Predictor``, or a function of the number of images, if known, that loads one."""
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ def predict(
     Args:
         inputs: one or several: files, folders, patterns, addresses and numbers of cameras. "-" is a list of
             files from standard input.
-        predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one.
+        predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one; it
+            is called with the number of images, or None.
         progress: whether to show a progress bar.
         stop_requested: checked after every image; true ends the prediction. What has been found is written.
         on_result: called with every result, in order, when it is written.
@@ -101,7 +102,7 @@ def predict(
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
         lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
-        run = _Run(chosen, sources, outputs, _load(predictor, outputs), lines)
+        run = _Run(chosen, sources, outputs, _load(predictor, sources, outputs), lines)
         summary = PredictionSummary(sources, run.predictor.skeleton)
         _predict(run, summary, progress, stop_requested, on_result)
     finally:
@@ -162,10 +163,13 @@ def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
     return sources
 
 
-def _load(predictor: AnyPredictor, outputs: Outputs) -> Predictor:
+def _load(predictor: AnyPredictor, sources: Sequence[Source], outputs: Outputs) -> Predictor:
     """A predictor; that of the caller stays as it is."""
-    if not isinstance(predictor, Predictor):
-        predictor = Predictor(predictor) if isinstance(predictor, (str, os.PathLike)) else predictor()
+    num_images = len(sources) if all(source.kind == "image" for source in sources) else None
+    if isinstance(predictor, (str, os.PathLike)):
+        predictor = Predictor(predictor, num_images=num_images)
+    elif not isinstance(predictor, Predictor):
+        predictor = predictor(num_images)
     predictor = copy.copy(predictor)
     predictor.keep_maps |= bool(outputs.sheets)
     return predictor
