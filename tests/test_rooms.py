@@ -29,7 +29,7 @@ BESIDE = {
     "ray": "tests/inference/test_ray_data.py",
     "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py tests/helpers/other_formats.py "
     "docs/formats.md",
-    "checks": "",
+    "checks": "tests/annotations/checks",
     "exports": "tests/inference/test_onnx_export.py tests/cli/test_exported_files.py tools/export_onnx.py "
     "docs/deployment.md",
 }

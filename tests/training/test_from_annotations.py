@@ -22,7 +22,6 @@ import pytest
 
 import posenet
 from posenet.annotations.adjustments import MAX_LINE
-from posenet.annotations.checks import measured_twins
 from posenet.annotations.importing.formats import read_annotations
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
@@ -100,13 +99,13 @@ def test_annotations_become_a_network_and_every_step_is_one_line(
     val, best = files / "val.json", RUN / "best.pth"
     photos = drawn / "chairs/images/train" if source == "chairs" else Path(source).parent / folder
     people = "x chair" if options else "people"
-    drafted = f"10 keypoints and {skeleton.num_parts} parts in {files / 'skeleton.toml'}; 5 pairs of left and right"
+    drafted = f"{files / 'skeleton.toml'}: 10 keypoints, {skeleton.num_parts} parts, 5 pairs of left and right"
     sources = "posenet.training.annotations_to_stores", "posenet.training.from_annotations"
     records = [record for record in caplog.records if record.name in sources]
     said = [re.sub("^AP -?[0-9.]+", "AP #", record.message) for record in records]
     first = said.index(f"Read imported_train.json: 8 images, 16 {people}")
     assert all(text.startswith("derived: ") and len(text) <= MAX_LINE for text in said[:first])
-    assert said[first + 1].startswith(f"Drafted a skeleton of {drafted}")
+    assert said[first + 1].startswith(f"Drafted {drafted}")
     assert said[first + 2 :] == [
         "Split off 1 of 8 images for validation, by a checksum of their names; --val FILE names your own",
         f"Built val.h5: 1 image, 2 {people}, 2 samples",
@@ -340,6 +339,7 @@ def test_the_frame_of_images_with_an_exif_orientation_is_that_of_the_setting() -
 
 def test_twins_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes seconds, so only the draft of the skeleton does, or else the reading for a given one without twins."""
+    measured_twins = pytest.importorskip("posenet.annotations.checks.measured_twins")
     content = read_document(Path("coco/chairs.json"))
     content["categories"][0]["keypoints"] = [f"corner {number}" for number in range(len(NAMES))]
     Path("coco/chairs.json").write_text(json.dumps(content))
