@@ -139,8 +139,7 @@ def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = T
 
 
 def _import(args: argparse.Namespace) -> None:
-    from posenet.annotations.importing.formats import read_source, recognise
-    from posenet.annotations.importing.imported import Options
+    from posenet.annotations.importing.formats import Options, read_source, recognise
     from posenet.annotations.importing.yolo_pose import label_path
 
     output, splits = args.output, args.split or ["train"]

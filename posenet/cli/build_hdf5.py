@@ -27,8 +27,9 @@ from posenet.cli.options import (
     read_image_ids,
 )
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.inspection import StoreSummary, compute_statistics, summarize, verify_store
-from posenet.data.store_list import open_data_sets, require_store_files
+from posenet.data.inspection import compute_statistics, verify_store
+from posenet.data.store import Store
+from posenet.data.store_list import count_background, open_data_sets, require_store_files
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import check_outputs
@@ -121,7 +122,7 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
             if args.stats:
                 print_message(f"\n== {name}: {pluralize(num_samples, 'sample')}, {per_epoch} of them per epoch")
             if not is_built and (args.verify or args.stats):
-                _print_summary(summarize(data_set.store))
+                _print_store(data_set.store)
             if args.verify:
                 verify_store(data_set.store, workers=args.workers)
                 print_message(f"{name} is intact")
@@ -138,35 +139,35 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
             print_message(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
 
 
-def _print_summary(summary: StoreSummary) -> None:
-    skeleton = summary.skeleton
-    print_message(f"images        {summary.num_images}")
-    if summary.num_people:
-        print_message(f"{skeleton.people:<12}  {summary.num_people}")
-    if summary.num_people or not summary.num_samples:
-        print_message(f"samples       {summary.num_samples}, each of a main {skeleton.category}")
+def _print_store(store: Store) -> None:
+    skeleton = store.skeleton
+    print_message(f"images        {store.num_images}")
+    if store.num_people:
+        print_message(f"{skeleton.people:<12}  {store.num_people}")
+    if store.num_people or not len(store):
+        print_message(f"samples       {len(store)}, each of a main {skeleton.category}")
     else:
         print_message("samples       all images, which have no annotations, for train.teacher")
-    if summary.num_background:
-        print_message(f"background    {pluralize(summary.num_background, 'image')} without {skeleton.people}")
-    ratio = summary.num_file_bytes / summary.num_image_bytes
-    print_message(f"size          {summary.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
+    if num_background := count_background(store):
+        print_message(f"background    {pluralize(num_background, 'image')} without {skeleton.people}")
+    ratio = store.num_file_bytes / store.num_image_bytes
+    print_message(f"size          {store.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
 
 
 def _print_report(report: BuildReport) -> None:
-    skeleton = report.summary.skeleton
-    _print_summary(report.summary)
-    if report.summary.num_people:
-        empty = f", {report.num_empty} without any annotation (--background stores them)" if report.num_empty else ""
-        left_out = f"{pluralize(report.num_without_main_person, 'image')} without a main {skeleton.category}"
+    _print_store(report.store)
+    if report.store.num_people:
         print_message(f"crowds        {report.num_crowds}")
-        print_message(f"left out      {left_out}{empty}")
+        empty = f", {report.num_empty} without any annotation (--background stores them)" if report.num_empty else ""
+        category = report.store.skeleton.category
+        left_out = pluralize(report.num_without_main_person, "image")
+        print_message(f"left out      {left_out} without a main {category}{empty}")
     if report.others:
         print_message(f"no sample     {report.others.total()}: {describe_others(report.others)}")
     for adjustment in report.adjustments.sorted():
         print_message(str(adjustment))
     if report.num_without_outline:
-        objects = skeleton.count(report.num_without_outline)
+        objects = report.store.skeleton.count(report.num_without_outline)
         print_message(f"boxes         {objects} without a usable outline; the box is the mask")
     counts = {f"with an EXIF orientation: {name}": count for name, count in report.frames.items()}
     counts["scaled with its annotations, because it has another size than annotated"] = report.num_resized

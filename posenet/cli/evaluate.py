@@ -8,16 +8,14 @@ from pathlib import Path
 
 from posenet.annotations.coco import list_image_files, require_annotation_file
 from posenet.checkpoints.named import find_weights
-from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
-from posenet.diagnosis.diagnose import diagnose
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
-from posenet.inference.evaluation import Evaluation, evaluate
+from posenet.inference.evaluation import Evaluation, backend_of_evaluation, evaluate
 from posenet.inference.networks import device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
@@ -47,12 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the report of posenet diagnose into this folder: what costs the AP (default: none)",
     )
     add_overwrite_option(parser)
-    add_network_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
+    # Full precision and PyTorch, so that the AP is the same on every machine.
+    add_network_options(parser, amp="off", backend="torch for a checkpoint, auto for an exported file")
     add_local_rank(add_process_options(parser))
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict the split in one process or several, print the metrics, and write what the flags ask for."""
+    args.backend = args.backend or backend_of_evaluation(args.checkpoint)
     return run_on_ranks(args, lambda ranks: _evaluate(args, ranks), lambda: _check_flags(args))
 
 
@@ -60,7 +60,11 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
     ranks.run_on_main(lambda: _check_flags(args))
     image_ids = ranks.run_on_all(lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
-    predictor = ranks.run_on_all(lambda: _load_predictor(args, ranks))
+    if ranks.world_size > 1:
+        args.device = ranks.run_on_all(
+            lambda: device_of_process(args.checkpoint, args.device, args.backend, ranks.local_rank)
+        )
+    predictor = ranks.run_on_all(lambda: make_predictor(args))
     evaluation = evaluate(
         predictor,
         args.images,
@@ -76,14 +80,6 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     return 0
 
 
-def _load_predictor(args: argparse.Namespace, ranks: Ranks) -> Predictor:
-    """The predictor that the options define, on the device of this process."""
-    if ranks.world_size > 1:
-        device = device_of_process(args.checkpoint, args.device, args.backend, ranks.local_rank)
-        args = argparse.Namespace(**vars(args) | {"device": device})
-    return make_predictor(args)
-
-
 def _check_flags(args: argparse.Namespace) -> None:
     """Check the flags, inputs and outputs before PyTorch is imported and processes start."""
     if not is_exported_file(args.checkpoint):
@@ -91,7 +87,10 @@ def _check_flags(args: argparse.Namespace) -> None:
     require_image_folder(args.images)
     require_annotation_file(args.annotations)
     outputs = [Path(args.output)] if args.output else []
-    outputs += diagnosis_paths(args.report) if args.report else []
+    if args.report:
+        from posenet.cli.diagnosis_outputs import diagnosis_paths
+
+        outputs += diagnosis_paths(args.report)
     inputs = chain(input_files(args), list_image_files(args.annotations, args.images))
     check_outputs(outputs, inputs, overwrite=args.overwrite)
 
@@ -107,11 +106,14 @@ def _report(
         missing = "metrics and no report" if args.report else "metrics"
         print_message(f"{args.annotations} contains no annotations, so there are no {missing}", file=messages)
         return
-    print_message(pluralize(evaluation.images, "image"), file=messages)
-    print_message(evaluation.table(), file=messages)
+    print_message(f"{pluralize(evaluation.images, 'image')}\n{evaluation.table()}", file=messages)
     if advice := evaluation.advise_on_min_score():
         print_message(f"\n{advice}", file=messages)
     if args.report:
+        # An evaluation needs the diagnosis for its report alone.
+        from posenet.cli.diagnosis_outputs import write_diagnosis
+        from posenet.diagnosis.diagnose import diagnose
+
         name = Path(args.checkpoint).name
         diagnosis = diagnose(
             args.annotations, evaluation.results, skeleton=predictor.skeleton, image_ids=image_ids, name=name
@@ -125,4 +127,12 @@ def _report(
         }
         print_message(file=messages)
         images, exif_frame = Path(args.images), predictor.exif_frame
-        write_diagnosis(diagnosis, images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
+        write_diagnosis(
+            diagnosis,
+            images,
+            args.report,
+            messages,
+            provenance=provenance,
+            min_score=evaluation.min_score,
+            exif_frame=exif_frame,
+        )

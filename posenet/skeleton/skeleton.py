@@ -50,6 +50,7 @@ class Skeleton:
         drawn: the pairs of keypoints that drawings join; if empty, all parts.
         colours: colours "#rrggbb" of keypoints in drawings; other keypoints have the colour of their side.
         category: what the objects are, for messages. It does not count where skeletons are compared.
+        category_id: the number of the category in the annotations, for results; it does not count either.
 
     Raises:
         ValueError: the fields contradict each other.
@@ -66,6 +67,7 @@ class Skeleton:
     drawn: tuple[tuple[str, str], ...] = ()
     colours: dict[str, str] = field(default_factory=dict, hash=False)
     category: str = field(default=PERSON, compare=False)
+    category_id: int = field(default=1, compare=False)
     mirror: bool = True
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class Skeleton:
 
     def _replace_short_names(self) -> None:
         for item in fields(self):
-            if item.name not in ("file_names", "category", "mirror"):
+            if item.name not in ("file_names", "category", "category_id", "mirror"):
                 object.__setattr__(self, item.name, _replace_names(getattr(self, item.name)))
 
     def _check_names(self) -> None:

@@ -23,7 +23,7 @@ DEFAULT_SIGMA = 0.05
 _NAMES = ("keypoints", "file_names", "channels")
 _PAIRS = ("parts", "left_right", "drawn")
 _TABLES = ("derived", "sigmas", "layout", "colours")
-_KEYS = ("category", *_NAMES, *_PAIRS, "mirror", *_TABLES)
+_KEYS = ("category", "category_id", *_NAMES, *_PAIRS, "mirror", *_TABLES)
 
 
 def load_skeleton(path: Skeleton | str | Path) -> Skeleton:
@@ -54,6 +54,8 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
             raise ValueError(f"{key} is missing or empty")
     if not isinstance(table.get("mirror", True), bool):
         raise ValueError(f"mirror must be true or false, not {table['mirror']!r}")
+    if type(table.get("category_id", 1)) is not int:
+        raise ValueError(f"category_id must be a whole number, not {table['category_id']!r}")
     for key in _TABLES:
         if not isinstance(table.get(key, {}), Mapping):
             raise ValueError(f"{key} must be a table")
@@ -80,6 +82,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         drawn=pairs["drawn"],
         colours=colours,
         category=_parse_names([table.get("category", PERSON)], "category")[0],
+        category_id=table.get("category_id", 1),
         mirror=table.get("mirror", True),
     )
     first, *others = connected_components(skeleton.keypoints, skeleton.parts)
@@ -102,6 +105,8 @@ def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
     """The plain table from which ``skeleton_from_table`` builds the same skeleton."""
     names = skeleton.file_keypoints
     table: dict[str, Any] = {} if skeleton.category == PERSON else {"category": skeleton.category}
+    if skeleton.category_id != 1:
+        table["category_id"] = skeleton.category_id
     table["keypoints"] = list(names)
     if skeleton.file_names != names:
         table["file_names"] = list(skeleton.file_names)

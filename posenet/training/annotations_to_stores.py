@@ -25,7 +25,7 @@ from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
 from posenet.annotations.split import reduce_document
 from posenet.data.build import build_store
 from posenet.data.inspection import find_stored_files
-from posenet.data.store_list import open_data_sets
+from posenet.data.store_list import count_background, open_data_sets
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input, sha256_of, write_atomically
 from posenet.messages import command_line, pluralize
@@ -331,17 +331,17 @@ def _build(part: _Part, plan: StorePlan, warnings: list[str]) -> None:
         max_side=MAX_SIDE,
         background=True,
     )
-    summary = report.summary
-    counts = [pluralize(summary.num_images, "image"), summary.skeleton.count(summary.num_people)]
-    counts += [pluralize(summary.num_samples, "sample")]
+    store = report.store
+    counts = [pluralize(store.num_images, "image"), store.skeleton.count(store.num_people)]
+    counts += [pluralize(len(store), "sample")]
     counts += [f"{report.num_shrunk} made smaller"] if report.num_shrunk else []
     _log.info("Built %s.h5: %s", part.split, ", ".join(counts))
     lines = []
-    if summary.num_background:
-        text = summary.skeleton.name_objects("images without annotations count as images without people")
-        lines.append(f"{summary.num_background} {text}; if they are not: --set data.background=0")
+    if num_background := count_background(store):
+        text = store.skeleton.name_objects("images without annotations count as images without people")
+        lines.append(f"{num_background} {text}; if they are not: --set data.background=0")
     if report.others:
-        objects = summary.skeleton.count(report.others.total())
+        objects = store.skeleton.count(report.others.total())
         lines.append(f"{objects} without a sample of their own: {describe_others(report.others)}")
     if report.num_without_main_person:
         lines.append(f"{pluralize(report.num_without_main_person, 'image')} left out, without a sample")

@@ -24,13 +24,13 @@ from posenet.files import read_input, write_atomically
 from posenet.images import require_image_folder, write_image
 from posenet.inference.evaluation import Evaluation, evaluate
 from posenet.messages import command_line, pluralize
-from posenet.settings import Config
+from posenet.settings import Config, load_config
 from posenet.settings.heights import nearest_height
 from posenet.settings.reading import DATA_KEYS, apply_override
 from posenet.skeleton import COCO
 from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
 from posenet.training.find_annotations import find_annotations
-from posenet.training.run_settings import RUNS_FOLDER, load_experiment, name_of_run, require_weights_to_train
+from posenet.training.run_settings import RUNS_FOLDER, name_of_run, require_weights_to_train
 from posenet.visualization.label_sheet import draw_label_sheet
 
 SOURCE_FILE = "source.txt"
@@ -96,7 +96,7 @@ def prepare(
             require_image_folder(image_folder)
     source = Path(source)
     train_file, val_file = find_annotations(source, None if val is None else Path(val))
-    settings = load_experiment(experiment or "tiny", overrides)
+    settings = load_config(experiment or "tiny", overrides)
     named = _skeleton_of_overrides(source, settings, overrides)
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / name_of_run(source))
     files = folder / "data"
@@ -212,7 +212,7 @@ def choose_experiment(
             pairs = [f"model.{key}={getattr(network, key)}" for key in ("stacks", "width", "growth")] + pairs
             choice += f", with the network of {weights}"
         choice += "; --config NAME takes another one (posenet config lists them)"
-    before, after = load_experiment(experiment, ()), load_experiment(experiment, pairs)
+    before, after = load_config(experiment, ()), load_config(experiment, pairs)
     if after.train.size != before.train.size and not _is_set("inference.height", pairs):
         height = before.inference.height * after.train.size[0] / before.train.size[0]
         pairs.append(f"inference.height={nearest_height(height)}")
@@ -226,19 +226,18 @@ def conclude(data: PreparedData, progress: bool) -> None:
     """Evaluate the best checkpoint of a run, and log what the run has made."""
     # These import PyTorch, as the run has done.
     from posenet.checkpoints.file import read_checkpoint
-    from posenet.devices.device import select_device
     from posenet.training.log import DRAWINGS_FOLDER
     from posenet.training.validation import digest_of_files
 
     folder = CheckpointFolder(data.folder)
     best = folder.best if folder.best.exists() else folder.last
-    device = data.settings.train.device
     state = read_checkpoint(best)
-    saved = state.get("evaluation") if select_device(device).type == "cpu" else None  # None from elsewhere
+    saved = state.get("evaluation")
     evaluation: Evaluation | None
     if saved and saved["files"] == digest_of_files(data.annotations, data.images):
         evaluation = Evaluation(saved["metrics"], saved["images"], saved["min_score"])
     else:
+        device = data.settings.train.device
         evaluation = evaluate(best, data.images, data.annotations, progress=progress, device=device)
     if evaluation is None:  # a file without people is refused before the run
         return

@@ -161,7 +161,8 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path, capsys:
     dog = category(2, "dog")
     several = draft_skeleton(write(tmp_path / "a.json", category(), dog))
     assert (several.category, several.skeleton.category) == ("cat", "object")
-    assert draft_skeleton(tmp_path / "a.json", "dog").skeleton.category == "dog"
+    chosen = draft_skeleton(tmp_path / "a.json", "dog").skeleton
+    assert (chosen.category, chosen.category_id) == ("dog", 2)
     assert draft_skeleton(write(tmp_path / "c.json", category())).skeleton.category == "cat"
     other = write(tmp_path / "b.json", category(), category(2, "bird", ("beak", "tail")), {"id": 3, "name": "tree"})
     with pytest.raises(DataError, match=r"cat, bird.*category=NAME"):

@@ -505,8 +505,8 @@ def test_validation_data_with_other_names_are_refused_before_anything_is_built(
 
 def test_wrong_folders_and_weights_are_refused_before_anything_is_built() -> None:
     for options, kind, message in [
-        ({"images": "fotos"}, DataError, "fotos does not exist"),
-        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "json is not a folder"),
+        ({"images": "fotos"}, DataError, "fotos"),
+        ({"images": "coco/photos", "val_images": "coco/chairs.json"}, DataError, "chairs.json"),
         ({"val": "coco/photos"}, DataError, "photos has no file of annotations"),
     ]:
         refused(lambda: prepare("coco/chairs.json", SETTINGS, **options), kind, message)
