@@ -28,7 +28,7 @@ BESIDE = {
     "ray": "tests/inference/test_ray_data.py",
     "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py "
     "tests/inference/outputs/test_export_results.py docs/formats.md",
-    "checks": "",
+    "checks": "tests/annotations/checks",
     "exports": "tests/inference/exports tests/devices/test_device_exports.py docs/deployment.md",
 }
 COMMANDS = {
