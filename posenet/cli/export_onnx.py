@@ -21,7 +21,7 @@ from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import find_images
-from posenet.inference.exported_file import INPUT, OUTPUT, require_packages
+from posenet.inference.exports.exported_file import INPUT, OUTPUT, require_packages
 from posenet.inference.networks import is_exported_file
 from posenet.inference.predictor import Predictor
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(
         precision,
         "--fp16",
-        help="store the weights and compute in 16-bit floating point, for GPUs (--device cuda or tensorrt of predict)",
+        help="store the weights and compute in 16-bit floating point, for GPUs (--device cuda of predict)",
     )
     add_switch(
         precision,
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
     find_weights(args.checkpoint)
     requested = requested_config(args)
     from posenet.checkpoints.weights import load_model
-    from posenet.inference.onnx_export import build_onnx, quantize_onnx, read_calibration_images
+    from posenet.inference.exports.onnx_export import build_onnx, quantize_onnx, read_calibration_images
 
     network, config = load_model(args.checkpoint, requested)
     model = build_onnx(network, config, amp="fp16" if args.fp16 else "off", for_quantization=args.int8)

@@ -115,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "jitter of the keypoints",
     )
 
-    add_network_options(parser, amp="auto", backend="auto")
+    add_network_options(parser, amp="auto")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -133,7 +133,7 @@ def run(args: argparse.Namespace) -> None:
     with catch_stop_signals() as stop_requested:
         summary = predict(
             args.inputs,
-            lambda: make_predictor(args, args.min_score),
+            lambda num_images: make_predictor(args, args.min_score, num_images),
             progress=not args.quiet,
             stop_requested=stop_requested,
             other_inputs=input_files(args),

@@ -36,8 +36,8 @@ from posenet.progress_bar import progress_bar
 from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
-AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[], Predictor]
-"""A predictor, a name or a file for ``Predictor``, or a function that loads one."""
+AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[int | None], Predictor]
+"""A predictor, a name or a file for ``Predictor``, or a function of the number of images, if known, that loads one."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ def predict(
     Args:
         inputs: one or several: files, folders, patterns, addresses and numbers of cameras. "-" is a list of
             files from standard input.
-        predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one.
+        predictor: what finds people: a predictor, a name or a file for ``Predictor``, or a function that loads one; it
+            is called with the number of images, or None.
         progress: whether to show a progress bar.
         stop_requested: checked after every image; true ends the prediction. What has been found is written.
         on_result: called with every result, in order, when it is written.
@@ -84,6 +85,7 @@ def predict(
             smooth: remove the jitter of keypoints in videos; implies ``track``.
             style: of the drawings; see ``draw_people``.
             keypoint_score: keypoints with lower scores are not drawn.
+            numbers: write the number of each person above it in drawings.
 
     Returns:
         Counts, speed, the files that were written, and what could not be read, which is not an error here.
@@ -141,7 +143,7 @@ def _prepare(
         _log.warning("tracking has no effect on images, only on videos and cameras")
     try:
         lines = LinesFile(outputs.lines, resume=options.resume) if outputs.lines else None
-        loaded = _load(predictor)
+        loaded = _load(predictor, sources)
     except BaseException:
         _remove_empty(outputs.new_folders)
         raise
@@ -159,10 +161,13 @@ def _remove_empty(folders: Sequence[str]) -> None:
             os.rmdir(folder)
 
 
-def _load(predictor: AnyPredictor) -> Predictor:
+def _load(predictor: AnyPredictor, sources: Sequence[Source]) -> Predictor:
     if isinstance(predictor, Predictor):
         return predictor
-    return Predictor(predictor) if isinstance(predictor, (str, os.PathLike)) else predictor()
+    num_images = len(sources) if all(source.kind == "image" for source in sources) else None
+    if isinstance(predictor, (str, os.PathLike)):
+        return Predictor(predictor, num_images=num_images)
+    return predictor(num_images)
 
 
 def _names_of(inputs: Any) -> list[str]:
@@ -373,7 +378,8 @@ class _SourceWriter(contextlib.ExitStack):
 
     def _draw(self, result: Result) -> None:
         run, frame = self._run, result.frame
-        drawing = result.plot(style=run.options.style, keypoint_min_score=run.options.keypoint_score)
+        options = run.options
+        drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score, numbers=options.numbers)
         for show in self._shows:
             show(frame, drawing)
         if path := run.outputs.sheets.get(self._source):

@@ -251,7 +251,7 @@ def _convert_value(expected: Any, value: Any, key: str) -> Any:
         return _convert_value(_member_for(members, value), value, key)
     if origin is Literal:
         if value not in members or type(value) not in map(type, members):
-            raise ValueError(f"{key} must be one of {', '.join(map(repr, members))}, not {shown}")
+            raise ValueError(f"{key} must be one of {', '.join(map(json.dumps, members))}, not {shown}")
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):

@@ -163,7 +163,8 @@ class TextLog:
     """
 
     def __init__(self) -> None:
-        self._early = logging.handlers.MemoryHandler(0)  # without a target, it remembers all messages
+        self._handler = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
+        self._handler.setLevel(logging.INFO)
         self._file: logging.FileHandler | None = None
 
     def __enter__(self) -> TextLog:
@@ -173,7 +174,7 @@ class TextLog:
         for handler in self._others:
             handler.addFilter(self._is_shown)
         _package_logger.setLevel(min(logging.INFO, self._shown_level))
-        _package_logger.addHandler(self._early)
+        _package_logger.addHandler(self._handler)
         return self
 
     def _is_shown(self, record: logging.LogRecord) -> bool:
@@ -183,25 +184,22 @@ class TextLog:
     def open(self, folder: Path) -> None:
         """Write the messages so far and all later ones to ``folder/log.txt``."""
         self._file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
-        self._file.setLevel(logging.INFO)
         self._file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
         # By default a full disk prints a traceback for every message. The other logs warn of it.
         self._file.handleError = lambda record: None  # type: ignore[method-assign]
-        self._early.setTarget(self._file)
-        self._early.close()
-        _package_logger.removeHandler(self._early)
-        _package_logger.addHandler(self._file)
+        self._handler.setTarget(self._file)
+        self._handler.flush()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if self._file is not None and isinstance(error, Exception):
-            text = str(error) if isinstance(error, PosenetError) else repr(error)
-            self._file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, to_single_line(text), None, None))
-        _package_logger.removeHandler(self._early)
+        _package_logger.removeHandler(self._handler)
         _package_logger.setLevel(self._previous_level)
         for handler in self._others:
             handler.removeFilter(self._is_shown)
         if self._file is not None:
-            _package_logger.removeHandler(self._file)
+            if isinstance(error, Exception):
+                text = str(error) if isinstance(error, PosenetError) else repr(error)
+                self._file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, to_single_line(text), None, None))
+            self._handler.close()
             with contextlib.suppress(OSError):  # of a full disk
                 self._file.close()
 

@@ -226,7 +226,7 @@ def test_every_door_refuses_the_same_weights_and_changes_nothing(
         "import": lambda: import_weights(path, tmp_path / "imported.pth"),
         "export": lambda: export_weights(path, tmp_path / "exported.pth"),
         "teacher": lambda: load_teacher(teacher, torch.device("cpu")),
-        "Predictor": lambda: Predictor.from_checkpoint(path, device="cpu"),
+        "Predictor": lambda: Predictor(path, device="cpu"),
     }
     for door, enter in doors.items():
         with pytest.raises(CheckpointError, match=f"bad.pth: {WEIGHT} contains NaN"):

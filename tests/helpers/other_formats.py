@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 import scipy.io
 
 from posenet.annotations.coco import COCO_CATEGORY
-from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.reader import read_annotation_file
 from posenet.images import read_image, write_image
+
+if TYPE_CHECKING:
+    from posenet.annotations.importing.imported import ImportedAnnotations
 
 Document = dict[str, Any]
 

@@ -61,7 +61,7 @@ def test_the_function_writes_the_results_of_the_tool(
 
 
 def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -> None:
-    predictor = posenet.Predictor.from_checkpoint(checkpoint, device="cpu", amp="off")
+    predictor = posenet.Predictor(checkpoint, device="cpu", amp="off")
     assert posenet.evaluate(predictor, *split) == posenet.evaluate(checkpoint, *split)
     with pytest.raises(ConfigError, match="config, flip cannot be changed for a predictor"):
         posenet.evaluate(predictor, *split, config=Config(), flip=True)

@@ -349,7 +349,7 @@ def test_a_prediction_without_people_says_which_min_score_shows_some(
 def test_two_predictions_without_outputs_choose_two_folders(photos: Path) -> None:
     files = []
 
-    def load() -> Predictor:  # the first one has chosen its folder, and has written nothing yet
+    def load(num_images: int | None) -> Predictor:  # the first one has chosen its folder, and has written nothing yet
         files.extend(predict(photos / "a.png", spot_predictor()).files)
         return spot_predictor()
 

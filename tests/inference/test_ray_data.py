@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected_rows(spot_file: Path, folder: Path) -> dict[str, str]:
-    predictor = Predictor.from_checkpoint(spot_file, device="cpu", backend="onnxruntime")
+    predictor = Predictor(spot_file, device="cpu", backend="onnxruntime")
     return {
         path.name: json.dumps([person.to_dict() for person in predictor(read_image(path))])
         for path in folder.glob("??.png")
@@ -66,7 +66,7 @@ def test_a_column_of_images_in_any_form(spot_file: Path, dtype: type, channels: 
     else:
         image = rgb if channels == 3 else np.dstack([rgb, np.full(rgb.shape[:2], 200, np.uint8)])
         bgr = np.ascontiguousarray(rgb[..., ::-1])
-    expected = [person.to_dict() for person in Predictor.from_checkpoint(spot_file, **options)(bgr)]
+    expected = [person.to_dict() for person in Predictor(spot_file, **options)(bgr)]
     assert bool(expected) == (channels in (3, 4))
     given = image if dtype == np.uint8 else image.astype(np.uint16) * 257
     ragged = np.empty(2, object)
@@ -83,7 +83,7 @@ def test_people_are_in_the_pixels_of_a_large_photograph(spot_file: Path) -> None
     options = {"device": "cpu", "backend": "onnxruntime", "height": 192, "min_score": 0}
     [people] = PredictPeople(spot_file, **options)({"bytes": np.array([encode(image)], object)})["people"]
     [person] = json.loads(people)
-    [expected] = Predictor.from_checkpoint(spot_file, **options)(image)
+    [expected] = Predictor(spot_file, **options)(image)
     np.testing.assert_allclose(person["box"], expected.box, atol=4)
 
 

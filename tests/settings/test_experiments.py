@@ -145,13 +145,6 @@ def test_own_data_replace_all_data_of_an_experiment_by_name() -> None:
     assert (config.data.train, config.data.val, config.data.val_images) == ("mine.h5", "v.h5", "")
 
 
-def test_the_data_of_an_experiment_stay_without_others() -> None:
-    config = load_config("simplepose_384", ["data.workers=0"])
-    assert config.data.val_images == "data/coco/val2017"
-    by_path = load_config(ROOT / "config" / "simplepose_384.toml", ["data.train=mine.h5"])
-    assert (by_path.data.train, by_path.data.val) == ("mine.h5", "data/val2017.h5")
-
-
 @pytest.mark.parametrize(
     "path, message",
     [
@@ -165,10 +158,3 @@ def test_the_data_of_an_experiment_stay_without_others() -> None:
 def test_an_unknown_experiment_is_an_error_that_names_all(path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(path)
-
-
-@pytest.mark.parametrize("name", ["tinny", "tiny.toml"])
-def test_the_tool_refuses_what_is_no_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["config", name]) == 2
-    error = capsys.readouterr().err
-    assert name in error and "give a name (demo, " in error

@@ -30,7 +30,7 @@ def assemble(candidates, limbs=(), skeleton=COCO, **settings):
         max_people=100,
         pose_model=pose_model_of(skeleton) if skeleton.layout else None,
         skeleton=skeleton,
-        **dict(min_keypoints=1, min_score=0.05) | settings,
+        **dict(min_score=0.05) | settings,
     )
 
 
@@ -108,8 +108,7 @@ def test_mirrored_candidates_are_assembled_to_the_mirrored_people_also_in_small_
     ]
     mirrored = [(COCO.keypoints[flip[COCO.index(name)]], 200 - x, y, score) for name, x, y, score in candidates]
     people = assemble(candidates, limbs)
-    for name in ("DISTANCES_PER_STEP", "PAIRS_PER_STEP"):
-        monkeypatch.setattr(f"posenet.inference.decoder.decode.{name}", 100)
+    monkeypatch.setattr("posenet.inference.decoder.decode.DISTANCES_PER_STEP", 100)
     mirrored_people = assemble(mirrored, limbs)
     assert len(people) == len(mirrored_people) < 3 * 18 - len(limbs)
     for one, other in zip(people, mirrored_people):

@@ -17,7 +17,7 @@ import posenet
 from posenet.devices.precision import Amp
 from posenet.errors import ConfigError, DataError
 from posenet.images import read_image
-from posenet.inference.exported_file import INPUT, OUTPUT, describe_config, require_packages
+from posenet.inference.exports.exported_file import INPUT, OUTPUT, describe_config, require_packages
 from posenet.model.fused import FusedNetwork
 from posenet.model.input_format import images_to_input
 from posenet.progress_bar import progress_bar
