@@ -110,6 +110,7 @@ def _report(
     if advice := evaluation.advise_on_min_score():
         print_message(f"\n{advice}", file=messages)
     if args.report:
+        # An evaluation needs the diagnosis for its report alone.
         from posenet.cli.diagnosis_outputs import write_diagnosis
         from posenet.diagnosis.diagnose import diagnose
 
@@ -126,4 +127,12 @@ def _report(
         }
         print_message(file=messages)
         images, exif_frame = Path(args.images), predictor.exif_frame
-        write_diagnosis(diagnosis, images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
+        write_diagnosis(
+            diagnosis,
+            images,
+            args.report,
+            messages,
+            provenance=provenance,
+            min_score=evaluation.min_score,
+            exif_frame=exif_frame,
+        )

@@ -61,7 +61,7 @@ PYTORCH_MISSING = (
     "exported file and in one process"
 )
 NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
-"""Memory of the host; ``Runtime.as_training_error`` has the remedy for that of a device in training."""
+"""Memory of the host; ``Runtime.explanation_of`` has the remedy for that of a device in training."""
 READER_ENDED_STATUS = 128 + 13
 """Where the reader of standard output, such as ``head``, has ended: as if by SIGPIPE, without a message."""
 MAX_REASON = 200

@@ -85,6 +85,7 @@ def predict(
             smooth: remove the jitter of keypoints in videos; implies ``track``.
             style: of the drawings; see ``draw_people``.
             keypoint_score: keypoints with lower scores are not drawn.
+            numbers: write the number of each person above it in drawings.
 
     Returns:
         Counts, speed, the files that were written, and what could not be read, which is not an error here.
@@ -377,7 +378,8 @@ class _SourceWriter(contextlib.ExitStack):
 
     def _draw(self, result: Result) -> None:
         run, frame = self._run, result.frame
-        drawing = result.plot(style=run.options.style, keypoint_min_score=run.options.keypoint_score)
+        options = run.options
+        drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score, numbers=options.numbers)
         for show in self._shows:
             show(frame, drawing)
         if path := run.outputs.sheets.get(self._source):

@@ -50,30 +50,6 @@ def test_every_experiment_states_only_what_it_changes() -> None:
             assert (path.stem, name, same) == (path.stem, name, [])
 
 
-def test_every_default_is_valid_and_replaces_another_value() -> None:
-    config = load_config(EXPERIMENTS[0])
-    assert config != Config()
-    for name, defaults in config_to_dict(Config()).items():
-        config = dataclasses.replace(config, **{name: getattr(config_from_dict({name: defaults}), name)})
-    assert config == Config()
-
-
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
-def test_every_experiment_file_of_the_project_sets_what_it_contains(path: Path) -> None:
-    written = tomllib.loads(path.read_text(encoding="utf-8"))
-    written.pop("base", None)
-    tables = json.loads(json.dumps(config_to_dict(load_config(path))))  # tuples become lists
-    assert written == {name: {key: tables[name][key] for key in table} for name, table in written.items()}
-
-
-def test_keys_that_a_file_leaves_out_keep_their_defaults(tmp_path: Path) -> None:
-    config = load_config(write(tmp_path, "[model]\nstacks = 2\n[loss]\nstack_weights = [1, 2]\n"))
-    assert config == Config(
-        model=dataclasses.replace(Config().model, stacks=2),
-        loss=dataclasses.replace(Config().loss, stack_weights=(1.0, 2.0)),
-    )
-
-
 def test_overrides_replace_values_of_the_file_and_of_earlier_overrides(tmp_path: Path) -> None:
     path = write(tmp_path, "[model]\nstacks = 2\nwidth = 64\n")
     config = load_config(path, ["model.stacks=3", "model.stacks=1"])
@@ -129,8 +105,8 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
         ("train.lr=5", "unknown key train.lr (did you mean optim.lr? known: amp,"),
         ("models.stacks=2", "unknown key models (did you mean model? known: "),
         ("model.stacks.x=2", "unknown key model.stacks.x ("),
-        ("train.channels_last=on", "train.channels_last must be true, false or 'auto', not 'on'"),
-        ("optim.name=lamb", "an override: optim.name must be one of 'sgd', 'adamw', not 'lamb'"),
+        ("train.channels_last=on", "train.channels_last must be one of true, false, \"auto\", not 'on'"),
+        ("optim.name=lamb", 'an override: optim.name must be one of "sgd", "adamw", not \'lamb\''),
     ],
 )
 def test_the_error_of_a_wrong_override_tells_what_to_change(pair: str, message: str) -> None:
@@ -181,10 +157,6 @@ def test_data_sets_can_be_tables_of_a_file_and_are_named_after_their_files(tmp_p
 def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
     assert message in error_of(f"data.train={value}")
     assert "\n" not in error_of(f"data.train={value}")
-
-
-def test_data_sets_for_validation_have_no_weights() -> None:
-    assert "validation reads every sample once" in error_of("data.val=[{path='a.h5'}, {path='b.h5', weight=2.0}]")
 
 
 def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog: pytest.LogCaptureFixture) -> None:

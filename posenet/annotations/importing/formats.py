@@ -13,7 +13,8 @@ from posenet.annotations.coco import SECTIONS, read_document, remedy_for_format
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.cvat import import_cvat, parse_xml
 from posenet.annotations.importing.deeplabcut import find_tables, import_deeplabcut, is_table
-from posenet.annotations.importing.imported import ImportedAnnotations, Options, Source
+from posenet.annotations.importing.imported import ImportedAnnotations, Source
+from posenet.annotations.importing.imported import Options as Options
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.labelme import import_labelme, is_labelme
 from posenet.annotations.importing.published_sets import (
