@@ -71,10 +71,12 @@ gpu: $(VENV)/ready  ## check everything on a GPU against the CPU, then measure i
 wheel: $(VENV)/ready  ## build a wheel, install it without the checkout, and run posenet from another folder
 	.ci/wheel
 
-lint: $(VENV)/ready  ## check style, format and types
+lint: $(VENV)/ready  ## check style, format, types, and which modules may import which
 	$(RUN) -m ruff check
+	$(RUN) -m ruff check --preview --select unspecified-encoding,import-private-name posenet
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports --no-logo
 
 format: $(VENV)/ready  ## format the code and apply safe style fixes
 	$(RUN) -m ruff check --fix
@@ -103,7 +105,7 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict an
 
 $(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
 	@echo "== Drawing $(DEMO_TRAIN) images to train on and $(DEMO_VAL) to evaluate on"
-	$(RUN) tools/make_synthetic.py --output $(DEMO)/coco --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1 \
+	$(RUN) tools/make_synthetic.py --output $(DEMO)/coco --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1 --size 320 \
 		--overwrite
 
 $(DEMO)/%.h5: $(DEMO)/coco/annotations/person_keypoints_val2017.json

@@ -19,8 +19,7 @@ import secrets
 import stat
 import sys
 import tomllib
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, BinaryIO, TextIO
@@ -33,8 +32,6 @@ STANDARD_OUTPUT = "standard output"
 """Its name in messages."""
 MAX_TOML_BYTES = 2**18
 """Size of the largest TOML file that is read; a skeleton of 133 keypoints has about 20 kB."""
-MAX_TOML_DOTS = 500
-"""The most dots in a line of a TOML file. Parsing a key takes time and memory by the square of its parts."""
 BACKSLASH_REMEDY = r"in double quotes, write every \ as \\, or put the text in single quotes"
 """What to do about a path of Windows in a TOML file, where a backslash begins an escape sequence."""
 MAX_NAME_BYTES = 255
@@ -44,14 +41,12 @@ OWN_LOCK = re.compile(rb"\d+\n|\Z")
 
 _SHELL_INPUT = re.compile(r"/dev/(stdin|null|fd/\d+)|/proc/self/fd/\d+")
 """What may be read although it is no regular file: standard input, ``<(command)``, and the empty device."""
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """The file system has no locks."""
 _HEAD_BYTES = 4096
 """How much of a side file is read to recognise it."""
-_RESERVED_BYTES = 64
-"""What a temporary name has in addition to the name of its file, or less."""
-
-_QUOTED_BACKSLASH = re.compile(r'"[^"]*\\')
+_STEM_BYTES = 191
+"""How much of the name of a file its temporary files and its lock have in theirs."""
 
 _FileId = tuple[int, int]
 """Device and inode, which all names of a file share."""
@@ -91,26 +86,20 @@ def check_outputs(
     inputs: Iterable[str | Path | int] = (),
     *,
     overwrite: bool = False,
-    folders: Iterable[Path] = (),
+    folders: Sequence[Path] = (),
     side_files: Mapping[Path, re.Pattern[bytes]] = MappingProxyType({}),
 ) -> None:
     """Check all files that will be written, before any work is done, and make the folders of ``outputs``.
 
-    This is the only rule for what may be replaced:
-
-    - A file that exists is refused, unless ``overwrite`` is set.
-    - An input is never replaced, under no name: not through a symbolic link and not as a hard link.
-    - A side file, such as a log, is kept beside an output under a name that nobody has chosen. One that
-      exists is refused, also with ``overwrite``, unless its content shows that this program has written it. A folder
-      of that name is not refused: nothing in it can be replaced.
-
-    Standard output, FIFOs and devices are written and not replaced, so they may exist.
+    A file that exists is refused, unless ``overwrite`` is set. An input is never replaced, under no name: not through
+    a symbolic link and not as a hard link. Standard output, FIFOs and devices are written in place, so they may exist.
 
     Args:
         inputs: everything that is read: paths, and descriptors of open files. The iterable may be slow: it is only used
             if there is a file that would be replaced.
         folders: folders in which files of any name will be written. Their files count as outputs that exist.
-        side_files: each with the pattern that the beginning of the program's own files matches.
+        side_files: files whose names nobody has chosen, such as a log, each with the pattern that the beginning of the
+            program's own ones matches; others are refused, also with ``overwrite``.
 
     Raises:
         DataError: an output is refused, appears twice, is a folder, or cannot be written.
@@ -124,22 +113,26 @@ def check_outputs(
             raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
         names.add(name)
     files = [path for path in chosen if not is_standard_output(path)]
-    existing = _regular_files(files) | _regular_files(_files_in(folders))
+    in_folders = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    existing = _regular_files([*files, *in_folders])
     for path in filter(Path.is_dir, files):
         raise DataError(f"{path} is a folder; give the name of a file")
     beside = _regular_files(side_files)
-    if existing or beside:
-        _refuse_inputs(inputs, existing | beside)
-    if existing and not overwrite:
-        first = next(iter(existing.values()))
-        raise DataError(f"{first} exists; choose another name or folder, or replace it with overwrite=True")
+    for source in inputs if existing or beside else ():
+        with contextlib.suppress(OSError, ValueError):  # what reads it will report that
+            status = os.stat(source)
+            if output := (existing | beside).get((status.st_dev, status.st_ino)):
+                raise DataError(f"writing {output} would replace an input, {source}; choose another name or folder")
+    for path in () if overwrite else existing.values():
+        raise DataError(f"{path} exists; choose another name or folder, or replace it with overwrite=True")
     for path in beside.values():
         if not begins_like(path, side_files[path]):
-            raise DataError(
-                f"{path} was not written by posenet and is not replaced; move it, or choose another name or folder"
-            )
-    for folder in dict.fromkeys(path.parent for path in chosen):
-        _make_folder(folder)
+            raise DataError(f"{path} was not written by posenet and is not replaced; move it, or choose another folder")
+    for folder in [*(path.parent for path in chosen), *(folder for folder in folders if folder.exists())]:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # a file may have that name
+            raise DataError(f"{folder} cannot be a folder: {error.strerror or error}; choose another") from error
     replaced = [path for path in files if path.is_file() or not path.exists()]  # others are written in place
     for folder, path in {resolve_link(path).parent: path for path in replaced}.items():
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -162,46 +155,12 @@ def _regular_files(paths: Iterable[Path]) -> dict[_FileId, Path]:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):  # making the folder reports a file in its place
             continue
-        # A ValueError is a name that the system cannot express.
-        except (OSError, ValueError) as error:
-            raise DataError(f"cannot write {path}: {_reason(error)}; choose another name or folder") from error
+        except (OSError, ValueError) as error:  # a ValueError is a name that the system cannot express
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"cannot write {path}: {reason}; choose another name or folder") from error
         if stat.S_ISREG(status.st_mode):
             files[status.st_dev, status.st_ino] = path
     return files
-
-
-def _files_in(folders: Iterable[Path]) -> Iterator[Path]:
-    for folder in folders:
-        if folder.exists() and not folder.is_dir():
-            raise DataError(f"{folder} cannot be a folder: a file has that name; choose another")
-        if folder.is_dir():
-            yield from folder.iterdir()
-
-
-def _refuse_inputs(inputs: Iterable[str | Path | int], replaced: Mapping[_FileId, Path]) -> None:
-    """Raise ``DataError`` if one of the files that would be ``replaced`` is an input."""
-    for path in inputs:
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError):  # what reads it will report that
-            continue
-        output = replaced.get((status.st_dev, status.st_ino))
-        if output is not None:
-            name = "" if str(path) == str(output) else f", {path}"
-            raise DataError(f"writing {output} would replace an input{name}; choose another name or folder")
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise DataError(f"{folder} cannot be a folder: a file has that name; choose another") from error
-    except OSError as error:
-        raise DataError(f"cannot make the folder {folder}: {_reason(error)}; choose another") from error
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
 
 
 def shorten_name(name: str, max_bytes: int = MAX_NAME_BYTES) -> str:
@@ -224,7 +183,8 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         return
     # Threads, and processes on other machines that share the folder, draw different numbers. Should two ever draw the
     # same one, the second fails here, before it could touch what the first one writes.
-    temporary = path.with_name(f".{_temporary_stem(path)}.{secrets.randbelow(2**32)}.tmp{temporary_suffix}")
+    stem = shorten_name(path.name, _STEM_BYTES)
+    temporary = path.with_name(f".{stem}.{secrets.randbelow(2**32)}.tmp{temporary_suffix}")
     try:
         open(temporary, "xb").close()
         try:
@@ -242,43 +202,32 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
 
 def lock_path(path: Path) -> Path:
     """The file beside ``path`` that exists within ``output_lock``."""
-    return path.with_name(f".{_temporary_stem(path)}.lock")
+    return path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}.lock")
 
 
 @contextlib.contextmanager
-def output_lock(path: Path, output: Path | None = None) -> Iterator[bool]:
+def output_lock(path: Path) -> Iterator[bool]:
     """Within this context no other process writes ``path``; yields False, after a warning, where there are no locks.
 
-    Args:
-        output: named in messages, if ``path`` is a file beside it that the user has not chosen.
-
-    Raises:
-        DataError: another process writes it, or the lock cannot be used.
-        OSError: the lock cannot be created.
+    ``DataError`` if another process writes it; ``OSError`` if the lock cannot be made.
     """
-    output = output or path
-    file = lock_path(path)
-    lock = FileLock(file)
+    lock = FileLock(lock_path(path))
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise DataError(
-            f"{output} is being written by another process; wait until it has ended, or choose another file (if no "
-            f"such process runs, delete {file})"
+            f"{path} is being written by another process; wait until it has ended, or choose another file (if no "
+            f"such process runs, delete {lock.lock_file})"
         ) from error
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            if not os.path.lexists(file):  # the fault is that of the folder or of the disk
-                raise
-            raise DataError(
-                f"cannot lock {output} ({error.strerror}); if no other process writes it, delete {file}"
-            ) from error
-        _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error.strerror, output.name)
+    except (OSError, NotImplementedError) as error:
+        if getattr(error, "errno", errno.ENOSYS) not in _NO_LOCKS:
+            raise
+        _log.warning("%s has no locks (%s); let no other process write %s", path.parent, error, path.name)
     try:
         yield lock.is_locked
     finally:
         with contextlib.suppress(PermissionError):  # Windows removes it on release, and not before
-            file.unlink(missing_ok=True)
+            Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
 
 
@@ -286,7 +235,7 @@ def remove_leftovers(*paths: Path) -> None:
     """Remove the temporary files of ``paths`` that killed processes have left. No other process may write these."""
     stems: dict[Path, set[str]] = {}
     for path in paths:
-        stems.setdefault(path.parent, set()).add(_temporary_stem(path))
+        stems.setdefault(path.parent, set()).add(shorten_name(path.name, _STEM_BYTES))
     for folder, stems_in_folder in stems.items():
         for other in folder.iterdir():
             match = re.fullmatch(r"\.(.+)\.\d+(-\d+)?\.tmp(\.\w+)?", other.name)
@@ -297,12 +246,6 @@ def remove_leftovers(*paths: Path) -> None:
 def name_numbers() -> Iterator[str]:
     """What is appended to a name that may be taken, until it is free: nothing, -2, -3 and so on."""
     return itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-
-
-def _temporary_stem(path: Path) -> str:
-    """The name of a file in the names of its temporary files; a number for one that would make them too long."""
-    name = os.fsencode(path.name)
-    return path.name if len(name) <= MAX_NAME_BYTES - _RESERVED_BYTES else f"{zlib.crc32(name):08x}"
 
 
 @contextlib.contextmanager
@@ -368,13 +311,10 @@ def require_regular_file(path: str | Path) -> None:
     Opening a FIFO waits for a writer, perhaps for ever, and a device such as /dev/zero never ends.
     """
     mode = os.stat(path).st_mode
-    if stat.S_ISREG(mode) or _SHELL_INPUT.fullmatch(str(path)):
-        return
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-    kind = kinds.get(stat.S_IFMT(mode), "a device")
-    raise SpecialFileError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+    if not stat.S_ISREG(mode) and not _SHELL_INPUT.fullmatch(str(path)):
+        raise SpecialFileError(errno.EINVAL, "it is a FIFO, a socket or a device, not a regular file", str(path))
 
 
 def open_input(path: str | Path) -> io.BufferedReader:
@@ -411,14 +351,12 @@ def read_toml(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML; ``ValueError`` if it is not valid, or nested so deep that it is no file of settings."""
-    if any(line.count(".") > MAX_TOML_DOTS for line in text.split("\n")):
-        raise ValueError(f"a line has more than {MAX_TOML_DOTS} dots")
     try:
         return tomllib.loads(text)
     except RecursionError as error:
         raise ValueError("tables or lists are nested too deep") from error
     except ValueError as error:
         place = re.search(r"at line (\d+)", str(error))
-        if place and _QUOTED_BACKSLASH.search(text.split("\n")[int(place[1]) - 1]):
+        if place and re.search(r'"[^"]*\\', text.split("\n")[int(place[1]) - 1]):
             raise ValueError(f"{error}; {BACKSLASH_REMEDY}") from error
         raise

@@ -1,11 +1,9 @@
-"""Image files: finding, reading, decoding and writing them, and their EXIF orientation.
+"""Image files: finding, reading, decoding and writing them.
 
 OpenCV decodes the pixels; Pillow reads the headers. HEIC files need the extra ``heif``.
 
-A camera stores the pixels as its sensor reads them, and notes in the EXIF data how viewers must turn them. So an image
-has two frames: the *stored* frame of the pixels in the file, and the *displayed* frame of the image that viewers show.
-Most labelling tools annotate in the displayed frame. ``find_annotated_frame`` decides which frame the annotations of an
-image use. Building, linting, evaluation and validation all call it, so that they agree.
+Images are read upright. Only annotations may belong to the *stored* frame, the pixels as the file has them before the
+EXIF orientation turns them; ``find_annotated_frame`` decides that, for building, linting, evaluation and validation.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import glob
 import io
 import logging
 import os
-import re
 import struct
 import urllib.request
 from collections import Counter
@@ -32,7 +29,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import open_input, read_input, require_regular_file, write_atomically
-from posenet.messages import pluralize, to_single_line, truncate_for_message
+from posenet.messages import to_single_line, truncate_for_message
 from posenet.settings import ExifFrame
 
 _log = logging.getLogger(__name__)
@@ -60,8 +57,6 @@ _REDUCED_PAGE = 1
 _JPEG_START = b"\xff\xd8"
 _JPEG_END = b"\xff\xd9"
 _JPEG_SCAN = b"\xff\xda"
-_JPEG_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")
-"""A marker that a segment follows, or the end; not one that stands between or for numbers of the pixels."""
 _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".split())
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
@@ -73,17 +68,17 @@ PILLOW_ERRORS = (
 """What Pillow and its plugins raise for damaged files."""
 _JPEG_PADDING = 64
 """Bytes that are appended to see which pixels depend on missing ones."""
-_MAX_REASON = 100
+MAX_REASON = 100
+"""Characters of a library's reason why an image cannot be read."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
 REDUCTIONS = (8, 4, 2)
 """Factors by which a JPEG file can be decoded smaller, which takes less time."""
-_COLOUR_FLAGS = {
+_REDUCED_FLAGS = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
-"""OpenCV's flag for each factor by which it can reduce an image."""
 
 
 class ImageHeader(NamedTuple):
@@ -113,15 +108,13 @@ class AnnotatedFrame(NamedTuple):
     reason: FrameReason
 
     def __str__(self) -> str:
-        frame = "stored" if self.orientation == 1 else "displayed"
-        return f"{frame} frame by {self.reason}"
+        return f"{'stored' if self.orientation == 1 else 'displayed'} frame by {self.reason}"
 
 
 def require_image_folder(folder: str | Path) -> None:
     """Raise ``DataError`` unless a path is a folder."""
     if not Path(folder).is_dir():
-        reason = "is not a folder" if Path(folder).exists() else "does not exist"
-        raise DataError(f"image folder {folder} {reason}; give the folder of the images")
+        raise DataError(f"image folder {folder} does not exist, or is a file; give the folder of the images")
 
 
 def find_images(
@@ -147,19 +140,16 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
     if path.is_file():
         return [path]
     if path.is_dir():
-        left_out: Counter[str] = Counter()
-        files = list(_search_folder(path, suffixes, recursive, left_out))
+        files, left_out = _search_folder(path, suffixes, recursive)
         if left_out:
-            folders = left_out.pop("folder", 0)
-            counts = [f"{count} {suffix}" for suffix, count in sorted(left_out.items())]
-            counts += [pluralize(folders, "folder")] if folders else []
-            _log.warning("left out of folder %s: %s", item, ", ".join(counts))
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
+            _log.warning("left out of folder %s: %s", item, counts)
+        if not files and left_out["in subfolders"] and (deeper := _search_folder(path, suffixes, True)[0]):
+            raise DataError(
+                f"no images in folder {item}, only in its subfolders, such as {deeper[0].parent}; name that one, or "
+                "let predict search all of them with recursive=True"
+            )
         if not files:
-            if not recursive and (deeper := next(_search_folder(path, suffixes, True, Counter()), None)):
-                raise DataError(
-                    f"no images in folder {item}, only in its subfolders, such as {deeper.parent}; name that one, or "
-                    "let predict search all of them with recursive=True"
-                )
             raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files
     if not glob.has_magic(item):
@@ -173,29 +163,28 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
     return files
 
 
-def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, left_out: Counter[str]) -> Iterator[Path]:
-    """The files in a folder that have one of ``suffixes``; counts other files in ``left_out``, by suffix."""
-    with os.scandir(folder) as listing:  # tells folders from files without a call of the system for each
-        entries = sorted(listing, key=lambda entry: entry.name)
-    for entry in entries:
-        suffix = os.path.splitext(entry.name)[1].lower()
-        if entry.name.startswith("."):
-            # macOS keeps the attributes of a.png in ._a.png, and a killed program leaves what it was writing.
-            if suffix in suffixes and entry.is_file():
-                left_out["hidden"] += 1
-            continue
-        if entry.is_dir():
-            if entry.is_symlink():
-                continue
-            if recursive:
-                yield from _search_folder(Path(entry), suffixes, recursive, left_out)
+def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> tuple[list[Path], Counter[str]]:
+    """The files in a folder that have one of ``suffixes``, and how many others it has of each kind."""
+    files: list[Path] = []
+    left_out: Counter[str] = Counter()
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for root, folders, names in os.walk(folder, onerror=fail):
+        for name in names:
+            suffix = os.path.splitext(name)[1].lower()
+            if name.startswith("."):  # macOS keeps the attributes of a.png in ._a.png
+                left_out.update(["hidden"] if suffix in suffixes else [])
+            elif suffix in suffixes:
+                files.append(Path(root, name))
             else:
-                left_out["folder"] += 1
-        elif suffix in suffixes:
-            if entry.is_file() or entry.is_symlink():  # reading one that leads nowhere is an error, not silence
-                yield Path(entry)
-        else:
-            left_out[suffix or "without suffix"] += 1
+                left_out[suffix or "without suffix"] += 1
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        if folders and not recursive:
+            left_out["in subfolders"] = len(folders)
+            folders.clear()
+    return sorted(files, key=lambda path: path.parts), left_out
 
 
 def read_image_file(path: str | Path) -> np.ndarray:
@@ -250,10 +239,7 @@ def _data_errors(path: str | Path) -> Iterator[None]:
 def parse_header(data: np.ndarray) -> ImageHeader:
     """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
     header = _parse_opened_header(io.BytesIO(data.data))
-    if header is None:
-        height, width = _decode(data).shape[:2]
-        header = ImageHeader(height, width, 1)
-    return header
+    return header or ImageHeader(*_decode(data).shape[:2], 1)
 
 
 def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
@@ -324,11 +310,10 @@ def _exif_orientation(image: Image.Image) -> int:
 
 
 def find_annotated_frame(header: ImageHeader, height: int, width: int, exif_frame: ExifFrame) -> AnnotatedFrame:
-    """Decide in which frame an image is annotated.
+    """Decide in which frame an image is annotated: the stored or the displayed one.
 
-    Orientations 5 to 8 swap height and width. Unless the image is square, the stored and the displayed frame then
-    differ in size, and the annotated ``height`` and ``width`` tell which of them is meant. For orientations 2 to 4,
-    for square images and for a size of neither frame, ``exif_frame`` decides; ``ConfigError`` if it is unknown.
+    Orientations 5 to 8 swap height and width, and then the annotated ``height`` and ``width`` tell. For others, for
+    square images and for a size of neither frame, ``exif_frame`` decides; ``ConfigError`` if it is unknown.
     """
     if exif_frame not in get_args(ExifFrame):
         raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
@@ -369,13 +354,8 @@ def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
     """
     if orientation >= 5:
         image = cv2.transpose(image)
-    mirrored = orientation in (2, 3, 6, 7)
-    upside_down = orientation in (3, 4, 7, 8)
-    if mirrored and upside_down:
-        return cv2.flip(image, -1)
-    if mirrored:
-        return cv2.flip(image, 1)
-    return cv2.flip(image, 0) if upside_down else image
+    flip = {2: 1, 3: -1, 4: 0, 6: 1, 7: -1, 8: 0}.get(orientation)  # around which axis, in OpenCV's numbers
+    return image if flip is None else cv2.flip(image, flip)
 
 
 def decode_image(data: np.ndarray) -> np.ndarray:
@@ -439,6 +419,11 @@ def is_jpeg(data: np.ndarray) -> bool:
     return data[:2].tobytes() == _JPEG_START
 
 
+def is_web_page(start: bytes) -> bool:
+    """Whether data begin like HTML, as a server sends it in place of an image that is shown in a page."""
+    return start.lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
 def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
@@ -449,6 +434,8 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
         data = _with_jpeg_end(data)
     image = _decode_with_opencv(data, reduction)
     if image is None:
+        if is_web_page(data[:100].tobytes()):
+            raise ValueError("is a web page; give the address of the image or the video itself")
         raise ValueError(f"cannot be decoded; {_REMEDY}")
     # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most. JPEG has 8 bits.
     if not is_jpeg(data) and image.max() <= 16:
@@ -459,11 +446,10 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
 
 
 def _to_8_bits(image: np.ndarray) -> np.ndarray:
-    """Scale a uint16 image to uint8: 65535 becomes 255; or the largest number of 8, 10 or 12 bits does.
+    """Scale a uint16 image to uint8: the largest number of the smallest usual depth that holds all becomes 255.
 
-    Cameras of 12 bits write their numbers into the lower bits of 16. So the brightest pixel decides: the range is the
-    smallest of the usual ones that holds it. A dark photograph of 16 bits becomes brighter by that, and a message says
-    so; where people are does not depend on it.
+    Cameras of 12 bits write their numbers into the lower bits of 16. A dark photograph of 16 bits becomes brighter by
+    that, and a message says so; where people are does not depend on it.
     """
     brightest = int(image.max())
     depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
@@ -477,36 +463,20 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
 @functools.cache
 def _log_bit_depth(depth: int) -> None:
     """Log once for each depth that images are read as if they had it."""
-    _log.warning(
-        "images of 16 bits whose brightest pixel is below %d are read as images of %d bits, or they would be dark; "
-        "convert them to 8 bits if they are meant to be dark",
-        2**depth,
-        depth,
-    )
+    _log.warning("images of 16 bits whose brightest pixel is below %d are read as images of %d bits", 2**depth, depth)
 
 
 def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) -> np.ndarray | None:
     try:
-        return cv2.imdecode(data, _COLOUR_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION | flags)
+        return cv2.imdecode(data, _REDUCED_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION | flags)
     except cv2.error as error:
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
 
 
 def _lacks_jpeg_end(data: np.ndarray) -> bool:
-    """Whether a JPEG file lacks its end, or a copy that was interrupted has left zeros in its place.
-
-    Where no end follows the last code of a scan, the search goes from marker to marker: films of motion photos, behind
-    the end, may contain that code too.
-    """
+    """Whether no end follows the last code of a scan; it may also be in a film of a motion photo, behind the end."""
     content = data.tobytes()
-    if not is_jpeg(data) or _JPEG_SCAN not in content[max(content.rfind(_JPEG_END), 0) :]:
-        return False
-    place = len(_JPEG_START)
-    while found := _JPEG_MARKER.search(content, place):
-        if found[0] == _JPEG_END:
-            return False
-        place = found.end() + max(int.from_bytes(content[found.end() : found.end() + 2], "big"), 2)
-    return True
+    return is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]
 
 
 def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
@@ -520,10 +490,9 @@ def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
     if picture.endswith(b"\xff"):  # with a zero a byte of the picture, without one the first half of the end
         picture = content[: len(picture) + 1] if len(content) > len(picture) else picture[:-1]
     try:
-        files = [picture + padding + _JPEG_END for padding in (b"", _JPEG_PADDING * b"\x55", _JPEG_PADDING * b"\xaa")]
-        images = [open_with_pillow(io.BytesIO(file)) for file in files]
-        pixels = [np.asarray(image) for image in images if image is not None]
-        is_complete = len(pixels) == len(files) and all(np.array_equal(pixels[0], other) for other in pixels)
+        files = (io.BytesIO(picture + _JPEG_PADDING * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
+        first, *others = (np.asarray(open_with_pillow(file)) for file in files)
+        is_complete = first.ndim > 1 and all(np.array_equal(first, other) for other in others)
     except PILLOW_ERRORS:
         is_complete = False
     if not is_complete:
@@ -543,9 +512,9 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
             raise ValueError("Pillow cannot open it")
         rgb = ImageOps.exif_transpose(image).convert("RGB")
     except PILLOW_ERRORS as error:
+        reason = to_single_line(str(error))
         raise ValueError(
-            f"cannot be decoded ({to_single_line(str(error))}); HEIC images need pip install 'simplepose[heif]'; or "
-            f"{_REMEDY}"
+            f"cannot be decoded ({reason}); pip install 'simplepose[heif]' reads HEIC, or {_REMEDY}"
         ) from error
     return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)
 
@@ -556,10 +525,8 @@ def download_image(url: str) -> np.ndarray:
     ``DataError`` if it cannot be downloaded, is too large, or is not an image that can be decoded.
     """
     data = np.frombuffer(download_bytes(url), np.uint8)
-    try:
+    with _data_errors(without_credentials(url)):
         return decode_image(data)
-    except ValueError as error:
-        raise DataError(f"{without_credentials(url)} {error}") from error
 
 
 def is_encoded(image: object) -> bool:
@@ -568,18 +535,6 @@ def is_encoded(image: object) -> bool:
         return is_data_address(image)
     is_array = isinstance(image, np.ndarray) and image.ndim == 1 and image.dtype == np.uint8
     return is_array or isinstance(image, (bytes, bytearray, memoryview)) or hasattr(image, "read")
-
-
-def _read_encoded(image: Any) -> np.ndarray:
-    """The (N,) uint8 bytes that ``is_encoded`` has recognised."""
-    try:
-        if isinstance(image, str):
-            with urllib.request.urlopen(image) as file:
-                image = file.read()
-        return np.frombuffer(image.read() if hasattr(image, "read") else image, np.uint8)
-    except (TypeError, ValueError, OSError) as error:
-        reason = to_single_line(str(error))[:_MAX_REASON]
-        raise DataError(f"an image in memory has no bytes of an image file ({reason}); open files as 'rb'") from error
 
 
 def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
@@ -597,36 +552,39 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
-    if is_encoded(image):
-        try:
-            return decode_image(_read_encoded(image))
-        except ValueError as error:
-            raise DataError(f"an image in memory {error}") from error
     if isinstance(image, str) and is_address(image):
         return download_image(image)
-    if isinstance(image, (str, os.PathLike)):
+    if isinstance(image, (str, os.PathLike)) and not is_encoded(image):
         return read_image(Path(image))
-    if isinstance(image, Image.Image):
-        return _pil_to_bgr(image)
     try:
+        if isinstance(image, Image.Image):
+            return _pil_to_bgr(image)
+        if is_encoded(image):
+            return decode_image(_read_encoded(image))
         array = np.asarray(image)
-    except (TypeError, ValueError, RuntimeError) as error:  # a tensor on a GPU or with a gradient, for example
-        reason = to_single_line(str(error))
-        raise DataError(f"an image must be an array, not {type(image).__name__}: {reason}") from error
-    if array.ndim == 0:  # None, for example, which cv2.imread returns for a file that it cannot read
-        raise DataError(f"an image must be a path, an address, a PIL image or an array, not {type(image).__name__}")
-    return _array_to_bgr(array, channels)
+        if array.ndim == 0:  # of None, for example, which cv2.imread returns for a file that it cannot read
+            raise TypeError("it has no pixels")
+        return _array_to_bgr(array, channels)
+    except (*PILLOW_ERRORS, AttributeError) as error:  # of a tensor with a gradient, or of a text file, for example
+        kind = type(image).__name__
+        reason = to_single_line(str(error))[:MAX_REASON]
+        raise DataError(
+            f"an image must be a path, an address, a PIL image or an array, not {kind}: {reason}"
+        ) from error
+
+
+def _read_encoded(image: Any) -> np.ndarray:
+    """The (N,) uint8 bytes that ``is_encoded`` has recognised."""
+    if isinstance(image, str):
+        with urllib.request.urlopen(image) as file:
+            image = file.read()
+    return np.frombuffer(image.read() if hasattr(image, "read") else image, np.uint8)
 
 
 def _pil_to_bgr(image: Image.Image) -> np.ndarray:
-    try:
-        orientation = _exif_orientation(image)
-        # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
-        if not image.mode.startswith(("I", "F")):
-            image = image.convert("RGB")
-        array = np.asarray(image)
-    except PILLOW_ERRORS as error:
-        raise DataError(f"a PIL image of mode {image.mode} cannot be read: {to_single_line(str(error))}") from error
+    orientation = _exif_orientation(image)
+    # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
+    array = np.asarray(image if image.mode.startswith(("I", "F")) else image.convert("RGB"))
     return apply_orientation(_array_to_bgr(array, "rgb"), orientation)
 
 
@@ -640,7 +598,10 @@ def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
         raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}{remedy}")
     image = image.astype(image.dtype.newbyteorder("="), copy=False)
     if image.dtype not in (np.uint8, np.uint16):
-        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; {_dtype_remedy(image)}")
+        remedy = 'image.astype("uint8")'
+        if image.dtype == bool or (image.dtype.kind == "f" and 0 <= np.min(image) <= np.max(image) <= 1):
+            remedy = '(image * 255).astype("uint8")'
+        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; give {remedy}, of 0 to 255")
     if image.ndim == 3:
         image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
     if image.dtype == np.uint16:
@@ -648,18 +609,6 @@ def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
     if image.ndim == 2 or image.shape[2] == 1:
         return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
     return np.ascontiguousarray(image)
-
-
-def _dtype_remedy(image: np.ndarray) -> str:
-    """How to make a uint8 image of an array of another type."""
-    if image.dtype.kind not in "biuf":
-        return "give numbers"
-    low, high = float(np.min(image)), float(np.max(image))
-    if image.dtype == bool or (image.dtype.kind == "f" and low >= 0 and high <= 1):
-        return 'give (image * 255).astype("uint8")'
-    if low >= 0 and high <= 255:
-        return 'give image.astype("uint8")'
-    return 'scale it to 0-255, and give image.astype("uint8")'
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:

@@ -16,8 +16,8 @@ import torch
 from hypothesis import settings
 
 from posenet.inference.networks import RUNTIMES
-from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import build_both
+from tests.helpers.drawn_people import write_dataset
 from tests.helpers.spot_data import export_spot_network
 
 # Forked processes lack OpenMP's other threads, and would wait for them forever.
@@ -59,6 +59,12 @@ def same_environment() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the curves takes longer than a tiny training."""
+    monkeypatch.setattr("posenet.training.log.has_matplotlib", lambda: False)
+
+
 def _folder_from_environment(variable: str) -> Path:
     value = os.environ.get(variable)
     if not value:
@@ -85,7 +91,7 @@ def parity() -> Path:
 def tiny_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A COCO-layout folder with drawn people: train2017 of 6 and val2017 of 3 small images."""
     folder = tmp_path_factory.mktemp("coco")
-    write_dataset(folder, train=6, val=3, seed=23, workers=1)
+    write_dataset(folder, train=6, val=3, seed=23)
     return folder
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -152,32 +151,18 @@ def test_other_files_are_not_standard_output(tmp_path):
     assert not is_standard_output(tmp_path / "-") and not is_standard_output(tmp_path / "missing")
 
 
-def test_an_error_names_the_file_and_not_its_temporary_name(tmp_path):
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError) as error, atomic_replacement(tmp_path / "file") as temporary:
-        raise PermissionError(13, "Permission denied", str(temporary))
-    assert error.value.filename == str(tmp_path / "file")
-
-
-def test_a_fifo_a_socket_and_a_device_are_no_inputs(tmp_path, monkeypatch):
+def test_only_regular_files_are_inputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     os.mkfifo("fifo")
     os.symlink("fifo", "link")
     os.symlink("/dev/zero", "zero")
-    server = socket.socket(socket.AF_UNIX)
-    server.bind("socket")
-    kinds = {"fifo": "a FIFO", "link": "a FIFO", "zero": "a device", "socket": "a socket"}
-    for name, kind in kinds.items():
-        with pytest.raises(SpecialFileError, match=f"it is {kind}, not a regular file: '{name}'"):
+    os.symlink("loop", "loop")
+    for name in ("fifo", "link", "zero"):
+        with pytest.raises(SpecialFileError, match=f"not a regular file: '{name}'"):
             open_input(name)
-    server.close()
-
-
-def test_a_folder_a_loop_of_links_and_a_missing_file_are_ordinary_errors(tmp_path):
-    (tmp_path / "loop").symlink_to("loop")
-    for name, error in (("", IsADirectoryError), ("loop", OSError), ("missing", FileNotFoundError)):
+    for name, error in ((".", IsADirectoryError), ("loop", OSError), ("missing", FileNotFoundError)):
         with pytest.raises(error):
-            open_input(tmp_path / name)
+            open_input(name)
 
 
 def test_what_the_shell_has_opened_is_an_input(tmp_path):
@@ -192,14 +177,13 @@ def test_what_the_shell_has_opened_is_an_input(tmp_path):
 @pytest.mark.parametrize(
     "text, problem",
     [
-        ("a = 1\na = 2", "Cannot overwrite a value"),
-        (".".join("a" * 2000) + " = 1", "a line has more than 500 dots"),
-        ('x = "a\u2028"\n' + "\u2028".join([".".join("a" * 400)] * 2) + " = 1", "a line has more than 500 dots"),
-        ("a = " + "[" * 50000 + "]" * 50000, "nested too deep"),
+        ("a = 1\na = 2", "overwrite"),
+        ("a = " + "[" * 50000 + "]" * 50000, "nested"),
         ("a = " + "1" * 5000, "digits"),
+        (r'a = "C:\Users"', "single quotes"),
     ],
 )
-def test_toml_that_is_no_table_of_settings_is_refused_at_once(text, problem):
+def test_toml_that_is_no_table_of_settings_is_refused(text, problem):
     with pytest.raises(ValueError, match=problem):
         parse_toml(text)
 
@@ -209,39 +193,30 @@ def test_a_toml_file_is_limited_in_size(tmp_path):
     path.write_bytes(b"a=1#".ljust(MAX_TOML_BYTES))
     assert read_toml(path, "configuration", "give another") == {"a": 1}
     path.write_bytes(b"#" * (MAX_TOML_BYTES + 1))
-    with pytest.raises(ConfigError, match="more than 256 KiB, more than any configuration; give another"):
-        read_toml(path, "configuration", "give another")
-    with pytest.raises(ConfigError, match="cannot read configuration /dev/zero: it is a device"):
-        read_toml("/dev/zero", "configuration", "give another")
+    for name in (path, "/dev/zero"):
+        with pytest.raises(ConfigError, match=f"{name}.*give another"):
+            read_toml(name, "configuration", "give another")
 
 
 def test_temporary_files_of_killed_processes_are_removed_and_no_others(tmp_path):
     kept = ["a.json", ".a.json.tmp", ".b.json.7.tmp", "xa.json.7.tmp", ".aXjson.7.tmp"]
     for name in (*kept, ".a.json.7.tmp", ".a.json.12-2.tmp", ".a.json.7.tmp.png"):
         (tmp_path / name).touch()
-    remove_leftovers(tmp_path / "a.json")
-    assert sorted(os.listdir(tmp_path)) == sorted(kept)
-
-
-def test_temporary_files_with_shortened_names_are_removed_too(tmp_path):
-    path = tmp_path / ("a" * 250)
-    with atomic_replacement(path) as temporary:
+    long = tmp_path / ("a" * MAX_NAME_BYTES)
+    with atomic_replacement(long) as temporary:
         temporary.with_name(re.sub(r"\d+\.tmp", "7.tmp", temporary.name)).touch()
-    assert len(os.listdir(tmp_path)) == 2
-    remove_leftovers(path)
-    assert os.listdir(tmp_path) == [path.name]
+    remove_leftovers(tmp_path / "a.json", long)
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, long.name])
 
 
 OWN = re.compile(rb"ours|\Z")
 
 
 def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp_path):
-    names = ("output", "input", "foreign")
-    output, source, foreign = paths = [tmp_path / name for name in names]
-    for path in paths:
-        path.write_text(path.name)
+    output, source = (write_file(tmp_path / name) for name in ("output", "input"))
     (tmp_path / "link").symlink_to(source)
     os.link(source, tmp_path / "hard")
+    os.link(output, tmp_path / "other")
     check_outputs([tmp_path / "new" / "file"], [source])
     assert (tmp_path / "new").is_dir()
     with pytest.raises(DataError, match=r"output exists; .* overwrite=True"):
@@ -250,16 +225,10 @@ def test_a_file_that_exists_is_refused_without_overwrite_and_an_input_always(tmp
     for name in ("input", "link", "hard"):
         with pytest.raises(DataError, match=f"{name} would replace an input"):
             check_outputs([output, tmp_path / name], [tmp_path / "missing", source], overwrite=True)
-    with pytest.raises(DataError, match=r"output would replace an input, .*other"):
-        os.link(output, tmp_path / "other")
-        check_outputs([output], [tmp_path / "other"], overwrite=True)
-    assert [path.read_text() for path in paths] == list(names)
-
-
-def test_an_open_file_is_an_input(tmp_path):
-    path = write_file(tmp_path / "list.txt")
-    with open(path) as file, pytest.raises(DataError, match="list.txt would replace an input"):
-        check_outputs([path], [file.fileno()], overwrite=True)
+    with open(tmp_path / "other") as file:
+        for alias in (tmp_path / "other", file.fileno()):
+            with pytest.raises(DataError, match="output would replace an input"):
+                check_outputs([output], [alias], overwrite=True)
 
 
 def test_a_lock_that_the_folder_does_not_allow_is_an_ordinary_error(tmp_path):
@@ -267,40 +236,22 @@ def test_a_lock_that_the_folder_does_not_allow_is_an_ordinary_error(tmp_path):
         pass
 
 
-def test_a_side_file_cannot_be_an_output_too(tmp_path):
-    with pytest.raises(DataError, match="p.progress would be written twice"):
-        check_outputs([tmp_path / "p.progress"], side_files={tmp_path / "p.progress": OWN})
-
-
-def test_inputs_are_looked_at_only_if_something_would_be_replaced(tmp_path):
-    def inputs():
-        raise AssertionError("listing the inputs may be expensive")
-        yield
-
-    check_outputs([tmp_path / "new", "-"], inputs(), side_files={tmp_path / "log": OWN})
-    (tmp_path / "new").touch()
-    with pytest.raises(AssertionError):
-        check_outputs([tmp_path / "new"], inputs())
-
-
 def test_a_side_file_is_replaced_only_if_it_is_our_own(tmp_path):
     log = tmp_path / "log"
+    with pytest.raises(DataError, match="log would be written twice"):
+        check_outputs([log], side_files={log: OWN})
     for content in ("ours, and more", ""):
         log.write_text(content)
         check_outputs([], side_files={log: OWN})
-        with pytest.raises(DataError, match="log would replace an input"):
-            check_outputs([], [log], side_files={log: OWN})
     log.write_text("notes of somebody")
-    with pytest.raises(DataError, match="log was not written by posenet and is not replaced"):
+    with pytest.raises(DataError, match="log was not written by posenet"):
         check_outputs([], overwrite=True, side_files={log: OWN})
-    assert log.read_text() == "notes of somebody"
 
 
 def test_files_in_a_folder_of_outputs_count_as_outputs(tmp_path):
     folder = tmp_path / "sheets"
     check_outputs([], folders=[folder])
     folder.mkdir()
-    check_outputs([], folders=[folder])
     os.link(write_file(tmp_path / "image"), folder / "000001.jpg")
     with pytest.raises(DataError, match="000001.jpg exists"):
         check_outputs([], folders=[folder])
@@ -317,7 +268,7 @@ def test_outputs_that_cannot_be_written_are_refused_in_one_line(tmp_path):
     loop.symlink_to("loop")
     for outputs, message in (
         ([tmp_path], "is a folder"),
-        ([file / "a"], "file cannot be a folder: a file has that name"),
+        ([file / "a"], "file cannot be a folder"),
         ([loop], "cannot write .*loop: .*symbolic links"),
         ([tmp_path / ("a" * 300)], "cannot write .*: File name too long"),
         ([tmp_path / "a\0b"], "cannot write .*null"),
@@ -337,14 +288,10 @@ def test_fifos_devices_and_standard_output_may_exist(tmp_path):
 
 
 def test_a_name_of_the_longest_kind_can_be_written(tmp_path):
-    names = [letter * MAX_NAME_BYTES for letter in ("a", "b")] + ["ä" * (MAX_NAME_BYTES // 2)]
+    names = ["a" * MAX_NAME_BYTES, "b" * MAX_NAME_BYTES, "ä" * (MAX_NAME_BYTES // 2)]
     for name in names:
         write_atomically(tmp_path / name, name[0].encode())
     assert sorted(os.listdir(tmp_path)) == sorted(names)
-    with atomic_replacement(tmp_path / (names[0])) as first, atomic_replacement(tmp_path / (names[0][:-1])) as second:
-        assert first != second
-        first.touch()
-        second.touch()
 
 
 def write_file(path):
@@ -354,16 +301,9 @@ def write_file(path):
 
 def test_a_folder_in_which_nothing_may_be_written_is_an_error_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr("posenet.files.os.access", lambda path, mode: False)
-    (tmp_path / "old").touch()
+    write_file(tmp_path / "old")
     (tmp_path / "null").symlink_to(os.devnull)
     check_outputs([tmp_path / "null", "-"])
     for name in ("new", "old"):
-        with pytest.raises(DataError, match=f"cannot write .*{name}: .* is read-only for this user"):
+        with pytest.raises(DataError, match=f"cannot write .*{name}: .* read-only"):
             check_outputs([tmp_path / name], overwrite=True)
-
-    def fail(*_, **__):
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr(Path, "mkdir", fail)
-    with pytest.raises(DataError, match="cannot make the folder .*folder: Read-only file system; choose another"):
-        check_outputs([tmp_path / "folder" / "new"])

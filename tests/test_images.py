@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -135,7 +134,6 @@ def test_a_folder_with_images_in_its_subfolders_alone_names_one(tmp_path: Path) 
 def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "a.jpg", "b.HEIC", "c.avif", "._a.jpg", "._b.heic", ".DS_Store", "d.raw", "e.RAW", "notes")
     (tmp_path / ".f.jpg").mkdir()
-    os.mkfifo(tmp_path / "g.jpg")
     assert [path.name for path in find_images([tmp_path])] == ["a.jpg", "b.HEIC", "c.avif"]
     assert caplog.messages == [f"left out of folder {tmp_path}: 2 .raw, 2 hidden, 1 without suffix"]
 
@@ -146,14 +144,7 @@ def test_subfolders_are_searched_on_request_or_counted(tmp_path: Path, caplog: p
     touch(tmp_path, "a.png", "z.png")
     (tmp_path / "b" / "circle").symlink_to(tmp_path)
     assert find_images([tmp_path]) == [tmp_path / "a.png", tmp_path / "z.png"]
-    touch(tmp_path / "d", "1.png")
-    touch(tmp_path, "a.raw")
-    find_images([tmp_path])
-    first, second = caplog.messages
-    assert first == f"left out of folder {tmp_path}: 1 folder"
-    assert second == f"left out of folder {tmp_path}: 1 .raw, 2 folders"
-    (tmp_path / "d" / "1.png").unlink()
-    (tmp_path / "a.raw").unlink()
+    assert caplog.messages == [f"left out of folder {tmp_path}: 1 in subfolders"]
     found = find_images([tmp_path], recursive=True)
     assert found == [tmp_path / "a.png", tmp_path / "b" / "c" / "1.png", tmp_path / "z.png"]
 
@@ -217,28 +208,23 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
 @pytest.mark.parametrize(
     "image, message",
     [
-        (np.zeros((4, 6, 3), np.float32), r"uint8 or uint16, not float32; give \(image \* 255\).astype\(.uint8"),
-        (np.full((4, 6, 3), 255.0), r"uint8 or uint16, not float64; give image.astype\(.uint8"),
-        (np.full((4, 6, 3), 200), r"uint8 or uint16, not int64; give image.astype\(.uint8"),
-        (np.full((4, 6, 3), 300.0), r"not float64; scale it to 0-255, and give image.astype\(.uint8"),
-        (np.full((4, 6, 3), "a"), "uint8 or uint16, not <U1; give numbers"),
-        (np.zeros((2, 40, 60, 3), np.uint8), r"not of shape \(2, 40, 60, 3\); .*predictor.stream\(images\)"),
-        (np.zeros((4, 6), bool), "type uint8 or uint16, not bool"),
-        (Image.new("F", (6, 4)), "type uint8 or uint16, not float32"),
-        (Image.new("I", (6, 4)), "type uint8 or uint16, not int32"),
-        (
-            np.zeros((3, 40, 60), np.uint8),
-            r"height x width with 1, 3 or 4 channels, not of shape \(3, 40, 60\); .*transpose\(1, 2, 0\)",
-        ),
-        (np.zeros((0, 6, 3), np.uint8), "not of shape"),
-        (torch.zeros(4, 6, 3, requires_grad=True), "an image must be an array, not Tensor: .*detach"),
-        (torch.zeros(4, 6, 3, dtype=torch.uint8, device="meta"), "an image must be an array, not Tensor: .*meta"),
-        (Image.open(io.BytesIO(encode(NOISE)[:2000])), "a PIL image of mode RGB cannot be read: .*truncated"),
-        (b"\xff\xd8", "an image in memory cannot be decoded"),
-        (io.StringIO("text"), "no bytes of an image file .*'rb'"),
-        ("data:image/png;base64,abc", "an image in memory has no bytes of an image file"),
-        (7, "a PIL image or an array, not int"),
-        (None, "a PIL image or an array, not NoneType"),
+        (np.zeros((4, 6, 3), np.float32), r"not float32; give \(image \* 255\).astype"),
+        (np.full((4, 6, 3), 255.0), r"not float64; give image.astype"),
+        (np.full((4, 6, 3), 200), r"not int64; give image.astype"),
+        (np.full((4, 6, 3), "a"), "not <U1"),
+        (np.zeros((4, 6), bool), "not bool"),
+        (np.zeros((2, 40, 60, 3), np.uint8), r"shape \(2, 40, 60, 3\); .*stream\(images\)"),
+        (np.zeros((3, 40, 60), np.uint8), r"shape \(3, 40, 60\); .*transpose\(1, 2, 0\)"),
+        (np.zeros((0, 6, 3), np.uint8), "shape"),
+        (Image.new("F", (6, 4)), "not float32"),
+        (torch.zeros(4, 6, 3, requires_grad=True), "not Tensor: .*detach"),
+        (torch.zeros(4, 6, 3, dtype=torch.uint8, device="meta"), "not Tensor: .*meta"),
+        (Image.open(io.BytesIO(encode(NOISE)[:2000])), "JpegImageFile: .*truncated"),
+        (b"\xff\xd8", "bytes: cannot be decoded"),
+        (io.StringIO("text"), "not StringIO"),
+        ("data:image/png;base64,abc", "not str"),
+        (7, "not int"),
+        (None, "not NoneType"),
     ],
 )
 def test_what_is_no_image_is_one_line(image: Any, message: str) -> None:

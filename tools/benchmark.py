@@ -13,7 +13,7 @@ from benchmarks import data, decode, gpu, network, predict, targets, train
 from benchmarks.measuring import Table, describe_machine, write_json
 
 from posenet.cli.main import ToolParser, run_and_report
-from posenet.cli.options import add_config_options, normalize_words, positive_int
+from posenet.cli.options import add_config_options, positive_int, with_dashes
 from posenet.devices.device import cudnn_flags, select_device
 from posenet.settings import load_config
 
@@ -47,7 +47,7 @@ def make_parser() -> ToolParser:
 
 def main() -> int:
     """Run one benchmark, print its tables and write its numbers; return the exit status."""
-    args = make_parser().parse_args(normalize_words(sys.argv[1:]))
+    args = make_parser().parse_args(with_dashes(sys.argv[1:]))
     return run_and_report(lambda: _run(args), "benchmark.py")
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco import AnnotationFile, Category, category_edges
-from posenet.annotations.left_right import Twins, find_twins
+from posenet.annotations.coco import AnnotationFile, Category
 from posenet.annotations.reader import read_annotation_file
+from posenet.annotations.twins import Twins, find_twins
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.known_names import Pair, canonical_names, known_edges, known_sigmas
@@ -221,7 +221,8 @@ def _draw_parts(category: Category, left_right: Sequence[Pair], joints: np.ndarr
     """Symmetric parts that connect all keypoints: the category's edges, known ones, the shortest ones."""
     names = category.keypoints or ()
     known = known_edges(names, category.name)
-    parts = _with_mirror_images(category_edges(category) or known, left_right)
+    edges = [(names[a], names[b]) for a, b in category.edges]
+    parts = _with_mirror_images(edges or known, left_right)
     component = {name: group for group, members in enumerate(connected_components(names, parts)) for name in members}
     for a, b in itertools.chain(known, _by_length(names, joints)):
         if component[a] != component[b]:

@@ -27,10 +27,9 @@ def run(args: argparse.Namespace) -> None:
     folder = _find_pages()
     pages = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.md"))}
     if args.page is None:
-        width = max(map(len, pages))
         for name, path in pages.items():
             title = read_input(path).decode().partition("\n")[0].lstrip("# ")
-            print_message(f"{name:<{width}}  {title}")
+            print_message(f"{name:<{max(map(len, pages))}}  {title}")
         print_message(f"posenet docs PAGE prints one; they are in {folder}")
         return
     name = args.page.removeprefix("docs/").removesuffix(".md")

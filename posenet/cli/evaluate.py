@@ -8,13 +8,11 @@ from pathlib import Path
 
 from posenet.annotations.coco import list_image_files, require_annotation_file
 from posenet.checkpoints.named import find_weights
-from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
-from posenet.diagnosis.diagnose import diagnose
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.inference.evaluation import Evaluation, evaluate
@@ -91,7 +89,10 @@ def _check_flags(args: argparse.Namespace) -> None:
     require_image_folder(args.images)
     require_annotation_file(args.annotations)
     outputs = [Path(args.output)] if args.output else []
-    outputs += diagnosis_paths(args.report) if args.report else []
+    if args.report:
+        from posenet.cli.diagnosis_outputs import diagnosis_paths
+
+        outputs += diagnosis_paths(args.report)
     inputs = chain(input_files(args), list_image_files(args.annotations, args.images))
     check_outputs(outputs, inputs, overwrite=args.overwrite)
 
@@ -112,6 +113,10 @@ def _report(
     if advice := evaluation.advise_on_min_score():
         print_message(f"\n{advice}", file=messages)
     if args.report:
+        # An evaluation needs the diagnosis for its report alone.
+        from posenet.cli.diagnosis_outputs import write_diagnosis
+        from posenet.diagnosis.diagnose import diagnose
+
         name = Path(args.checkpoint).name
         diagnosis = diagnose(
             args.annotations, evaluation.results, skeleton=predictor.skeleton, image_ids=image_ids, name=name
@@ -125,4 +130,12 @@ def _report(
         }
         print_message(file=messages)
         images, exif_frame = Path(args.images), predictor.exif_frame
-        write_diagnosis(diagnosis, images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
+        write_diagnosis(
+            diagnosis,
+            images,
+            args.report,
+            messages,
+            provenance=provenance,
+            min_score=evaluation.min_score,
+            exif_frame=exif_frame,
+        )

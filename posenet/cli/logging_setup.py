@@ -31,10 +31,7 @@ def replace_closed_streams() -> None:
 
 
 def silence_opencv() -> None:
-    """Keep OpenCV, which is not imported yet, from writing its own lines about files that it cannot read.
-
-    Errors of this program report these files.
-    """
+    """Keep OpenCV, which is not imported yet, from writing lines about files that it cannot read: errors name these."""
     os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")
 
 
@@ -55,8 +52,8 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     root = logging.getLogger()
     level, show_warning = root.level, warnings.showwarning
     # A program that calls a tool may show log messages, and capture warnings, itself.
-    is_needed = not any(_writes_to_console(other) for other in root.handlers)
-    if is_needed:
+    shown = [other for other in root.handlers if getattr(other, "stream", None) in (sys.stdout, sys.stderr)]
+    if not shown:
         root.addHandler(handler)
         root.setLevel(logging.INFO)
     logging.captureWarnings(True)
@@ -71,10 +68,6 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
             logging.captureWarnings(False)
         root.removeHandler(handler)
         root.setLevel(level)
-
-
-def _writes_to_console(handler: logging.Handler) -> bool:
-    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
 
 
 def _concerns_this_rank_alone(record: logging.LogRecord) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -22,15 +23,15 @@ from typing import Any, NoReturn
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, replace_closed_streams, report_error, silence_opencv
-from posenet.cli.options import add_quiet_option, describe_default, normalize_words
-from posenet.cli.other_programs import remedy_for_foreign_flag, remedy_for_setting
+from posenet.cli.options import add_quiet_option, describe_default, with_dashes
+from posenet.cli.other_programs import OTHER_TOOLS, remedy_for_foreign_flag, remedy_for_setting
 from posenet.devices.launch import rank_of_process, record_status
 from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.files import STANDARD_OUTPUT, name_file_in_errors
 from posenet.messages import is_out_of_memory, suggest, to_single_line, without_worker_traceback
 
-TOOLS = {
+_TOOLS = {
     "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
     "build-hdf5": "Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.",
     "config": "List the experiments by name, such as tiny, or print one as a file to change.",
@@ -46,15 +47,14 @@ TOOLS = {
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }
-"""Subcommands and their help texts; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
-OTHER_NAMES = {
-    **dict.fromkeys(["detect", "inference", "infer", "pose"], "predict"),
-    "track": "predict --track",
-    **dict.fromkeys(["val", "validate", "eval", "test"], "evaluate"),
-    "export": "export-onnx",
-}
-"""Commands of other programs, and what they are here."""
+
+def _module_of(tool: str) -> str:
+    return f"posenet.cli.{tool.replace('-', '_')}"
+
+
+TOOLS = {name: text for name, text in _TOOLS.items() if importlib.util.find_spec(_module_of(name))}
+"""The commands that are installed, and their help texts; parts of the package can be left out."""
 
 PYTORCH_MISSING = (
     "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with an "
@@ -63,15 +63,16 @@ PYTORCH_MISSING = (
 NO_MEMORY_REMEDY = "lower the batch size and the number of workers and processes, or allow more memory"
 """Memory of the host; ``Runtime.as_training_error`` has the remedy for that of a device in training."""
 READER_ENDED_STATUS = 128 + 13
-"""Where the reader of standard output, such as ``head``, has ended: as if by SIGPIPE, without a word."""
+"""Where the reader of standard output, such as ``head``, has ended: as if by SIGPIPE, without a message."""
 MAX_REASON = 200
 """Longest part of a library's message that is shown."""
 
-_PLACEHOLDERS = frozenset("NAME NAMES PATH DIR FILE FILE.h5 FILE.toml".split())
+_PLACEHOLDERS = frozenset("NAME NAMES PATH DIR FILE FILE.h5 FILE.toml True".split())
 """Values of arguments of Python in messages, such as images=DIR, data.train=FILE.h5 and overwrite=True."""
 
 _REMEDIES = {
-    **dict.fromkeys([errno.ENOSPC, errno.EDQUOT], "free disk space, or choose another folder"),
+    errno.ENOSPC: "free disk space, or choose another folder",
+    errno.EDQUOT: "free disk space, or choose another folder",
     errno.EFBIG: "the system limits the size of files (ulimit -f); choose another folder",
     errno.EROFS: "choose another folder",
     errno.EMFILE: "allow more open files (ulimit -n)",
@@ -98,8 +99,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         text = action.help or ""
         if "default" in text or not action.option_strings or action.default in (None, [], argparse.SUPPRESS):
             return text
-        default = describe_default(action.default).replace("%", "%%")
-        return f"{text} (default: {default})"
+        return f"{text} (default: {describe_default(action.default)})".replace("%", "%%")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -117,21 +117,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     tool = parser.parse_args(words[:1]).tool
+    if tool == "pose" and words[1:2]:  # of Ultralytics
+        tool = OTHER_TOOLS.get(words[1], words[1])
+        parser.error(f"there is no tool pose; here it is posenet {tool}")
+    if tool in OTHER_TOOLS:
+        parser.error(f"there is no tool {tool}; here it is posenet {OTHER_TOOLS[tool]}")
     if tool not in TOOLS:
-        parser.error(f"there is no tool {tool}; {_remedy_for_tool(tool, words[1:])}")
+        known = f"{suggest(tool, TOOLS)}known: {', '.join(TOOLS)}"
+        remedy = f"to find people in it: posenet predict {tool}" if os.path.exists(tool) else known
+        parser.error(f"there is no tool {tool}; {remedy}")
     return run_tool(tool, words[1:], prog=f"posenet {tool}")
-
-
-def _remedy_for_tool(name: str, words: Sequence[str]) -> str:
-    """What to use instead of a tool that does not exist; ``words`` follow it."""
-    if name == "pose" and words and words[0] in (*TOOLS, *OTHER_NAMES):  # of Ultralytics
-        name = words[0]
-        return f"here it is posenet {OTHER_NAMES.get(name, name)}"
-    if name in OTHER_NAMES:
-        return f"here it is posenet {OTHER_NAMES[name]}"
-    if os.path.exists(name):
-        return f"to find people in it: posenet predict {name}"
-    return f"{suggest(name, TOOLS)}known: {', '.join(TOOLS)}"
 
 
 def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
@@ -142,7 +137,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     replace_closed_streams()
     silence_opencv()
     program = Path(sys.argv[0]).name if prog is None else prog
-    arguments = normalize_words(sys.argv[1:] if argv is None else argv)
+    arguments = with_dashes(sys.argv[1:] if argv is None else argv)
     # Logging stays active until an error has been reported.
     with log_to_stderr("--quiet" in arguments, rank_of_process(os.environ)):
         return run_and_report(lambda: _parse_and_run(name, arguments, program), program)
@@ -156,7 +151,7 @@ def _parse_and_run(name: str, arguments: list[str], program: str) -> int | None:
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         setting = remedy_for_setting(unknown[0]) if "overrides" in args else ""
-        parser.error(f"{unknown[0]} is not known here{setting and '; '}{setting}")
+        parser.error(f"{unknown[0]} is not known here{setting}")
     args.command = [name, *arguments]
     args.prog = program
     status: int | None = load_tool(name).run(args)
@@ -165,7 +160,7 @@ def _parse_and_run(name: str, arguments: list[str], program: str) -> int | None:
 
 def load_tool(name: str) -> ModuleType:
     """Import the module of a tool."""
-    return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
+    return importlib.import_module(_module_of(name))
 
 
 def make_parser(name: str, prog: str) -> ToolParser:
@@ -187,23 +182,23 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
                     sys.stdout.flush()
     except OtherRankError:
         status = 2  # the rank that has failed reports the error
-    except ConnectError as error:
-        _report_failure(prog, str(error))
-        status = STOPPED_STATUS
     except PosenetError as error:
-        status = _report_failure(prog, str(error))
+        _report_failure(prog, str(error))
+        status = STOPPED_STATUS if isinstance(error, ConnectError) else 2
     except KeyboardInterrupt:
         report_error(prog, "interrupted")
         status = 130
+    except BrokenPipeError as error:
+        if error.filename != STANDARD_OUTPUT:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
+        status = READER_ENDED_STATUS
     except Exception as error:
         text = _describe_system_error(error)
-        if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes the rest at its end
-            status = READER_ENDED_STATUS
-        elif not text:  # a fault of the program
+        if not text:  # a fault of the program
             raise
-        else:
-            status = _report_failure(prog, text)
+        _report_failure(prog, text)
+        status = 2
     finally:
         record_status(status)
     return status
@@ -213,6 +208,8 @@ def _describe_system_error(error: Exception) -> str:
     """What the system has refused, and a remedy; empty if the error has another cause."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":
         return PYTORCH_MISSING
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("posenet."):
+        return f"{error.name} is not installed; install posenet with all its parts"
     if is_out_of_memory(error):
         reason = str(error).partition("\n")[0][:MAX_REASON]
         return f"too little memory{f' ({reason})' if reason else ''}; {NO_MEMORY_REMEDY}"
@@ -223,21 +220,20 @@ def _describe_system_error(error: Exception) -> str:
     return ""
 
 
-def _report_failure(prog: str, message: str) -> int:
+def _report_failure(prog: str, message: str) -> None:
     rank = rank_of_process(os.environ)
     who = f"rank {rank}: " if rank else ""
     words = to_single_line(without_worker_traceback(message)).split(" ")
     report_error(prog, f"error: {who}{' '.join(map(_to_flag, words))}")
-    return 2
 
 
 def _to_flag(word: str) -> str:
     """An argument of Python as on the command line: --overwrite, --images DIR, --set data.train=FILE.h5."""
     argument = word.strip("(),.;:")
     name, _, value = argument.partition("=")
-    if value not in _PLACEHOLDERS and value != "True":
+    if value not in _PLACEHOLDERS:
         return word
-    if "." in name and name != "checkpoint.path":
-        return word.replace(argument, f"--set {argument}")
-    flag = "--" + name.replace("_", "-").replace(".", "-")
-    return word.replace(argument, flag if value == "True" else f"{flag} {value}")
+    flag = f"--{name.replace('_', '-')}{'' if value == 'True' else f' {value}'}"
+    if "." in name:
+        flag = f"--checkpoint-path {value}" if name == "checkpoint.path" else f"--set {argument}"
+    return word.replace(argument, flag)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option
-from posenet.synthetic.dataset import DEFAULT_SEED, DEFAULT_SIZE, Size, write_dataset
+from posenet.synthetic.dataset import DEFAULT_SEED, DEFAULT_SIZE, write_dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,11 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation images")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="seed of the images")
     parser.add_argument(
-        "--size",
-        type=_size,
-        default=DEFAULT_SIZE,
-        metavar="WxH|LONGEST",
-        help="size of every image, such as 480x360; or the longest side of images with different sizes",
+        "--size", type=int, default=DEFAULT_SIZE, metavar="LONGEST", help="longest side of the images, pixels"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes; by default, one per core")
 
@@ -40,12 +36,3 @@ def run(args: argparse.Namespace) -> None:
     """Write the data set and print where it is."""
     write_dataset(args.output, args.train, args.val, args.seed, args.workers, args.size, overwrite=args.overwrite)
     print_message(f"{args.train} training and {args.val} validation images in {args.output}")
-
-
-def _size(text: str) -> Size:
-    match text.split("x"):
-        case [longest] if longest.isdecimal():
-            return int(longest)
-        case [width, height] if width.isdecimal() and height.isdecimal():
-            return int(width), int(height)
-    raise argparse.ArgumentTypeError(f"{text!r} is neither WIDTHxHEIGHT nor one number")

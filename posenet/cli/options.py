@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,13 +29,14 @@ _INPUTS = (
 def add_switch(
     container: ArgumentContainer, name: str, *, help: str, default: Any = False, dest: str = "", short: str = ""
 ) -> None:
-    """Declare a flag that is on or off. Its negative form, ``--no-...``, works too and is not shown in the help."""
-    dest = dest or name.lstrip("-").replace("-", "_")
+    """Declare a flag that is on or off. Where its default is that of a setting, ``--no-...`` turns it off."""
     container.add_argument(
-        *([short] if short else []), name, dest=dest, action="store_true", default=default, help=help
+        *filter(None, [short, name]),
+        dest=dest or name.lstrip("-").replace("-", "_"),
+        action="store_true" if default is False else argparse.BooleanOptionalAction,
+        default=default,
+        help=help,
     )
-    negative = name.replace("--", "--no-", 1)
-    container.add_argument(negative, dest=dest, action="store_false", default=default, help=argparse.SUPPRESS)
 
 
 def add_quiet_option(parser: argparse.ArgumentParser, default: Any = False) -> None:
@@ -76,7 +76,8 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         type=key_and_value,
-        action="append",
+        nargs="+",
+        action="extend",
         default=[],
         metavar="KEY=VALUE",
         dest="overrides",
@@ -114,51 +115,17 @@ def input_files(args: argparse.Namespace) -> Iterator[Path | int]:
         yield Path(pair.partition("=")[2].strip(" '\""))
 
 
-def normalize_words(argv: Sequence[str]) -> list[str]:
-    """The words of a command line as argparse needs them, up to a lone ``--``.
-
-    In names of flags ``_`` becomes ``-``. A flag of several values is repeated for each, so that an input may follow:
-    ``--scales 0.5 1 photo.jpg`` becomes ``--scales 0.5 --scales 1 photo.jpg``.
-    """
-    words: list[str] = []
+def with_dashes(argv: Sequence[str]) -> list[str]:
+    """The words of a command line with ``-`` in place of ``_`` in names of flags, up to a lone ``--``."""
     end = argv.index("--") if "--" in argv else len(argv)
-    repeated = ""
-    for word in argv[:end]:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            name = name.replace("_", "-")
-            word = name + equals + value
-            repeated = name if name in _SEVERAL_VALUES and not equals else ""
-        elif repeated and words[-1] != repeated:
-            if _SEVERAL_VALUES[repeated](word):
-                words.append(repeated)
-            else:
-                repeated = ""
-        words.append(word)
-    return words + list(argv[end:])
-
-
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
-
-
-_SEVERAL_VALUES: dict[str, Callable[[str], bool]] = {
-    "--scales": _is_number,
-    "--set": lambda word: "=" in word,
-    "--freeze": lambda word: not word.startswith("-") and not os.path.lexists(word),
-    "--keypoints": lambda word: not word.startswith("-") and not word.lower().endswith((".yaml", ".yml", ".json")),
-}
-"""Flags with several values of tools that also take inputs, and what values after the first are."""
+    pairs = (word.partition("=") if word.startswith("--") else ("", "", word) for word in argv[:end])
+    return [name.replace("_", "-") + equals + value for name, equals, value in pairs] + list(argv[end:])
 
 
 def key_and_value(text: str) -> str:
     """Argument type: ``KEY=VALUE``."""
     if "=" not in text:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE; inputs come first")
     return text
 
 

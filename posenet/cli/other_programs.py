@@ -1,4 +1,4 @@
-"""What to type here for flags that users know from other programs."""
+"""What to type here for commands and flags that users know from other programs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from dataclasses import fields
 
 from posenet.settings import Config
 
+OTHER_TOOLS = {
+    **dict.fromkeys(["detect", "inference", "infer", "pose"], "predict"),
+    **dict.fromkeys(["val", "validate", "eval", "test"], "evaluate"),
+    "track": "predict --track",
+    "export": "export-onnx",
+}
 _ONE = "train train-parallel"
 _TRAIN = f"{_ONE} train-distributed"
 _RUN = "predict app evaluate"
@@ -32,7 +38,7 @@ _REMEDIES = (
     (_TRAIN, "--imgsz --img-size --image-size", "use --set train.input_size=N"),
     (_TRAIN, "--project --name --save-dir --out --out-dir --output --output-dir --work-dir --logdir",
      "use --checkpoint-path DIR"),
-    (_TRAIN, "--batch --bs", "use --batch-size, which is that of one process"),
+    (_TRAIN, "--batch --bs --batch-size", "use --set train.batch_size=N, which is that of one process"),
     (_TRAIN, "--learning-rate --lr0 --base-lr", "use --lr"),
     (_TRAIN, "--num-epochs --max-epochs", "use --epochs"),
     (_TRAIN, "--wd", "use --set optim.weight_decay=X"),
@@ -63,4 +69,4 @@ def remedy_for_setting(flag: str) -> str:
     name = flag.partition("=")[0].lstrip("-").removeprefix("no-").replace("-", "_")
     sections = {section.name: getattr(Config(), section.name) for section in fields(Config)}
     keys = [f"{section}.{name}" for section, values in sections.items() if hasattr(values, name)]
-    return f"{keys[0]} is a setting: --set {keys[0]}=VALUE" if len(keys) == 1 else ""
+    return f"; {keys[0]} is a setting: --set {keys[0]}=VALUE" if len(keys) == 1 else ""

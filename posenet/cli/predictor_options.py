@@ -41,7 +41,7 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: Back
     group.add_argument(
         "--scales",
         type=float,
-        action="append",
+        nargs="+",
         metavar="S",
         default=unset,
         help=setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True),

@@ -104,15 +104,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--freeze",
         "train.freeze",
         "freeze the parameters with names that match a glob pattern, one or more; without one, all-but-heads",
-        nargs="?",
-        const="all-but-heads",
-        action="append",
+        nargs="*",
         metavar="PATTERN",
     )
-    group.add_argument("--no-freeze", dest="train.freeze", action="store_const", const=[], help=argparse.SUPPRESS)
 
     group = parser.add_argument_group("optimization")
-    _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch")
     _add_setting(group, "--lr", "optim.lr", "learning rate")
     text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
     add_switch(group, "--warmup", short="-w", default=None, help=setting_help(text, "optim.warmup_epochs"))
@@ -225,6 +221,8 @@ def _overrides(args: argparse.Namespace) -> list[str]:
     values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
     if args.opt_level:
         values["train.amp"] = APEX_OPT_LEVELS[args.opt_level]
+    if values.get("train.freeze") == []:
+        values["train.freeze"] = ["all-but-heads"]
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     # Strings, numbers and lists in JSON are valid TOML too.

@@ -23,6 +23,14 @@ BORDER_COLOUR = (124, 127, 127)
 """BGR colour of the network input outside the image."""
 NUM_HUES = 180
 """OpenCV stores the hue, 0 to 360 degrees, as a byte from 0 to 179."""
+JITTER_HUE = -10.0, 10.0
+"""Range of the shift of the hue, on OpenCV's scale of 0-180: colours stay what they are called."""
+JITTER_SATURATION = -20.0, 60.0
+"""Range of the shift of the saturation, on a scale of 0-255; the published one, as those of hue and brightness."""
+JITTER_VALUE = -20.0, 40.0
+"""Range of the shift of the brightness, on a scale of 0-255."""
+CUTOUT = 0.1, 0.3
+"""Range of the side of a covered square, as a share of the shorter side of the input: about a limb, not a person."""
 NUM_RANDOM_NUMBERS = 10
 """Random numbers of one augmentation."""
 
@@ -67,7 +75,7 @@ class Augmentation:
         if config.cutout_probability:
             chance, x, y, side = random_generator(seed, epoch, index, "cutout").random(4).tolist()
             if chance < config.cutout_probability:
-                return replace(augmentation, cutout=(x, y, _interpolate(config.cutout, side)))
+                return replace(augmentation, cutout=(x, y, _interpolate(CUTOUT, side)))
         return augmentation
 
     @classmethod
@@ -75,9 +83,9 @@ class Augmentation:
         """Map ``NUM_RANDOM_NUMBERS`` random numbers in [0, 1) to the configured ranges and probabilities."""
         jitter, hue, saturation, value, rescale, scale, degrees, shift_x, shift_y, flip = numbers
         shifts = (
-            _interpolate(config.jitter_hue, hue),
-            _interpolate(config.jitter_saturation, saturation),
-            _interpolate(config.jitter_value, value),
+            _interpolate(JITTER_HUE, hue),
+            _interpolate(JITTER_SATURATION, saturation),
+            _interpolate(JITTER_VALUE, value),
         )
         shift_range = (-config.shift, config.shift)
         return cls(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 import zlib
@@ -19,6 +18,7 @@ import numpy as np
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.main_persons import (
+    CLEAR_AREA,
     MIN_AREA,
     count_others,
     describe_others,
@@ -27,7 +27,6 @@ from posenet.annotations.main_persons import (
 )
 from posenet.annotations.outlines import encode_mask
 from posenet.annotations.people import People, read_annotations, scale_people
-from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import NO_PERSON, PERSON_TYPE, OriginalRow, Record, Store
 from posenet.data.store_writer import JPEG_QUALITY, check_store_output, open_store_writer
 from posenet.devices.cpu import usable_cores
@@ -42,7 +41,6 @@ from posenet.images import (
     find_annotated_frame,
     find_images,
     oriented_size,
-    parse_header,
     read_image_file,
     require_image_folder,
 )
@@ -61,7 +59,7 @@ MAX_UNREADABLE = 0.05
 class BuildReport:
     """The result of a build."""
 
-    summary: StoreSummary
+    store: Store  # closed; its tables remain
     num_crowds: int  # in the stored images
     num_without_outline: int  # people and crowds in the stored images whose mask is their box
     num_without_main_person: int  # requested images without a main person
@@ -73,7 +71,6 @@ class BuildReport:
     frames: dict[str, int]
     num_empty: int  # requested images without any annotation that are not stored
     num_shrunk: int  # stored images that were made smaller
-    num_reused: int  # stored images that were not decoded, because the replaced store has the same bytes
     seconds: float
 
 
@@ -86,7 +83,6 @@ class _ImageFile(NamedTuple):
     original: OriginalRow  # of the file
     original_size: tuple[int, int]
     frame: AnnotatedFrame  # of the file
-    is_reused: bool  # the replaced store says that it is intact, or contains its smaller image
 
 
 def build_store(
@@ -116,8 +112,7 @@ def build_store(
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of other
             proportions than annotated. They are skipped and reported.
-        overwrite: replace an existing store when the new one is complete. Images that it contains are not checked
-            again, nor made smaller again.
+        overwrite: replace an existing store when the new one is complete.
         skeleton: that of the annotations, or the path of its file.
         exif_frame: see ``posenet.images.find_annotated_frame``.
         max_side: images with a longer side than this many pixels are stored smaller, with their annotations: as JPEG of
@@ -142,19 +137,18 @@ def build_store(
     chosen = selection.suitable[:limit]
     if not chosen and selection.empty:
         raise DataError(f"{annotations} has only images without annotations; background=True stores them")
-    replaced = _ReplacedStore.open(output) if overwrite else None
 
     def prepare(image: CocoImage) -> tuple[Record, list[int], _ImageFile] | str:
         """The record and the rows of its main persons, or the reason why the image cannot be used."""
         path = folder / image.file_name
         people = selection.people_of.get(image.id)
         try:
-            file = _read_image(path, image, people is not None, exif_frame, replaced)
+            file = _read_image(path, image, people is not None, exif_frame)
             mains: list[int] = []
             if people is not None:
                 people = scale_people(people, (image.height, image.width), file.size)
                 mains = select_main_persons(people, skeleton.min_labelled_keypoints)
-            smaller = _shrink(file, max_side, people.areas[mains] if people else np.zeros(0), replaced)
+            smaller = _shrink(file, max_side, people.areas[mains] if people else np.zeros(0))
             return *_make_record(path, image, smaller, file.size, people, mains, skeleton, background), smaller
         except DataError as error:
             return f"{error} (image {image.id})"
@@ -169,7 +163,6 @@ def build_store(
     workers = workers or usable_cores()  # threads, because reading and decoding release Python's global lock
     with (
         open_store_writer(output, num_bytes, skeleton, annotations or folder, overwrite, max_side) as writer,
-        contextlib.nullcontext() if replaced is None else replaced.store,
         closing(map_in_threads(prepare, chosen, workers=workers, ahead=4 * workers)) as results,
     ):
         for image, result in zip(chosen, progress_bar(results, "build", len(chosen), disable=not progress)):
@@ -189,16 +182,15 @@ def build_store(
             writer.add(record, main_rows, file.original)
             frames.append(file.frame)
             counts["shrunk"] += file.size != file.original_size
-            counts["reused"] += file.is_reused
             people = selection.people_of.get(image.id)
             if people is not None:
                 counts["resized"] += file.original_size != (image.height, image.width)
                 counts["crowds"] += int(people.is_crowd.sum())
                 counts["without outline"] += sum(outline is None for outline in people.outlines)
     with Store(output, skeleton) as store:
-        summary = summarize(store)
+        pass
     return BuildReport(
-        summary=summary,
+        store=store,
         num_crowds=counts["crowds"],
         num_without_outline=counts["without outline"],
         num_without_main_person=selection.num_unsuitable + counts["too small"],
@@ -209,7 +201,6 @@ def build_store(
         frames=count_frames(frames),
         num_empty=0 if background else len(selection.empty),
         num_shrunk=counts["shrunk"],
-        num_reused=counts["reused"],
         seconds=time.perf_counter() - start,
     )
 
@@ -299,70 +290,36 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-class _ReplacedStore(NamedTuple):
-    """The store that a build replaces. What it says of an image holds for every file with the same bytes."""
-
-    store: Store
-    row_of: dict[tuple[int, int], int]  # by the size and the CRC-32 of an image file
-
-    @classmethod
-    def open(cls, path: Path) -> _ReplacedStore | None:
-        """None if there is no store, or it cannot be used."""
-        try:
-            store = Store(path)
-        except DataError:
-            return None
-        return cls(store, {(size, crc): row for row, (size, crc, _) in enumerate(store.originals.tolist())})
-
-    def read_shrunk(self, row: int, original: OriginalRow, size: tuple[int, int]) -> np.ndarray | None:
-        """The bytes of an image, if it was made smaller to (height, width) ``size`` in the frame of ``original``."""
-        with contextlib.suppress(DataError):  # it is damaged
-            record = self.store.read_record(row)
-            if (record.height, record.width) == size and self.store.originals[row].item() == original:
-                return record.image_bytes
-        return None
-
-
-def _read_image(
-    path: Path, image: CocoImage, is_annotated: bool, exif_frame: ExifFrame, replaced: _ReplacedStore | None
-) -> _ImageFile:
+def _read_image(path: Path, image: CocoImage, is_annotated: bool, exif_frame: ExifFrame) -> _ImageFile:
     """Read and check an image file.
 
     Without annotations, the image is stored as displayed. ``OSError`` or ``ValueError``: the image cannot be used.
     """
     data = read_image_file(path)
-    original = OriginalRow(len(data), zlib.crc32(data.data), orientation=1)
-    known_row = None if replaced is None else replaced.row_of.get(original[:2])
-    header = check_image(data) if known_row is None else parse_header(data)
+    header = check_image(data)
     annotated_size = (image.height, image.width) if is_annotated else header.displayed_size
     # As stored or as displayed: the orientation of EXIF in which the annotations fit the image.
     frame = find_annotated_frame(header, *annotated_size, exif_frame if is_annotated else "displayed")
-    original = original._replace(orientation=frame.orientation)
+    original = OriginalRow(len(data), zlib.crc32(data.data), frame.orientation)
     size = oriented_size(*header.stored_size, frame.orientation)
     check_proportions(path, size, annotated_size)
-    return _ImageFile(data, size, frame.orientation, original, size, frame, known_row is not None)
+    return _ImageFile(data, size, frame.orientation, original, size, frame)
 
 
-def _shrink(file: _ImageFile, max_side: int, areas: np.ndarray, replaced: _ReplacedStore | None) -> _ImageFile:
+def _shrink(file: _ImageFile, max_side: int, areas: np.ndarray) -> _ImageFile:
     """Make an image smaller if a side is longer than ``max_side`` pixels and that is not 0, but not so small that one
     of the ``areas`` of its main persons gets too small for one."""
     longer = max(file.size)
     if not 0 < max_side < longer:
         return file
-    zoom = max(max_side / longer, *np.sqrt(MIN_AREA / areas).tolist()) if len(areas) else max_side / longer
+    zoom = max([max_side / longer, *np.sqrt(CLEAR_AREA / areas).tolist()])
     if zoom >= 1:
         return file
     height, width = (max(1, round(side * zoom)) for side in file.size)
-    shrunk = None
-    known_row = None if replaced is None else replaced.row_of.get(file.original[:2])
-    if replaced is not None and known_row is not None:
-        shrunk = replaced.read_shrunk(known_row, file.original, (height, width))
-    is_reused = shrunk is not None
-    if shrunk is None:
-        pixels = decode_checked_image(file.data, *file.size, 1, file.orientation)
-        pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-        shrunk = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1]
-    return file._replace(data=shrunk, size=(height, width), orientation=1, is_reused=is_reused)
+    pixels = decode_checked_image(file.data, *file.size, 1, file.orientation)
+    pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
+    data = cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])[1]
+    return file._replace(data=data, size=(height, width), orientation=1)
 
 
 def _make_record(

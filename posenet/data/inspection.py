@@ -5,52 +5,24 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from posenet.data.store import NO_PERSON, Store, make_image_keys
-from posenet.data.store_list import StoreList, count_background
+from posenet.data.store_list import StoreList
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input
 from posenet.images import check_image, oriented_size
 from posenet.progress_bar import progress_bar
-from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
 
 QUARTILES = {"minimum": 0.0, "lower": 0.25, "median": 0.5, "upper": 0.75, "maximum": 1.0}
 """The columns of sizes in the statistics of a store; lower and upper are quartiles."""
 
 
-@dataclass(frozen=True)
-class StoreSummary:
-    """Counts and sizes of a store. There is one sample per main person."""
-
-    skeleton: Skeleton
-    num_images: int
-    num_people: int
-    num_samples: int
-    num_background: int
-    num_image_bytes: int
-    num_file_bytes: int
-
-
-def summarize(store: Store) -> StoreSummary:
-    """Count the content of a store."""
-    return StoreSummary(
-        store.skeleton,
-        store.num_images,
-        store.num_people,
-        len(store),
-        count_background(store),
-        store.num_image_bytes,
-        store.path.stat().st_size,
-    )
-
-
-def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
+def verify_store(store: Store, *, workers: int | None = None) -> None:
     """Read a whole store on ``workers`` threads (None: one per usable core); decode every image.
 
     Raises:
@@ -73,7 +45,6 @@ def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
         damages = [damage for damage in progress_bar(results, "verify", len(rows)) if damage is not None]
     if damages:
         raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
-    return summarize(store)
 
 
 def find_shared_images(first: Store | StoreList, second: Store | StoreList) -> np.ndarray:

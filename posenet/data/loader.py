@@ -28,14 +28,16 @@ MAX_SECONDS = 600.0
 DESCRIPTORS = 32
 """How many a worker opens at most: two for each tensor of three batches, and those of a server."""
 
-_MEMORY_REMEDY = "provide more shared memory (docker run --shm-size=8g), free some memory, or lower data.workers"
-_LIMIT_REMEDY = "lower data.workers, or allow more open files (ulimit -n), processes (ulimit -u) and memory"
-_WORKER_ENDED = re.compile(r"DataLoader worker \(pid.* (exited unexpectedly|is killed by)")
-"""PyTorch's message. A worker that has ended before the last one was started is in no list of processes any more."""
-_NO_SHARED_MEMORY = re.compile("/torch_|No space left on device")
-"""In messages of PyTorch and of the system; data are only read, so that nothing else needs space."""
-_LIMIT_REACHED = re.compile("Too many open files|ancdata|Resource temporarily unavailable")
-"""In messages of PyTorch and of the system, which workers send without the number of the error."""
+_REMEDY = (
+    "lower data.workers, free some memory, or allow more shared memory (docker run --shm-size=8g), open files "
+    "(ulimit -n) and processes (ulimit -u)"
+)
+_SYSTEM_REFUSES = re.compile(
+    r"DataLoader worker \(pid.* (exited unexpectedly|is killed by)|/torch_|No space left on device|"
+    r"Too many open files|ancdata|Resource temporarily unavailable"
+)
+"""In messages of PyTorch and of the system, which workers send without the number of the error. Data are only read, so
+that nothing but shared memory needs space."""
 
 
 class BatchLoader:
@@ -58,12 +60,12 @@ class BatchLoader:
                 num_workers=workers,
                 collate_fn=_share_memory,  # type: ignore[arg-type]  # a batch is made at once
                 pin_memory=pin_memory,
+                timeout=MAX_SECONDS if workers else 0,
                 worker_init_fn=_start_worker,
                 persistent_workers=workers > 0,
                 generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
             )
         self._workers: list[BaseProcess] = []
-        self._is_late = False
 
     def __len__(self) -> int:
         """Batches of one iteration."""
@@ -107,57 +109,32 @@ class BatchLoader:
 
     @contextlib.contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """Within this context, a failure of the workers ends with a ``DataError`` in seconds, or after a limit."""
-        timer = threading.Timer(MAX_SECONDS, self._end_late_workers)
-        timer.daemon = True
+        """Within this context, a failure of the workers is a ``DataError`` with a remedy."""
         try:
-            if self._workers:
-                timer.start()
             yield
         except PosenetError as error:
             raise type(error)(without_worker_traceback(str(error))) from error
         except Exception as error:
-            explanation = self._explain(error)
-            if not explanation:
-                raise
-            raise DataError(explanation) from error
-        finally:
-            timer.cancel()
+            reason = first_sentence(Exception(without_worker_traceback(str(error))))
+            if reason.startswith("DataLoader timed out"):
+                explanation = f"the data workers have made no batch in {MAX_SECONDS:g} s; check the disk"
+                raise DataError(f"{explanation} and data.transform") from error
+            if ended := self._describe_dead_worker():
+                raise DataError(f"a data worker ended with {ended}; {_REMEDY}") from error
+            if _SYSTEM_REFUSES.search(reason) or is_out_of_memory(error):
+                raise DataError(f"the system refuses what data workers need ({reason}); {_REMEDY}") from error
+            raise
 
-    def _end_late_workers(self) -> None:
-        """End the workers, which the main process notices."""
-        self._is_late = True
-        for worker in self._workers:
-            worker.kill()
-
-    def _explain(self, error: Exception) -> str:
-        """Why the workers have failed, and a remedy; empty for an error of another cause."""
-        if self._is_late:
-            return f"the data workers have made no batch in {MAX_SECONDS:g} s; check the disk and data.transform"
-        status = self._status_of_dead_worker()
-        if status is not None:
-            if status < 0:
-                return f"a data worker was ended by {signal.Signals(-status).name}; {_MEMORY_REMEDY}"
-            # Workers send the errors of samples. What they cannot send, such as a lack of threads, Python prints.
-            return f"a data worker ended with status {status}; {_LIMIT_REMEDY}"
-        reason = first_sentence(Exception(without_worker_traceback(str(error))))
-        if _WORKER_ENDED.match(reason):
-            return f"a data worker has ended at its start; {_MEMORY_REMEDY}"
-        if _NO_SHARED_MEMORY.search(reason):
-            return f"too little shared memory for data workers ({reason}); {_MEMORY_REMEDY}"
-        if _LIMIT_REACHED.search(reason) or is_out_of_memory(error):
-            return f"the system refuses what data workers need ({reason}); {_LIMIT_REMEDY}"
-        return ""
-
-    def _status_of_dead_worker(self) -> int | None:
-        """The exit status of a worker that has ended; None if all are alive or there are none."""
+    def _describe_dead_worker(self) -> str:
+        """How a worker has ended; empty if all are alive or there are none."""
         # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
         ended = wait([worker.sentinel for worker in self._workers], timeout=1.0)
         for worker in self._workers:
             if worker.sentinel in ended:
                 worker.join(timeout=1.0)
-                return worker.exitcode
-        return None
+                status = worker.exitcode or 0
+                return signal.Signals(-status).name if status < 0 else f"status {status}"
+        return ""
 
 
 def _without_warning() -> contextlib.AbstractContextManager[object]:
@@ -183,19 +160,12 @@ def _start_worker(_: int) -> None:
     gc.freeze()
     # One thread per worker: OpenCV's thread pool would compete with the other workers for the same cores.
     cv2.setNumThreads(0)
-    _require_descriptors(DESCRIPTORS)
     # Ctrl-C reaches every process. The main process finishes its step first and then ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _require_descriptors(count: int) -> None:
-    """Raise ``OSError`` if this process may not open as many files.
-
-    A lack of them in the thread that sends batches would be printed, and the main process would wait for the batch.
-    """
+    # A lack of descriptors in the thread that sends batches would be printed, and the main process would wait.
     opened: list[int] = []
     try:
-        while len(opened) < count:
+        while len(opened) < DESCRIPTORS:
             opened += os.pipe()
     finally:
         for descriptor in opened:

@@ -28,7 +28,6 @@ import hashlib
 import json
 import os
 import threading
-import time
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping
@@ -91,9 +90,6 @@ ORIGINAL_TYPE = _type_of(OriginalRow)
 PERSON_TYPE = np.dtype([("annotation_id", "<i8"), ("box", "<f4", (4,)), ("area", "<f4")])
 TABLES = ("record", "file_name", "person", "sample")
 """The arrays that are kept in memory while a store is open: about 20 MB for all of COCO."""
-RETRY_SECONDS = (0.1, 0.5, 2.0)
-"""Seconds to wait before each new attempt to read from a file system that fails."""
-
 _READ_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
 _SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
 """First bytes of HDF5 files with checksums of their structures. Reading others that are damaged may never end."""
@@ -218,7 +214,7 @@ class Store:
     Attributes:
         path, skeleton, fingerprint: of the store.
         num_images, num_people: their numbers; ``len(store)`` is the number of samples.
-        num_image_bytes: size of all stored images together.
+        num_image_bytes, num_file_bytes: size of all stored images together, and of the file.
         max_side: images with a longer side than this were made smaller; 0 if all are stored as they are.
         records: (N,) of ``RECORD_TYPE``.
         originals: (N,) of ``ORIGINAL_TYPE``: the image files that were stored.
@@ -240,12 +236,12 @@ class Store:
             with h5py.File(self.path, "r", locking=False) as file:
                 self._read_tables(file, skeleton)
             self._descriptor = os.open(self.path, _READ_FLAGS)
-            self._identity = _identity(os.fstat(self._descriptor))
         self.close = weakref.finalize(self, os.close, self._descriptor)
         self.num_images = len(self.records)
         self.num_people = len(self._people)
         self.image_ids = np.ascontiguousarray(self.records["image_id"])
         self.num_image_bytes = int(self.records["image_bytes"].sum())
+        self.num_file_bytes = self.path.stat().st_size
         self.image_keys = make_image_keys(self.originals["image_bytes"], self.originals["image_crc"])
 
     def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
@@ -332,26 +328,14 @@ class Store:
         return record
 
     def _read(self, offset: int, size: int) -> bytes:
-        """Read bytes of the file; ``DataError`` if that fails again and again, or the file ends early."""
+        """Read bytes of the file; ``DataError`` if that fails, or the file ends early."""
         if not self.close.alive:
             raise DataError(f"{self.path} is closed; open it again")
-        for seconds in RETRY_SECONDS:
-            with contextlib.suppress(OSError):
-                return _read_at(self._descriptor, size, offset)
-            time.sleep(seconds)
-            self._renew_descriptor()
         with self._data_errors():
-            return _read_at(self._descriptor, size, offset)
-
-    def _renew_descriptor(self) -> None:
-        """Open the same file again, because descriptors of a network file system may be lost for good."""
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self.path, _READ_FLAGS)
-            try:
-                if self.close.alive and _identity(os.fstat(descriptor)) == self._identity:
-                    os.dup2(descriptor, self._descriptor, inheritable=False)
-            finally:
-                os.close(descriptor)
+            data = _read_at(self._descriptor, size, offset)
+            if len(data) < size:
+                raise OSError("the file ends early")
+            return data
 
     def __enter__(self) -> Store:
         return self
@@ -387,21 +371,12 @@ def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
 _seek_lock = threading.Lock()
 
 
-def _identity(status: os.stat_result) -> tuple[int, ...]:
-    """What tells a file from another one of the same name."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def _read_at(descriptor: int, size: int, offset: int) -> bytes:
     if hasattr(os, "pread"):
-        data = os.pread(descriptor, size, offset)
-    else:  # Windows
-        with _seek_lock:
-            os.lseek(descriptor, offset, os.SEEK_SET)
-            data = os.read(descriptor, size)
-    if len(data) < size:
-        raise OSError("the file ends early")
-    return data
+        return os.pread(descriptor, size, offset)
+    with _seek_lock:  # Windows
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, size)
 
 
 def missing_store(path: str | Path) -> DataError:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -46,8 +45,6 @@ JPEG_QUALITY = 95
 """Of images that are made smaller."""
 COPIED_BYTES = 2**24
 """Images that have waited for the end of a build are copied in parts of this size."""
-SPARE_BYTES = 8 * 2**20
-"""Free disk space required for the structures that HDF5 writes in addition to the arrays."""
 _HDF5 = re.compile(rb"\x89HDF\r\n\x1a\n")
 """How every HDF5 file begins."""
 
@@ -78,8 +75,6 @@ def open_store_writer(
         with output_lock(path) as is_locked:
             if is_locked:
                 remove_leftovers(path)
-            # Nobody knows before how many bytes smaller images will have; ``StoreWriter.add`` counts them.
-            _require_space(path, 0 if max_side else num_image_bytes)
             with (
                 atomic_replacement(path) as unfinished,
                 # An array cannot shrink, and the bytes of smaller images are counted at the end; they wait here.
@@ -93,16 +88,6 @@ def open_store_writer(
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
         raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
-
-
-def _require_space(path: Path, num_bytes: int) -> None:
-    """``DataError`` if the disk has no space for so many bytes of images."""
-    free = shutil.disk_usage(path.parent).free
-    if free < num_bytes + SPARE_BYTES:
-        raise DataError(
-            f"cannot write {path}: the disk has {free / 1e6:.0f} MB left, and the images need {num_bytes / 1e6:.0f}; "
-            "free some space, or choose another folder"
-        )
 
 
 @contextlib.contextmanager
@@ -174,7 +159,6 @@ class StoreWriter:
         self._num_people += row.num_people
         if self._images is None:
             self._waiting.write(record.image_bytes.data)
-            _require_space(self.path, self._image_end)  # for the copy at the end
         elif self._image_end > len(self._images):
             raise DataError(f"{record.source} has grown while the store was built; build it again")
         else:

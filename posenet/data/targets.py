@@ -11,6 +11,14 @@ from torch import Tensor, nn
 from posenet.settings import MAP_STRIDE, Config, TargetsConfig
 from posenet.skeleton import Skeleton
 
+PART_MARGIN = 4.0
+"""Distance in pixels of the network input, one map cell, by which the rectangle of a body part extends beyond its two
+keypoints: a part along an axis has a width, too."""
+THRESHOLD = 0.015
+"""Keypoint responses below this are not rendered; body-part responses up to this become ``PART_FLOOR``."""
+PART_FLOOR = 0.01
+"""Response in the rest of a body part's rectangle: just foreground for the loss (``loss.POSITIVE_THRESHOLD``)."""
+
 
 class TargetRenderer(nn.Module):
     """Renders joints and person masks to the (N, C, h, w) maps that the network should predict.
@@ -24,17 +32,17 @@ class TargetRenderer(nn.Module):
         g(x, y) = exp(-((c(x) - u)² + (c(y) - v)²) / (2 · keypoint_sigma²))
 
     in the square of cells round(u / 4) ± n, round(v / 4) ± n, and 0 elsewhere. The reach n is where the Gaussian falls
-    to the threshold, in cells, rounded up: n = ⌈√(-2 · keypoint_sigma² · ln(threshold)) / 4⌉. Several people are
+    to the THRESHOLD, in cells, rounded up: n = ⌈√(-2 · keypoint_sigma² · ln(THRESHOLD)) / 4⌉. Several people are
     combined by the maximum.
 
     These are the maps of the finest scale; ``loss.FocalL2Loss`` averages 2 x 2 of their cells for each coarser one.
 
     Body-part map, for a part with two labelled ends at different positions a and b:
 
-        r(x, y) = exp(-d² / (2 · part_sigma²)), and part_floor where that is at most the threshold,
+        r(x, y) = exp(-d² / (2 · part_sigma²)), and PART_FLOOR where that is at most THRESHOLD,
         d = distance of (c(x), c(y)) to the infinite line through a and b
 
-    in the rectangle of cells round((min(a, b) - part_margin) / 4) to round((max(a, b) + part_margin) / 4) on each axis,
+    in the rectangle of cells round((min(a, b) - PART_MARGIN) / 4) to round((max(a, b) + PART_MARGIN) / 4) on each axis,
     and 0 elsewhere. Several people are combined by the mean over all rectangles that cover the cell.
 
     There are two implementations. On a CPU, ``CellLists`` computes only the cells of these squares and rectangles, a
@@ -90,7 +98,7 @@ class _MapRendering(nn.Module):
     def __init__(self, settings: TargetsConfig, skeleton: Skeleton) -> None:
         super().__init__()
         self.settings = settings
-        reach = math.sqrt(-2 * settings.keypoint_sigma**2 * math.log(settings.threshold))
+        reach = math.sqrt(-2 * settings.keypoint_sigma**2 * math.log(THRESHOLD))
         self.reach = math.ceil(reach / MAP_STRIDE)
         self.register_buffer("part_ends", torch.from_numpy(skeleton.part_ends), persistent=False)
 
@@ -134,10 +142,9 @@ class CellLists(_MapRendering):
 
         # Corner cells of the rectangles, inclusive. They are clamped as floats: far keypoints do not fit into integers.
         limit = joints.new_tensor([width, height])
-        margin = self.settings.part_margin
-        low = torch.round((torch.minimum(first, second) - margin) / MAP_STRIDE)
+        low = torch.round((torch.minimum(first, second) - PART_MARGIN) / MAP_STRIDE)
         low = low.clamp(min=0).minimum(limit).long()  # (R, 2), column and row
-        high = torch.round((torch.maximum(first, second) + margin) / MAP_STRIDE)
+        high = torch.round((torch.maximum(first, second) + PART_MARGIN) / MAP_STRIDE)
         high = high.clamp(min=-1).minimum(limit - 1).long()  # (R, 2)
         sides = (high - low + 1).clamp(min=0)  # (R, 2); 0 where the rectangle is outside the map
 
@@ -153,7 +160,7 @@ class CellLists(_MapRendering):
         offset = _cell_centre(cells) - first[rectangle]  # (M, 2)
         distance = offset[:, 0] * direction[rectangle, 1] - offset[:, 1] * direction[rectangle, 0]  # (M,), signed
         value = torch.exp(-(distance**2) / (2 * self.settings.part_sigma**2))  # (M,)
-        value = torch.where(value <= self.settings.threshold, self.settings.part_floor, value)
+        value = torch.where(value <= THRESHOLD, PART_FLOOR, value)
 
         # The sum of the values of every cell, and the number of rectangles that cover it.
         index = ((sample * num_parts + part)[rectangle] * height + cells[:, 1]) * width + cells[:, 0]  # (M,)
@@ -194,8 +201,8 @@ class WholeMaps(_MapRendering):
         apart = (first != second).any(-1)  # (N, P, B)
 
         # The columns and rows of the rectangles.
-        low = torch.round((torch.minimum(first, second) - self.settings.part_margin) / MAP_STRIDE)  # (N, P, B, 2)
-        high = torch.round((torch.maximum(first, second) + self.settings.part_margin) / MAP_STRIDE)  # (N, P, B, 2)
+        low = torch.round((torch.minimum(first, second) - PART_MARGIN) / MAP_STRIDE)  # (N, P, B, 2)
+        high = torch.round((torch.maximum(first, second) + PART_MARGIN) / MAP_STRIDE)  # (N, P, B, 2)
         column = torch.arange(width, device=joints.device)
         row = torch.arange(height, device=joints.device)
         columns = (column >= low[..., :1]) & (column <= high[..., :1])  # (N, P, B, w)
@@ -213,7 +220,7 @@ class WholeMaps(_MapRendering):
             # In place, because these tensors are by far the largest.
             value = column_terms[:, people, :, None, :] + row_terms[:, people, :, :, None]  # (N, P', B, h, w)
             value.square_().neg_().exp_()  # of the distance to the line
-            value.masked_fill_(value <= self.settings.threshold, self.settings.part_floor)
+            value.masked_fill_(value <= THRESHOLD, PART_FLOOR)
             inside = columns[:, people, :, None, :] & rows[:, people, :, :, None]  # (N, P', B, h, w)
             totals += value.masked_fill_(~inside, 0).sum(1)
             counts += inside.sum(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,33 +35,20 @@ class Outcome:
             return np.full(len(self.correct), -1.0)
         return np.asarray(self.correct.sum(axis=1) / self.num_people)
 
-    @cached_property
-    def _ranking(self) -> np.ndarray:
-        return np.argsort(-self.scores, kind="stable")
-
-    @cached_property
-    def _levels(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """At each threshold, the ranks of the results that count, and which of these are correct."""
-        counted = [np.flatnonzero(is_counted) for is_counted in self.counted[:, self._ranking]]
-        correct = self.correct[:, self._ranking]
-        return [(ranks, np.flatnonzero(is_correct[ranks])) for ranks, is_correct in zip(counted, correct)]
-
-    def precision(self, num_people: ArrayLike | None = None, weights: np.ndarray | None = None) -> np.ndarray:
+    def precision(self, num_people: ArrayLike | None = None) -> np.ndarray:
         """(T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
 
-        Args:
-            num_people: number, or (T,) numbers, of people to be found, each as often as its image counts; all if None.
-            weights: (N,) how often each result counts, whole numbers; once if None.
+        ``num_people`` is the number, or (T,) numbers, of people to be found; None means all.
         """
         people_of_level = np.broadcast_to(self.num_people if num_people is None else num_people, len(self.correct))
-        ranked = np.ones(len(self.scores)) if weights is None else weights[self._ranking]
+        ranking = np.argsort(-self.scores, kind="stable")
         curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
-        for curve, (ranks, correct), people in zip(curves, self._levels, people_of_level):
+        for curve, is_correct, counts, people in zip(curves, self.correct, self.counted, people_of_level):
             if people > 0:
                 # The recall grows at correct results only, and between them the precision falls.
-                counted = ranked[ranks]
-                num_correct = np.cumsum(counted[correct])
-                precision = num_correct / (np.cumsum(counted)[correct] + np.spacing(1))
+                correct = np.flatnonzero(is_correct[ranking][counts[ranking]])
+                num_correct = np.arange(1, len(correct) + 1)
+                precision = num_correct / (correct + 1 + np.spacing(1))
                 precision = np.maximum.accumulate(precision[::-1])[::-1]
                 first = np.searchsorted(num_correct / people, _RECALLS)
                 curve[:] = np.append(precision, 0.0)[first]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,24 @@ from posenet.annotations.skeleton_draft import skeleton_of
 from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
 from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
-from posenet.diagnosis.matching import Truth
+from posenet.diagnosis.matching import MAX_RESULTS, Truth
 from posenet.diagnosis.results_file import parse_results, read_results
 from posenet.diagnosis.slices import Groups, Slice, group_people, measure_slices
 from posenet.errors import DataError
+from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton, load_skeleton
+
+_NAMED_IMAGES = 5
+"""Images that a message names."""
+
+
+class FullImage(NamedTuple):
+    """An image with more people than the COCO evaluation uses results of one."""
+
+    file_name: str
+    people: int
+    left_out: int  # results that it does not use
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +53,7 @@ class Diagnosis:
     matched: MatchedResults
     """The results, the annotations and the skeleton; who matches whom, and the kind of every keypoint."""
     groups: Mapping[str, Groups]
-    """To which group of size, crowding and the like each annotation belongs; see ``group_people``."""
+    """To which group of size and of crowding each annotation belongs; see ``group_people``."""
     outcome: Outcome
     """What the COCO evaluation decides about the results as they are."""
     metrics: Mapping[str, float]
@@ -116,6 +128,35 @@ class Diagnosis:
         """Number of results that the COCO evaluation uses: at most 20 of an image."""
         return len(self.matched.results)
 
+    @property
+    def num_left_out(self) -> int:
+        """Number of results that it does not use."""
+        return int(self.matched.results.left_out.sum())
+
+    @property
+    def full_images(self) -> list[FullImage]:
+        """The images with more than 20 labelled people, of whom some are missed whatever the results are."""
+        truth = self.matched.truth
+        people = np.bincount(truth.image[truth.people], minlength=len(self.images))
+        rows = zip(self.images, people.tolist(), self.matched.results.left_out.tolist())
+        return [FullImage(image.file_name, count, left_out) for image, count, left_out in rows if count > MAX_RESULTS]
+
+    def describe_limit(self) -> str:
+        """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
+        full, skeleton = self.full_images, self.matched.skeleton
+        if not full and not self.num_left_out:
+            return ""
+        text = (
+            f"COCO's evaluation uses the {MAX_RESULTS} results with the highest scores of an image: "
+            f"{pluralize(self.num_left_out, 'result')} left out"
+        )
+        if full:
+            beyond = skeleton.count(sum(image.people - MAX_RESULTS for image in full), "missed")
+            names = ", ".join(f"{image.file_name} ({skeleton.count(image.people)})" for image in full[:_NAMED_IMAGES])
+            others = f" and {len(full) - _NAMED_IMAGES} more" if len(full) > _NAMED_IMAGES else ""
+            text += f"; and {beyond} whatever the results are, in {names}{others}"
+        return text
+
 
 def diagnose(
     annotations: str | Path,
@@ -177,7 +218,7 @@ def diagnose(
     outcome = evaluate(matched)
     precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
     by_size = {name: evaluate_area(matched, *limits) for name, limits in SIZES.items()}
-    groups = group_people(truth, np.array([(image.width, image.height) for image in images]))
+    groups = group_people(truth)
     return Diagnosis(
         name=name,
         images=images,

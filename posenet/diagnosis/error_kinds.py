@@ -60,7 +60,7 @@ TEXTS = {
         "Swap",
         "A keypoint lies on the same or the mirrored keypoint of another person.",
         "Keypoints on other people cost most",
-        "Train on more images of people who overlap, or predict at a larger input size or several scales.",
+        "Train on more images of people that overlap, or predict at a larger input size.",
     ),
     "inversion": Kind(
         "Inversion",
@@ -72,7 +72,7 @@ TEXTS = {
         "Jitter",
         "A keypoint is near the right place but not exact: its similarity is 0.5 to 0.85.",
         "Keypoints that are a little off cost most",
-        "Predict at a larger input size, with --flip or several scales; then train longer or with more stacks.",
+        "Predict at a larger input size; then train longer or with more stacks.",
     ),
     "score": Kind(
         "Score",
@@ -84,20 +84,20 @@ TEXTS = {
         "Background",
         "A result matches no person. It costs nothing in turn, because corrected scores rank it last.",
         "Results that match no person cost most",
-        "Look whether they are people who are not annotated; else train on images with such backgrounds.",
+        "Look whether they are people that are not annotated; else train on images with such backgrounds.",
     ),
     "missed": Kind(
         "Missed person",
         "No result matches the person even at OKS 0.50.",
         "Missed people cost most",
-        "See which sizes and groups are missed; small people need a larger input size or several scales.",
+        "See which sizes and groups are missed; small people need a larger input size.",
     ),
     "inexact": Kind(
         "Inexact",
         "A result matches the person at OKS 0.50, but not at stricter thresholds, even after the corrections: good "
         "keypoints are not exact either.",
         "Inexact keypoints cost most",
-        "Predict at a larger input size, with --flip or several scales; then train longer or with more stacks.",
+        "Predict at a larger input size; then train longer or with more stacks.",
     ),
 }
 """Texts of the kinds on the page, where ``missed`` are the people missed at OKS 0.50, and the rest is ``inexact``."""

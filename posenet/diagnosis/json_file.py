@@ -45,6 +45,8 @@ def write_diagnosis_file(
         "alone_by_threshold": {kind: diagnosis.alone_precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
         "background_by_threshold": diagnosis.background_by_threshold.tolist(),
         "missed_by_threshold": diagnosis.missed_by_threshold.tolist(),
+        "left_out": diagnosis.num_left_out,
+        "full_images": [image._asdict() for image in diagnosis.full_images],
         "sensitivity": {
             dimension: [
                 {"name": part.name, "people": part.people, "AP": part.ap, "counts": part.counts, "missed": part.missed}

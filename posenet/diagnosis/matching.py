@@ -6,7 +6,7 @@ time, in Python; this module computes the same numbers for all images at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -55,9 +55,6 @@ class Truth:
     def __len__(self) -> int:
         return len(self.image)
 
-    def equals(self, other: Truth) -> bool:
-        return all(np.array_equal(getattr(self, field.name), getattr(other, field.name)) for field in fields(self))
-
     @cached_property
     def labelled(self) -> np.ndarray:
         """(G, F) bool: labelled keypoints."""
@@ -76,13 +73,15 @@ class Results:
     image: np.ndarray  # (N,) index of the image
     keypoints: np.ndarray  # (N, F, 3) x, y, and the third value of the results file, which COCO ignores
     scores: np.ndarray  # (N,)
+    left_out: np.ndarray  # (images,) number of results beyond ``MAX_RESULTS``, which it does not use
 
     @classmethod
-    def select(cls, image: np.ndarray, keypoints: np.ndarray, scores: np.ndarray) -> Results:
+    def select(cls, image: np.ndarray, keypoints: np.ndarray, scores: np.ndarray, num_images: int) -> Results:
         """Sort results, and drop those of every image beyond ``MAX_RESULTS``. Equal scores keep their order."""
+        left_out = np.maximum(np.bincount(image, minlength=num_images) - MAX_RESULTS, 0)
         order = np.lexsort((-scores, image))
         order = order[ranks_within(image[order]) < MAX_RESULTS]
-        return cls(image[order], keypoints[order], scores[order])
+        return cls(image[order], keypoints[order], scores[order], left_out)
 
     def __len__(self) -> int:
         return len(self.image)

@@ -50,37 +50,27 @@ def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> 
     keypoints = np.array([entry["keypoints"] for entry in entries], float)
     images = np.array([index_of[entry["image_id"]] for entry in entries], int)
     scores = np.array([entry["score"] for entry in entries], float)
-    return Results.select(images, keypoints.reshape(-1, num_keypoints, 3), scores)
+    return Results.select(images, keypoints.reshape(-1, num_keypoints, 3), scores, len(index_of))
 
 
 def _find_problem(entry: dict[str, Any], images: Collection[int], categories: Collection[int], count: int) -> str:
     """Why a result cannot be used, and the remedy; empty if it can be. Some programs write an id of 1 as 1.0."""
     image_id, category, keypoints, score = map(entry.get, ("image_id", "category_id", "keypoints", "score"))
-    if type(image_id) not in (int, float):
-        return (
-            f"has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}, such as "
-            "posenet evaluate --output writes (predict names images by their paths)"
-        )
-    if image_id not in images:
+    if not _are_numbers([image_id]) or image_id not in images:
         return (
             f"has image_id {truncate_for_message(image_id)}, which the annotations do not list; give the results and "
-            "the annotations of the same images"
+            "the annotations of the same images, as posenet evaluate --output writes them"
         )
-    if type(category) not in (int, float) or category not in categories:
+    if not _are_numbers([category]) or category not in categories:
         expected = " or ".join(map(str, sorted(categories)))
-        return (
-            f"has category_id {truncate_for_message(category)}, but the annotated people have {expected}; "
-            "correct the results, or leave out those of other categories (posenet evaluate --output writes this id)"
-        )
-    if not isinstance(keypoints, list) or not _are_numbers(keypoints):
-        return f"has keypoints that are not a list of numbers below {MAX_NUMBER:g}; {_REMEDY}"
+        return f"has category_id {truncate_for_message(category)} instead of {expected}; correct the results"
+    if not isinstance(keypoints, list) or not _are_numbers([*keypoints, score]):
+        return f"has keypoints or a score that are not numbers below {MAX_NUMBER:g}; {_REMEDY}"
     if len(keypoints) != count:
         return (
-            f"has {len(keypoints)} numbers as keypoints, but the skeleton of {count // 3} needs {count}: x, y "
-            "and a score of each; give the results of this skeleton, or the skeleton of the results (skeleton=FILE)"
+            f"has {len(keypoints)} numbers as keypoints instead of {count}: x, y and a score of each; give the "
+            "skeleton of the results (skeleton=FILE)"
         )
-    if not _are_numbers([score]):
-        return f"has score {truncate_for_message(score)}, which is not a number below {MAX_NUMBER:g}; {_REMEDY}"
     return ""
 
 

@@ -1,8 +1,7 @@
-"""How the results depend on the people: by size, labelled keypoints, crowding, truncation and occlusion."""
+"""How the results depend on the people: by size and by crowding."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,14 +15,12 @@ from posenet.diagnosis.matching import Truth, select_rows, split_groups
 
 CROWDING_IOU = 0.1
 """People whose boxes overlap more than this crowd each other."""
-BORDER = 1.0
-"""A box that ends within this many pixels of the border of the image touches it."""
 
 
 class Slice(NamedTuple):
     """People with something in common, such as a size."""
 
-    name: str  # such as ``medium``, ``1-2`` or ``truncated``
+    name: str  # such as ``medium`` or ``1-2``
     people: int  # number of labelled people
     ap: float  # AP of these people; -1 if there are none
     counts: dict[str, int]  # number of keypoints of each kind in these people's matched results
@@ -37,38 +34,15 @@ class Groups(NamedTuple):
     number: np.ndarray  # (G,) index into ``names``
 
 
-def group_people(truth: Truth, image_sizes: np.ndarray) -> dict[str, Groups]:
+def group_people(truth: Truth) -> dict[str, Groups]:
     """Group the annotations by what the results may depend on.
 
-    Crowding is the number of other people whose boxes overlap with that of the person. People are truncated if their
-    box or a labelled keypoint touches or leaves the border of the image. Occlusion is the share of hidden keypoints
-    among the labelled ones.
-
-    Args:
-        image_sizes: (images, 2) width and height of every image.
+    Crowding is the number of other people whose boxes overlap with that of the person.
     """
-    num_keypoints = truth.labelled.shape[1]
-    few = math.ceil(num_keypoints * 5 / 17)  # COCO: 1-5, 6-10, 11-15 and 16-17 labelled keypoints
-    ranges = [(first, min(first + few - 1, num_keypoints)) for first in range(1, num_keypoints + 1, few)]
-    labelled = truth.labelled.sum(axis=1)
-    limits = image_sizes[truth.image].astype(float)  # (G, 2)
-    corner, xy = truth.boxes[:, :2], truth.keypoints[..., :2]
-    box_truncated = (corner <= BORDER) | (corner + truth.boxes[:, 2:] >= limits - BORDER)
-    keypoint_truncated = ((xy <= 0) | (xy >= limits[:, None] - 1)).any(axis=2) & truth.labelled
-    hidden = (truth.labelled & (truth.keypoints[..., 2] < 2)).sum(axis=1) / np.maximum(labelled, 1)
     medium = SIZES["medium"]
     return {
         "size": Groups(list(SIZES), (truth.areas >= medium[0]).astype(int) + (truth.areas > medium[1])),
-        "labelled keypoints": Groups(
-            [str(first) if first == last else f"{first}-{last}" for first, last in ranges], (labelled - 1) // few
-        ),
         "crowding": Groups(["0", "1-2", "3 or more"], np.searchsorted([0, 2], _count_overlaps(truth))),
-        "truncation": Groups(
-            ["inside", "truncated"], (box_truncated.any(axis=1) | keypoint_truncated.any(axis=1)).astype(int)
-        ),
-        "occlusion": Groups(
-            ["none hidden", "up to 25 %", "25 to 50 %", "over 50 %"], np.searchsorted([0, 0.25, 0.5], hidden)
-        ),
     }
 
 

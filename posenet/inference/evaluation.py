@@ -293,7 +293,7 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
         "categories": [{"id": split.category}],
         "annotations": [person | {"id": number} for number, person in enumerate(split.people, 1)],
     }
-    with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
+    with open(os.devnull, "w", encoding="utf-8") as silence, contextlib.redirect_stdout(silence):
         truth.createIndex()
         # pycocotools changes the dictionaries that it receives, so it gets copies.
         predictions = truth.loadRes([dict(result) for result in results]) if results else CocoApi()

@@ -58,7 +58,7 @@ def read_config(properties: Mapping[str, str], source: str) -> Config:
         stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
         sections = {name: stored[name] for name in ("inference", "model", "data")}
         sections["tracking"] = stored.get("tracking", {})  # files of version 0.5 lack it
-        config = config_from_dict(sections, source)
+        config = config_from_dict(sections, source, from_checkpoint=True)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:
         raise CheckpointError(
             f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 CORNER = 0.001
 """Smallest x, in pixels, of a keypoint with y = 0."""
+MAX_WIDTH = 3800
+"""Upper limit of the width of the network input: it bounds the memory that a panorama takes."""
 MAX_CUBIC_FACTOR = 1.75
 """An image that is more times as large as its network input is halved first. Cubic interpolation alone would give some
 of its pixels almost no weight."""
@@ -44,14 +46,14 @@ class Letterbox:
     def fit(cls, image_size: tuple[int, int], settings: InferenceConfig, scale: float = 1.0) -> Letterbox:
         """How an image of (height, width) ``image_size`` is resized and padded.
 
-        It is resized to ``scale`` times the configured height, or less if the padded image would exceed the configured
-        limits, and padded to multiples of ``INPUT_MULTIPLE``.
+        It is resized to ``scale`` times the configured height, or less if the padded image would exceed
+        ``inference.max_height`` or ``MAX_WIDTH``, and padded to multiples of ``INPUT_MULTIPLE``.
         """
         height, width = image_size
         zoom = min(
             settings.height * scale / height,
             _round_down(settings.max_height) / height,
-            _round_down(settings.max_width) / width,
+            _round_down(MAX_WIDTH) / width,
         )
         resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
         return cls(resized, (_round_up(resized[0]), _round_up(resized[1])))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
 import logging
-import math
 import threading
 import time
 from collections import Counter, deque
@@ -16,19 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posenet.inference.media.sources import DEFAULT_FRAME_RATE, IN_MEMORY, Frame, Source
+from posenet.inference.media.sources import Frame
 from posenet.inference.result import Result
-from posenet.inference.tracking.tracker import Track, Tracker
-from posenet.person import Person
-from posenet.settings import TrackingConfig
 from posenet.threads import keep_failure
 
 WINDOW_BATCHES = 32
 """A batch is filled from a window of images that follow each other: at most from this many times its size."""
 WINDOW_BYTES = 96 * 2**20
 """Largest memory of the images in that window."""
-LOOK_BACK_BYTES = 256 * 2**20
-"""Largest memory of images that wait until their people are confirmed."""
 RUNNING_BATCHES = 6
 """Batches that are prepared, computed and decoded at the same time."""
 RUNNING_BYTES = 48 * 2**20
@@ -233,74 +225,3 @@ def _in_order(results: Iterable[tuple[int, Result]]) -> Iterator[Result]:
         while next_place in early:
             yield early.pop(next_place)
             next_place += 1
-
-
-def track_people(results: Iterable[Result], settings: TrackingConfig) -> Iterator[Result]:
-    """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none.
-
-    A result waits until it is known which of its people are confirmed, some frames later, so that they have their id
-    from their first frame. Those of cameras and live streams do not wait. Images that a program holds in memory count
-    as frames of one video.
-    """
-    source: Source | None = None
-    last_number = -1
-    waiting: deque[_Followed] = deque()
-    for result in map(_as_frame, results, itertools.count()):
-        frame = result.frame
-        is_next = frame.number is None or frame.number > last_number  # a video may follow itself
-        if frame.source != source or not is_next:
-            yield from _identified(waiting)
-            source, tracker, seconds = frame.source, Tracker(settings), -math.inf
-            if source == IN_MEMORY:
-                _log.warning(
-                    "images in memory are tracked as %g a second; posenet.Tracker takes their times", DEFAULT_FRAME_RATE
-                )
-        people: list[tuple[Person, Track]] = []
-        if frame.number is not None:
-            last_number = frame.number
-            seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
-            people = tracker.follow(result.people, seconds)
-        waiting.append(_Followed(result, tracker, people, seconds))
-        while waiting and (frame.is_live or waiting[0].is_decided or _size(waiting) > LOOK_BACK_BYTES):
-            yield waiting.popleft().identified()
-    yield from _identified(waiting)
-
-
-class _Followed(NamedTuple):
-    """A result, and the tracks of its people, some of which may be confirmed later."""
-
-    result: Result
-    tracker: Tracker
-    people: list[tuple[Person, Track]]
-    seconds: float
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether no person can be confirmed later."""
-        return all(track.id or track.is_over for _, track in self.people)
-
-    def identified(self) -> Result:
-        """The result with the people who are confirmed; that of an image, or of one that is damaged, as it is."""
-        if self.result.frame.number is None:
-            return self.result
-        return dataclasses.replace(self.result, people=self.tracker.identify(self.people, self.seconds))
-
-
-def _identified(waiting: deque[_Followed]) -> Iterator[Result]:
-    while waiting:
-        yield waiting.popleft().identified()
-
-
-def _size(waiting: Iterable[_Followed]) -> int:
-    """Bytes of the images."""
-    return sum(followed.result.frame.image.nbytes for followed in waiting)
-
-
-def _as_frame(result: Result, number: int) -> Result:
-    """The result for an image in memory as that of a frame; others as they are."""
-    frame = result.frame
-    if frame.source != IN_MEMORY or frame.number is not None:
-        return result
-    seconds = number / DEFAULT_FRAME_RATE
-    frame = dataclasses.replace(frame, number=number, seconds=seconds, rate=DEFAULT_FRAME_RATE)
-    return dataclasses.replace(result, frame=frame)

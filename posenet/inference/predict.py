@@ -27,7 +27,7 @@ from posenet.inference.outputs.lines_file import LinesFile
 from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs, sheet_path
 from posenet.inference.outputs.people_files import ImageIds, Record, Write, open_people_files, record_of, write_json
 from posenet.inference.outputs.summary import PredictionSummary
-from posenet.inference.pipeline import predict_frames, track_people
+from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.inference.split_among_processes import split_into_blocks
@@ -84,6 +84,7 @@ def predict(
             smooth: remove the jitter of keypoints in videos; implies ``track``.
             style: of the drawings; see ``draw_people``.
             keypoint_score: keypoints with lower scores are not drawn.
+            numbers: write the number of each person above it in drawings.
 
     Returns:
         Counts, speed, the files that were written, and what could not be read, which is not an error here.
@@ -283,7 +284,12 @@ def _find_people(
         contextlib.closing(frames),
         contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results,
     ):
-        for result in results if run.tracking is None else track_people(results, run.tracking):
+        identified: Iterable[Result] = results
+        if run.tracking is not None:
+            from posenet.inference.tracking.results import track_people  # a part that can be removed
+
+            identified = track_people(results, run.tracking)
+        for result in identified:
             summary.counts["predicted"] += result.error is None
             yield result
 
@@ -368,7 +374,8 @@ class _SourceWriter(contextlib.ExitStack):
 
     def _draw(self, result: Result) -> None:
         run, frame = self._run, result.frame
-        drawing = result.plot(style=run.options.style, keypoint_min_score=run.options.keypoint_score)
+        options = run.options
+        drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score, numbers=options.numbers)
         for show in self._shows:
             show(frame, drawing)
         if path := run.outputs.sheets.get(self._source):

@@ -22,7 +22,7 @@ from posenet.inference.media.animation import read_animation
 from posenet.inference.media.frames import FrameInput, read_frames
 from posenet.inference.media.sources import IN_MEMORY, Frame, FrameSelection, find_sources
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
-from posenet.inference.pipeline import predict_frames, track_people
+from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, ExifFrame, InferenceConfig, TrackingConfig
@@ -190,7 +190,12 @@ class Predictor:
         self, frames: Generator[Frame, None, None], tracking: TrackingConfig, is_tracked: bool
     ) -> Generator[Result, None, None]:
         with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
-            for result in track_people(results, tracking) if is_tracked else results:
+            identified: Iterable[Result] = results
+            if is_tracked:
+                from posenet.inference.tracking.results import track_people  # a part that can be removed
+
+                identified = track_people(results, tracking)
+            for result in identified:
                 if result.error is not None:
                     _log.warning("%s", result.error)
                 yield result
@@ -226,7 +231,6 @@ class Predictor:
             people = decode(
                 maps,
                 keypoint_threshold=self.settings.keypoint_threshold,
-                part_threshold=self.settings.part_threshold,
                 skeleton=self.skeleton,
             )
             kept = [person for person in people if person.score >= self.min_score]

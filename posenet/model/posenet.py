@@ -19,6 +19,9 @@ from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
 from posenet.settings import INPUT_MULTIPLE, NUM_SCALES, Config, ModelConfig
 
+LINEAR_STD = 0.01
+"""Standard deviation of the initial weights of linear layers, those of squeeze-excitation; the published one."""
+
 
 class PoseNet(nn.Module):
     """Predicts maps of body parts, keypoints, person mask and keypoint foreground, in this order of channels."""
@@ -32,7 +35,7 @@ class PoseNet(nn.Module):
         self.stem = Stem(settings.width)
         self.stacks = nn.ModuleList(Stack(channels, num_channels) for _ in range(settings.stacks))
         self.merges = nn.ModuleList(Merge(channels, num_channels) for _ in range(settings.stacks - 1))
-        self._initialize(settings.conv_std, settings.linear_std)
+        self._initialize(settings.conv_std)
 
     @classmethod
     def from_config(cls, config: Config) -> PoseNet:
@@ -115,12 +118,12 @@ class PoseNet(nn.Module):
             remedy = "convert them, and divide 8-bit values by 255"
             raise ValueError(f"images must be {dtype} with values 0-1, not {images.dtype}: {remedy}")
 
-    def _initialize(self, conv_std: float, linear_std: float) -> None:
+    def _initialize(self, conv_std: float) -> None:
         """Set weights from normal distributions, and biases to 0; BatchNorm keeps PyTorch's initial values."""
         for module in self.modules():
             # Weights on the device "meta" have a shape but no values.
             if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:
-                nn.init.normal_(module.weight, std=conv_std if isinstance(module, nn.Conv2d) else linear_std)
+                nn.init.normal_(module.weight, std=conv_std if isinstance(module, nn.Conv2d) else LINEAR_STD)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 

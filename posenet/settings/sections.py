@@ -25,12 +25,17 @@ NUM_SCALES = 5
 """Resolutions at which every stack predicts: strides 4, 8, 16, 32 and 64."""
 MAX_COUNT = 10**9
 """Upper limit of settings that count epochs, steps or frames."""
+COUNT = 0, MAX_COUNT
+SHARE = 0, 1
+NOT_NEGATIVE = 0, math.inf
 MAX_SEED = 2**63 - 1
 MAX_BATCH = 2**16
 MAX_SIDE = 2**16
 """Upper limit of heights and widths in pixels."""
 MAX_TASKS = 1024
-"""Upper limit of processes and threads."""
+"""Upper limit of processes."""
+Switch = Literal[True, False, "auto"]
+"""On, off, or as it is best."""
 ExifFrame = Literal["stored", "displayed"]
 """The frame of annotated coordinates: the pixels as stored in the file, or the image as viewers display it."""
 
@@ -41,9 +46,17 @@ def _check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _check_integer(key: str, value: int, low: int, high: int = MAX_COUNT) -> None:
-    """Raise ``ValueError`` unless an integer is in its range."""
-    _check(low <= value <= high, f"{key} must be {low} to {high}")
+def _check_ranges(section: object, name: str, **ranges: tuple[float, float]) -> None:
+    """Raise ``ValueError`` unless the settings of a section are in their ranges, limits included."""
+    for key, (low, high) in ranges.items():
+        expected = "not be negative" if (low, high) == NOT_NEGATIVE else f"be {low} to {high}"
+        _check(low <= getattr(section, key) <= high, f"{name}.{key} must {expected}")
+
+
+def _check_positive(section: object, name: str, *keys: str) -> None:
+    """Raise ``ValueError`` unless settings of a section are above 0."""
+    for key in keys:
+        _check(getattr(section, key) > 0, f"{name}.{key} must be positive")
 
 
 def _check_code(key: str, name: str) -> None:
@@ -68,8 +81,6 @@ class ModelConfig:
     """Channels added at each coarser level of the hourglass."""
     conv_std: float = 0.05
     """Standard deviation of the initial weights of convolutions."""
-    linear_std: float = 0.01
-    """Standard deviation of the initial weights of linear layers."""
     skeleton: Skeleton = COCO
     """Keypoints and body parts to predict: "coco", the name of a TOML file (docs/custom_data.md), or a table."""
     network: str = ""
@@ -78,10 +89,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _check_code("model.network", self.network)
-        _check_integer("model.stacks", self.stacks, 1, 16)
+        _check_ranges(self, "model", stacks=(1, 16))
         _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
         _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
-        _check(self.conv_std > 0 and self.linear_std > 0, "model.conv_std and model.linear_std must be positive")
+        _check_positive(self, "model", "conv_std")
 
 
 @dataclass(frozen=True)
@@ -143,8 +154,6 @@ class DataConfig:
     ignores the orientation, displayed follows it."""
     allow_overlap: bool = False
     """Allow images of data.val and data.val_images that are also trained on, to overfit on purpose."""
-    max_unreadable: float = 0.01
-    """Share of the samples of an epoch, rounded up, that may be replaced because they cannot be read."""
 
     def __post_init__(self) -> None:
         _check_data_sets("data.train", self.train)
@@ -152,8 +161,7 @@ class DataConfig:
         if not isinstance(self.val, str):
             weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
             _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
-        _check_integer("data.workers", self.workers, 0, MAX_TASKS)
-        _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must be between 0 and 1")
+        _check_ranges(self, "data", workers=(0, MAX_TASKS))
         _check(0 <= self.background < 1, "data.background must be from 0 to below 1")
         _check_code("data.transform", self.transform)
 
@@ -176,12 +184,6 @@ class AugmentConfig:
 
     jitter_probability: float = 0.2
     """Share of the samples with shifted colours."""
-    jitter_hue: tuple[float, float] = (-10.0, 10.0)
-    """Range of the shift of the hue, on OpenCV's scale of 0-180."""
-    jitter_saturation: tuple[float, float] = (-20.0, 60.0)
-    """Range of the shift of the saturation, on a scale of 0-255."""
-    jitter_value: tuple[float, float] = (-20.0, 40.0)
-    """Range of the shift of the brightness, on a scale of 0-255."""
     scale_probability: float = 0.8
     """Share of the samples that are rescaled."""
     scale: tuple[float, float] = (0.7, 1.3)
@@ -194,46 +196,27 @@ class AugmentConfig:
     """Share of the samples that are mirrored."""
     cutout_probability: float = 0.0
     """Share of the samples of which a square is covered."""
-    cutout: tuple[float, float] = (0.1, 0.3)
-    """Range of the side of the square, as a share of the shorter side of the input."""
     person_height: float = 0.6
     """Share of the input height that the main person's box fills before the random scale."""
 
     def __post_init__(self) -> None:
-        for name in ("jitter_probability", "scale_probability", "flip_probability", "cutout_probability"):
-            _check(0 <= getattr(self, name) <= 1, f"augment.{name} must be between 0 and 1")
-        for name in ("jitter_hue", "jitter_saturation", "jitter_value", "scale", "cutout"):
-            low, high = getattr(self, name)
-            _check(low <= high, f"augment.{name} must be [low, high]")
-        _check(self.scale[0] > 0, "augment.scale must be positive")
-        _check(self.cutout[0] >= 0 and self.cutout[1] <= 1, "augment.cutout must be shares from 0 to 1")
-        _check(self.degrees >= 0 and self.shift >= 0, "augment.degrees and augment.shift must not be negative")
-        _check(self.person_height > 0, "augment.person_height must be positive")
+        _check_ranges(self, "augment", jitter_probability=SHARE, scale_probability=SHARE, flip_probability=SHARE)
+        _check_ranges(self, "augment", cutout_probability=SHARE, degrees=NOT_NEGATIVE, shift=NOT_NEGATIVE)
+        _check(0 < self.scale[0] <= self.scale[1], "augment.scale must be [low, high], above 0")
+        _check_positive(self, "augment", "person_height")
 
 
 @dataclass(frozen=True)
 class TargetsConfig:
-    """``targets``: the target maps. Sigmas and margins are pixels of the network input."""
+    """``targets``: the target maps. Sigmas are pixels of the network input."""
 
     keypoint_sigma: float = 9.0
     """Standard deviation of the Gaussian of a keypoint."""
     part_sigma: float = 7.0
     """Standard deviation of the Gaussian across a body part."""
-    part_margin: float = 4.0
-    """Distance by which a body part's rectangle extends beyond its two keypoints."""
-    threshold: float = 0.015
-    """Keypoint responses below this are not rendered; body-part responses up to this become ``part_floor``."""
-    part_floor: float = 0.01
-    """Response in the rest of a body part's rectangle."""
 
     def __post_init__(self) -> None:
-        _check(
-            self.keypoint_sigma > 0 and self.part_sigma > 0,
-            "targets.keypoint_sigma and targets.part_sigma must be positive",
-        )
-        _check(self.part_margin >= 0, "targets.part_margin must not be negative")
-        _check(0 < self.threshold < 1, "targets.threshold must be in (0, 1)")
-        _check(0 <= self.part_floor <= 1, "targets.part_floor must be between 0 and 1")
+        _check_positive(self, "targets", "keypoint_sigma", "part_sigma")
 
 
 @dataclass(frozen=True)
@@ -247,30 +230,13 @@ class LossConfig:
     """Focal exponent, at least 1; or 0, which is plain L2."""
     stack_weights: tuple[float, ...] = ()
     """One weight per stack; empty means equal weights."""
-    scale_weights: tuple[float, ...] = (0.1, 0.2, 0.4, 1.6, 6.4)
-    """One weight per scale, fine to coarse."""
-    part_weight: float = 1.0
-    """Weight of the body-part channels."""
-    keypoint_weight: float = 3.0
-    """Weight of the keypoint channels."""
-    mask_weight: float = 0.1
-    """Weight of the person mask."""
-    foreground_weight: float = 1.0
-    """Weight of the keypoint foreground."""
-    positive_threshold: float = 0.01
-    """Target values from this on count as foreground in the focal factor."""
 
     def __post_init__(self) -> None:
         _check_code("loss.function", self.function)
         # Between 0 and 1 the gradient is infinite where a prediction is exact.
         _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
-        _check(len(self.scale_weights) == NUM_SCALES, "loss.scale_weights needs five numbers, fine to coarse")
-        for name in ("part_weight", "keypoint_weight", "mask_weight", "foreground_weight"):
-            _check(getattr(self, name) >= 0, f"loss.{name} must not be negative")
-        for name in ("stack_weights", "scale_weights"):
-            weights = getattr(self, name)
-            valid = not weights or (min(weights) >= 0 and sum(weights) > 0)
-            _check(valid, f"loss.{name} must not be negative and not all zero")
+        valid = not self.stack_weights or (min(self.stack_weights) >= 0 and sum(self.stack_weights) > 0)
+        _check(valid, "loss.stack_weights must not be negative and not all zero")
 
 
 @dataclass(frozen=True)
@@ -283,10 +249,6 @@ class OptimConfig:
     """Learning rate of one process; see ``scale_lr``."""
     scale_lr: bool = True
     """Multiply the learning rate by the number of processes."""
-    momentum: float = 0.9
-    """Momentum of SGD."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW: shares of the old means of the gradient and of its square that a step keeps."""
     weight_decay: float = 1e-4
     """Weight decay."""
     decay_norms_and_biases: bool = True
@@ -300,31 +262,16 @@ class OptimConfig:
     """Epochs between two drops of the learning rate; 0 keeps the rate constant."""
     step_factor: float = 0.2
     """Factor of each drop."""
-    restart_epoch: int = 0
-    """Epoch at which the step schedule starts again; 0 never does."""
-    restart_lr: float = 0.0
-    """Learning rate after the restart; 0 means ``lr``."""
-    restart_step_epochs: int = 0
-    """Epochs between two drops after the restart; 0 means ``step_epochs``."""
     accumulate: int = 1
     """Number of batches with averaged gradients for one optimizer step."""
     max_grad_norm: float = 1000.0
     """Clip the norm of the gradient to this value, which is above its usual values; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        for name in ("momentum", "weight_decay", "warmup_epochs", "restart_lr", "max_grad_norm"):
-            _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
-        _check(self.lr > 0, "optim.lr must be positive")
-        _check(self.momentum < 1, "optim.momentum must be below 1")
-        _check(all(0 <= beta < 1 for beta in self.betas), "optim.betas must be in [0, 1)")
+        _check_ranges(self, "optim", weight_decay=NOT_NEGATIVE, warmup_epochs=NOT_NEGATIVE, max_grad_norm=NOT_NEGATIVE)
+        _check_ranges(self, "optim", step_epochs=COUNT, accumulate=(1, MAX_COUNT))
+        _check_positive(self, "optim", "lr")
         _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
-        for name in ("step_epochs", "restart_epoch", "restart_step_epochs"):
-            _check_integer(f"optim.{name}", getattr(self, name), 0)
-        _check_integer("optim.accumulate", self.accumulate, 1)
-        _check(
-            self.schedule == "step" or not self.restart_epoch,
-            "optim.restart_epoch restarts the step schedule; set optim.schedule = step or leave it out",
-        )
 
 
 @dataclass(frozen=True)
@@ -348,15 +295,13 @@ class TrainConfig:
     """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps and so on; auto selects an accelerator if there is one."""
-    channels_last: bool | Literal["auto"] = "auto"
+    channels_last: Switch = "auto"
     """Keep the weights in channels-last memory layout; auto does on accelerators in bf16 and fp16."""
     tf32: bool = True
     """Let CUDA devices round float32 to TF32 in convolutions; this concerns the precision off."""
     deterministic: bool = False
     """Use only deterministic algorithms of PyTorch and its libraries, so that a run can be repeated to the bit on the
     same accelerator. This is slower. A run on CPUs can always be repeated."""
-    threads: int = 0
-    """CPU threads of the network; 0 leaves PyTorch's choice."""
     freeze: tuple[str, ...] = ()
     """Glob patterns over parameter names, or "all-but-heads"."""
     weights: str = ""
@@ -369,13 +314,8 @@ class TrainConfig:
     """Stop after this many scores (AP, or the validation loss without AP) without a better one; 0 never stops."""
 
     def __post_init__(self) -> None:
-        _check_integer("train.batch_size", self.batch_size, 1, MAX_BATCH)
-        _check_integer("train.epochs", self.epochs, 1)
-        _check_integer("train.seed", self.seed, 0, MAX_SEED)
-        _check_integer("train.evaluate_every", self.evaluate_every, 0)
-        _check_integer("train.patience", self.patience, 0)
-        _check_integer("train.threads", self.threads, 0, MAX_TASKS)
-        _check(self.loss_scale >= 0, "train.loss_scale must not be negative")
+        _check_ranges(self, "train", batch_size=(1, MAX_BATCH), epochs=(1, MAX_COUNT), seed=(0, MAX_SEED))
+        _check_ranges(self, "train", evaluate_every=COUNT, patience=COUNT, loss_scale=NOT_NEGATIVE)
         allowed = f"a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
         _check(_is_input_size(self.size), f"train.input_size must be {allowed}")
 
@@ -392,14 +332,11 @@ class DistillConfig:
     weight: float = 0.5
     """Share of the teacher in the target maps where there are labels; 0 leaves them to the labels, 1 ignores the
     labels. Without labels, such as in images without annotations or on masked people, the teacher alone counts."""
-    threshold: float = 0.2
-    """Smaller responses of the teacher count as 0. The focal loss counts all others as foreground."""
     input_size: int | tuple[int, int] = 0
     """Input of the teacher in pixels, in the form of ``train.input_size``; 0 means ``train.input_size``."""
 
     def __post_init__(self) -> None:
-        _check(0 <= self.weight <= 1, "distill.weight must be between 0 and 1")
-        _check(0 <= self.threshold < 1, "distill.threshold must be in [0, 1)")
+        _check_ranges(self, "distill", weight=SHARE)
         allowed = f"0, a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
         _check(self.size is None or _is_input_size(self.size), f"distill.input_size must be {allowed}")
 
@@ -439,7 +376,7 @@ class AverageConfig:
 
     def __post_init__(self) -> None:
         _check(0 < self.decay < 1, "average.decay must be between 0 and 1")
-        _check_integer("average.cycle_epochs", self.cycle_epochs, 0)
+        _check_ranges(self, "average", cycle_epochs=COUNT)
         _check(min(self.cycle_lr) > 0, "average.cycle_lr must be positive")
         _check(
             self.kind != "swa" or self.cycle_epochs > 0,
@@ -456,13 +393,10 @@ class GuardConfig:
     steps (docs/training.md), or not finite; 0 compares with no median."""
     threshold: float = 2e5
     """A step is also skipped if the loss of one of its batches is larger than this."""
-    max_skips: int = 10
-    """Steps skipped in a row after which the run returns to its last checkpoint."""
 
     def __post_init__(self) -> None:
         _check(self.factor == 0 or self.factor > 1, "guard.factor must be above 1, or 0 for no such limit")
-        _check(self.threshold > 0, "guard.threshold must be positive")
-        _check_integer("guard.max_skips", self.max_skips, 1)
+        _check_positive(self, "guard", "threshold")
 
 
 @dataclass(frozen=True)
@@ -479,9 +413,7 @@ class CheckpointConfig:
     """Number of newest checkpoints to keep; the best one is kept as well."""
 
     def __post_init__(self) -> None:
-        _check_integer("checkpoint.every_steps", self.every_steps, 0)
-        _check(self.every_minutes >= 0, "checkpoint.every_minutes must not be negative")
-        _check_integer("checkpoint.keep", self.keep, 1)
+        _check_ranges(self, "checkpoint", every_steps=COUNT, every_minutes=NOT_NEGATIVE, keep=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)
@@ -490,22 +422,16 @@ class LogConfig:
 
     every_steps: int = 20
     """Optimizer steps between log lines."""
-    tensorboard: bool | Literal["auto"] = "auto"
+    tensorboard: Switch = "auto"
     """Write TensorBoard events. ``auto`` does if TensorBoard is installed; with ``true``, a message says if it is
     not."""
-    curves: bool | Literal["auto"] = "auto"
-    """Draw curves.png after every epoch. ``auto`` does if matplotlib is installed; with ``true``, a message says if it
-    is not."""
-    pictures: int = 4
-    """Validation images to draw at each evaluation, with the annotated people beside the predicted ones."""
     callbacks: tuple[str, ...] = ()
     """Logs of your own, each as "module:name" (docs/extending.md)."""
 
     def __post_init__(self) -> None:
         for name in self.callbacks:
             _check_code("log.callbacks", name)
-        _check_integer("log.every_steps", self.every_steps, 1)
-        _check_integer("log.pictures", self.pictures, 0)
+        _check_ranges(self, "log", every_steps=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)
@@ -520,48 +446,29 @@ class InferenceConfig:
     """Average with the maps of the mirrored image."""
     max_height: int = 2600
     """Upper limit of the height of the network input."""
-    max_width: int = 3800
-    """Upper limit of the width of the network input."""
     batch_size: int = 4
     """Images per batch."""
     keypoint_threshold: float = 0.1
     """Smallest peak value of a keypoint map that becomes a candidate."""
-    part_threshold: float = 0.1
-    """A limb needs a higher response than this on its body-part map."""
 
     def __post_init__(self) -> None:
-        for name in ("height", "max_height", "max_width"):
-            _check_integer(f"inference.{name}", getattr(self, name), INPUT_MULTIPLE, MAX_SIDE)
+        side = INPUT_MULTIPLE, MAX_SIDE
+        _check_ranges(self, "inference", height=side, max_height=side, batch_size=(1, MAX_BATCH))
         _check(bool(self.scales) and all(s > 0 for s in self.scales), "inference.scales must be positive")
-        _check_integer("inference.batch_size", self.batch_size, 1, MAX_BATCH)
-        for name in ("keypoint_threshold", "part_threshold"):
-            _check(0 < getattr(self, name) < 1, f"inference.{name} must be in (0, 1)")
+        _check(0 < self.keypoint_threshold < 1, "inference.keypoint_threshold must be in (0, 1)")
 
 
 @dataclass(frozen=True)
 class TrackingConfig:
     """``tracking``: the identities of people in videos."""
 
-    min_agreement: float = 0.02
-    """Smallest agreement, 0-1, of a person with a track's prediction; see ``Motion.similarity``."""
     confirm_frames: int = 3
     """Frames in which a person must be seen before it gets an id."""
-    keep_seconds: float = 2.0
-    """How long a person who is not seen keeps the id, at most; someone who was seen for a moment keeps it for less."""
     smooth: bool = False
     """Remove the jitter of keypoints."""
-    smooth_cutoff: float = 0.5
-    """Cutoff frequency in Hz of the filter of a still keypoint; lower is smoother."""
-    smooth_speed: float = 2.5
-    """Rise of the cutoff frequency, in Hz, with the square of the speed, in person sizes per second; a higher value
-    has less lag."""
 
     def __post_init__(self) -> None:
-        _check(0 < self.min_agreement < 1, "tracking.min_agreement must lie in (0, 1)")
-        _check_integer("tracking.confirm_frames", self.confirm_frames, 1)
-        _check(self.smooth_cutoff > 0, "tracking.smooth_cutoff must be positive")
-        for name in ("keep_seconds", "smooth_speed"):
-            _check(getattr(self, name) >= 0, f"tracking.{name} must not be negative")
+        _check_ranges(self, "tracking", confirm_frames=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)

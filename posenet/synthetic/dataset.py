@@ -1,4 +1,4 @@
-"""Write a data set of synthetic people in COCO's layout: images, masks, crowds and keypoint annotations.
+"""Write a data set of drawn people in COCO's layout.
 
 An image depends only on its seed, split and index, so that any number of processes writes the same bytes.
 """
@@ -20,43 +20,25 @@ import numpy as np
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import begins_like, write_atomically
+from posenet.files import write_atomically
 from posenet.progress_bar import progress_bar
-from posenet.synthetic.labels import annotate
-from posenet.synthetic.scene import random_size, render_scene
+from posenet.synthetic.scene import render_scene
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
 MARKER = "synthetic.json"
-"""The file with the name of this tool and the settings of a data set."""
+"""The file with the settings of a data set; a folder without it belongs to others."""
 DEFAULT_SEED = 0
 DEFAULT_SIZE = 512
 
 _TOOL = "posenet make-synthetic"
-_MIN_SIDE, _MAX_SIDE = 64, 4096
-_OWN_MARKER = re.compile(rb'{"tool":"posenet make-synthetic"')
+_LIMITS = {"workers": (1, 1024), "size": (64, 4096)}
 _OWN_NAMES = re.compile(
     r"(train|val)2017/\d{12}\.jpg|(annotations/\.?person_keypoints_(train|val)2017|\.?synthetic)\.json(\.[\d-]+\.tmp)?"
 )
 """The names of all files; a run that is killed may leave temporary ones."""
 _IDS_PER_IMAGE = 100
 _JPEG_QUALITY = 90
-
-Size = int | tuple[int, int]
-"""(width, height) of every image, or the longest side of images with different sizes."""
-
-
-def render_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Any]]:
-    """Render one image of a split: the (H, W, 3) uint8 BGR image and its COCO annotations (see ``labels.annotate``)."""
-    rng = np.random.default_rng((seed, list(SPLITS).index(split), index))
-    width, height = size if isinstance(size, tuple) else random_size(rng, size)
-    scene = render_scene(rng, width, height)
-    image_id = SPLITS[split] + index
-    annotations = [
-        annotation | {"image_id": image_id, "id": image_id * _IDS_PER_IMAGE + number}
-        for number, annotation in enumerate(annotate(rng, scene))
-    ]
-    return scene.image, annotations
 
 
 def write_dataset(
@@ -65,39 +47,32 @@ def write_dataset(
     val: int,
     seed: int = DEFAULT_SEED,
     workers: int | None = None,
-    size: Size = DEFAULT_SIZE,
+    size: int = DEFAULT_SIZE,
     *,
     overwrite: bool = False,
 ) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
-    The annotations are written last. With ``overwrite`` an earlier data set of this tool is replaced. The ``workers``
-    are processes; None starts one per core.
+    The annotations are written last. ``size`` is the longest side of the largest images in pixels. The ``workers`` are
+    processes; None starts one per core. With ``overwrite`` an earlier data set of this function is replaced.
 
     Raises:
-        DataError: a number is out of range, or the folder contains files that this tool did not write, or a data set
-            without ``overwrite``; they are kept.
+        DataError: a number is out of range, or the folder contains other files, or a data set without ``overwrite``;
+            they are kept.
     """
-    counts = {"train": train, "val": val}
-    for name, number in (counts | {"seed": seed, "workers": usable_cores() if workers is None else workers}).items():
-        lowest = 1 if name == "workers" else 0
-        if number < lowest:
-            raise DataError(f"{name} is {number}; give {lowest} or more")
-    if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in np.atleast_1d(size)):
-        raise DataError(f"images cannot have the size {size}: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
+    workers = usable_cores() if workers is None else workers
+    numbers = {"train": train, "val": val, "seed": seed, "workers": workers, "size": size}
+    for name, number in numbers.items():
+        lowest, highest = _LIMITS.get(name, (0, 10_000_000))
+        if not lowest <= number <= highest:
+            raise DataError(f"{name} is {number}; give {lowest} to {highest}")
     _remove_earlier(output, overwrite)
     for folder in ("annotations", "train2017", "val2017"):
         (output / folder).mkdir(parents=True, exist_ok=True)
-    _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
-    for split, count in counts.items():
-        results = _run_jobs(partial(_write_image, output, seed, size, split), range(count), workers)
-        content: dict[str, Any] = {
-            "info": {"description": f"Drawn by {_TOOL}"},
-            "licenses": [],
-            "categories": [COCO_CATEGORY],
-            "images": [],
-            "annotations": [],
-        }
+    _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, "train": train, "val": val, "size": size})
+    for split, count in (("train", train), ("val", val)):
+        results = _run_jobs(partial(_write_image, output, seed, size, split), count, workers)
+        content: dict[str, Any] = {"categories": [COCO_CATEGORY], "images": [], "annotations": []}
         for image, people in progress_bar(results, f"{split} images", count, disable=not count):
             content["images"].append(image)
             content["annotations"] += people
@@ -106,46 +81,41 @@ def write_dataset(
 
 def _remove_earlier(output: Path, overwrite: bool) -> None:
     """Remove the images and annotations of an earlier data set; see ``write_dataset``."""
-    files = {path.relative_to(output).as_posix(): path for path in sorted(output.rglob("*")) if not _is_folder(path)}
-    has_marker = begins_like(output / MARKER, _OWN_MARKER)
-    for name, path in files.items():
-        if not has_marker or path.is_symlink() or not _OWN_NAMES.fullmatch(name):
+    # A link is never followed: its target may be anything.
+    files = [path for path in sorted(output.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    for path in files:
+        name = path.relative_to(output).as_posix()
+        if path.is_symlink() or not _OWN_NAMES.fullmatch(name) or not (output / MARKER).is_file():
             raise DataError(f"{output} contains {name}, which {_TOOL} did not write: choose another folder")
     if files and not overwrite:
         raise DataError(f"{output} contains a data set; choose another folder, or replace it with overwrite=True")
-    for name, path in files.items():
-        if name != MARKER:
+    for path in files:
+        if path.name != MARKER:
             path.unlink()
 
 
-def _is_folder(path: Path) -> bool:
-    return path.is_dir() and not path.is_symlink()  # writing to a link would write to its target
-
-
-def _run_jobs(write: Callable[[int], Any], jobs: range, workers: int | None) -> Iterator[Any]:
-    """The results of ``write`` in the order of the jobs, from ``workers`` processes."""
-    workers = min(workers or usable_cores(), max(len(jobs), 1))
+def _run_jobs(write: Callable[[int], Any], count: int, workers: int) -> Iterator[Any]:
+    """The results of ``write`` for 0 to ``count`` - 1, in order, from ``workers`` processes."""
+    workers = min(workers, max(count, 1))
     if workers == 1:
-        yield from map(write, jobs)
+        yield from map(write, range(count))
         return
-    with ProcessPoolExecutor(workers, initializer=_start_worker) as pool:
-        yield from pool.map(write, jobs, chunksize=min(8, -(-len(jobs) // workers)))
+    # The parent handles Ctrl-C.
+    with ProcessPoolExecutor(workers, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        yield from pool.map(write, range(count), chunksize=8)
 
 
-def _start_worker() -> None:
-    """Use one thread per process, and ignore Ctrl-C, which the parent handles."""
-    cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _write_image(output: Path, seed: int, size: Size, split: str, index: int) -> tuple[dict[str, Any], list[Any]]:
+def _write_image(output: Path, seed: int, size: int, split: str, index: int) -> tuple[dict[str, Any], list[Any]]:
     """Render one image and write its file; return its entry under ``images``, and its annotations."""
-    image, annotations = render_image(seed, split, index, size)
-    _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    path = output / f"{split}2017" / f"{SPLITS[split] + index:012d}.jpg"
-    path.write_bytes(encoded.tobytes())
-    height, width = image.shape[:2]
-    return {"file_name": path.name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
+    number = SPLITS[split] + index
+    pixels, people = render_scene(np.random.default_rng((seed, number)), size)
+    path = output / f"{split}2017" / f"{number:012d}.jpg"
+    path.write_bytes(cv2.imencode(".jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1].tobytes())
+    height, width = pixels.shape[:2]
+    annotations = [
+        person | {"image_id": number, "id": _IDS_PER_IMAGE * number + row} for row, person in enumerate(people)
+    ]
+    return {"file_name": path.name, "height": height, "width": width, "id": number}, annotations
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,239 +1,355 @@
-"""An image of people in a setting: the backdrop, choosing their positions, and painting them from far to near."""
+"""Images of drawn people, and the labels that an annotator would give them.
+
+A person is posed in three dimensions: x to the person's left, y up, z forward; lengths are shares of the standing
+height. The body is turned, so that x is to the right of the image and z towards the viewer, and painted from back to
+front on a ``Canvas``, which knows what every pixel shows. Pixels are (x, y), the centre of the first one is (0, 0).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Literal
+import colorsys
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+from pycocotools import mask as coco_mask
 
-from posenet.synthetic.body_and_posture import random_body, random_posture
-from posenet.synthetic.canvas import Canvas, Colour, box, ellipse, hsv, limb, shade
-from posenet.synthetic.dressed_person import Figure, Part, random_look
+from posenet.skeleton import COCO
 
-ActorKind = Literal["person", "distant", "crowd"]
+Colour = tuple[float, float, float]
+"""BGR, 0-255."""
 
-OBSTACLE_CODE = 1
-"""Canvas code of what hides people."""
-_NUM_PEOPLE = (1, 2, 3, 4, 5, 6)
-_NUM_PEOPLE_SHARES = (0.12, 0.26, 0.26, 0.19, 0.11, 0.06)
-_ASPECTS = (4 / 3, 4 / 3, 3 / 2, 1.25, 1.6, 1.0)
-_MARGIN = 1.01  # feet are at least this many person heights below the upper border, so that the head is in the image
+PARTS = ("head", "trunk", "left_arm", "right_arm", "left_leg", "right_leg")
+_CODES = len(PARTS)
+"""Codes of the canvas for each person: ``_CODES * number + PARTS.index(part)``, numbers from 1; 0 shows nobody."""
+
+# Directions (outward, up, forward) of the upper arm and the forearm; the more frequent ones are repeated.
+_HANGING_ARM = ((0.25, -1, 0), (0.12, -1, 0.1))
+_ARMS = (
+    _HANGING_ARM,
+    _HANGING_ARM,
+    ((0.5, -1, 0), (0.35, -1, 0.1)),  # away from the body
+    ((0.8, -0.75, -0.1), (-0.75, -0.65, 0.25)),  # hand on the hip
+    ((0.5, 0.9, 0), (0.2, 1, 0.1)),  # raised
+    ((0.95, -0.1, 0.1), (0.3, 1, 0.15)),  # waving
+    ((1, 0, 0), (1, 0.1, 0.1)),  # stretched out
+    ((0.3, -0.95, 0.15), (-0.6, 0.2, 0.6)),  # hand on the chest
+)
+# The same of the thighs and the shins of both legs.
+_STRAIGHT_LEG = ((0.08, -1, 0), (0.02, -1, -0.03))
+_LEGS = (
+    (_STRAIGHT_LEG, _STRAIGHT_LEG),
+    (((0.22, -1, 0), (0.16, -1, 0)),) * 2,  # apart
+    (_STRAIGHT_LEG, ((0.3, -1, 0.15), (0.1, -1, -0.15))),  # one leg relaxed
+    (((0.04, -1, 0.5), (0.02, -1, 0.05)), ((0.05, -1, -0.3), (0.03, -1, -0.6))),  # walking
+    (((0.5, -1, 0), (0.4, -1, 0)),) * 2,  # jumping jack
+    (_STRAIGHT_LEG, ((0.6, -0.8, 0.3), (0.5, -0.85, 0.1))),  # kicking
+)
+_FACE = {
+    "nose": (0, -0.15, 1.0),
+    "left_eye": (0.38, 0.1, 0.9),
+    "right_eye": (-0.38, 0.1, 0.9),
+    "left_ear": (1.0, -0.1, -0.05),
+    "right_ear": (-1.0, -0.1, -0.05),
+}
+"""Positions on the head, which is a ball of radius 1."""
+_LIMBS = {"arm": ("shoulder", "elbow", "wrist"), "leg": ("hip", "knee", "ankle")}
+_PART_OF = dict.fromkeys(_FACE, "head") | {
+    f"{side}_{joint}": f"{side}_{limb}"
+    for limb, joints in _LIMBS.items()
+    for joint in joints
+    for side in ("left", "right")
+}
+"""The part that shows a keypoint; the trunk shows shoulders and hips too."""
+
+_SKIN = ((196, 219, 246), (170, 200, 238), (125, 165, 214), (98, 140, 195), (72, 110, 168), (40, 62, 102))
+_HAIR = ((28, 24, 26), (32, 48, 74), (40, 66, 104), (60, 104, 160), (96, 160, 214), (60, 90, 190), (205, 208, 210))
+
+_ANGLES = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+_CIRCLE = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
+_SHIFT = 4  # OpenCV accepts coordinates in units of 1 / 2^4 pixel
+
+_BARELY_SEEN = 0.1
+"""Nothing is labelled in a person of whom at most this share is visible."""
+_HEAVILY_HIDDEN = 0.4
+"""Hidden keypoints are not labelled in a person of whom less than this share is visible."""
 
 
-@dataclass(frozen=True)
-class Actor:
-    """A painted person or crowd."""
+class Canvas:
+    """An (H, W, 3) uint8 BGR image and, for every pixel, its ``owner``: the code of what was painted there last."""
 
-    kind: ActorKind  # a person to label, a distant person without labelled keypoints, or a distant crowd
-    slot: int  # the first canvas code of the actor is ``slot * len(Part)``
-    figures: tuple[Figure, ...]  # one person, or all people of a crowd
-    painted: int  # number of pixels before other actors were painted over them
+    def __init__(self, image: np.ndarray) -> None:
+        self.image = image
+        self.owner = np.zeros(image.shape[:2], np.int32)
 
-
-@dataclass(frozen=True)
-class Scene:
-    """A painted image and the actors in it."""
-
-    image: np.ndarray  # (H, W, 3) uint8 BGR
-    owner: np.ndarray  # (H, W) int32 canvas codes (see ``Figure``); codes below ``len(Part)`` are not people
-    actors: tuple[Actor, ...]  # in the order of painting
-
-    def mask(self, actor: Actor) -> np.ndarray:
-        """(H, W) uint8: 1 on visible pixels of the actor."""
-        return np.asarray(self.owner // len(Part) == actor.slot, np.uint8)
+    def paint(self, *shapes: tuple[np.ndarray, Colour], code: int = 0, outline: float = 0.0) -> None:
+        """Fill (N, 2) polygons; if ``outline`` is not 0, with a darker edge of that width around all of them."""
+        points = [np.rint(polygon * (1 << _SHIFT)).astype(np.int32) for polygon, _ in shapes]
+        if outline:
+            for polygon, (_, colour) in zip(points, shapes, strict=True):
+                width = max(1, round(outline))
+                cv2.polylines(self.image, [polygon], True, _shade(colour, 0.5), width, cv2.LINE_AA, _SHIFT)
+        for polygon, (_, colour) in zip(points, shapes, strict=True):
+            cv2.fillPoly(self.image, [polygon], colour, cv2.LINE_AA, _SHIFT)
+            cv2.fillPoly(self.owner, [polygon], code, cv2.LINE_8, _SHIFT)
 
 
-_Spot = tuple[float, np.ndarray]
-"""Standing height of a person in pixels, and the (2,) pixel of the ground below the pelvis."""
+class Figure(NamedTuple):
+    """A painted person."""
+
+    number: int
+    at: dict[str, np.ndarray]  # (2,) pixels of joints; those on the averted side of the head are not there
+    painted: int  # number of pixels before others were painted over them
 
 
-def random_size(rng: np.random.Generator, longest: int) -> tuple[int, int]:
-    """A random (width, height): one in five is upright, and the longer side is 85-100 % of ``longest``."""
-    side = longest * rng.uniform(0.85, 1)
-    longer = round(side)
-    shorter = round(side / rng.choice(_ASPECTS))
-    return (shorter, longer) if rng.random() < 0.2 else (longer, shorter)
+def render_scene(rng: np.random.Generator, longest: int) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Paint people in a room or in the open: an (H, W, 3) uint8 BGR image, and its COCO annotations without ids.
+
+    The longer side has 85 to 100 % of ``longest`` pixels.
+    """
+    longer = round(longest * rng.uniform(0.85, 1))
+    shorter = round(longer / rng.choice((1.0, 1.25, 4 / 3, 1.5)))
+    height, width = (longer, shorter) if rng.random() < 0.15 else (shorter, longer)
+    horizon = height * rng.uniform(0.3, 0.5)
+    # The feet of a person of h pixels are camera * h pixels below the horizon.
+    camera = rng.uniform(0.8, 1.0)
+    canvas = Canvas(_backdrop(rng, width, height, horizon))
+    annotations = []
+    if rng.random() < 0.1:
+        _paint_crowd(rng, canvas, horizon, camera)
+        annotations.append(_annotation(canvas.owner > 0, [0] * 51, is_crowd=True))
+    canvas.image = cv2.GaussianBlur(canvas.image, (0, 0), rng.uniform(0.3, 0.8) * height / 360)
+
+    count = int(rng.choice((1, 2, 3, 4), p=(0.25, 0.35, 0.28, 0.12)))
+    usual = min(rng.uniform(0.5, 0.9), max(1.5 * width / (height * count), 0.4))
+    from_far_to_near = np.sort(np.clip(usual * np.exp(rng.normal(0, 0.12, count)), 0.35, 0.95)) * height
+    columns = (rng.permutation(count) + 0.5 + rng.normal(0, 0.15, count)) * width / count
+    figures = []
+    for number, (size, column) in enumerate(zip(from_far_to_near, columns, strict=True), start=2):
+        row = np.clip(horizon + camera * size, 1.03 * size, max(0.985 * height, 1.03 * size))
+        if rng.random() < 0.06:  # the lower border hides the legs
+            row += rng.uniform(0.1, 0.4) * size
+        figures.append(paint_person(rng, canvas, size, np.array([column, row]), number))
+    if rng.random() < 0.25:
+        _paint_object(rng, canvas, rng.uniform(0, width), height * rng.uniform(0.95, 1.05), 0.6 * height)
+    annotations += [
+        label_person(figure, canvas.owner) for figure in figures if _mask(figure.number, canvas.owner).any()
+    ]
+    # A camera has another exposure and tint, and grain.
+    curves = np.clip(np.arange(256)[:, None] * rng.uniform(0.8, 1.1) * rng.uniform(0.95, 1.05, 3), 0, 255)
+    grain = rng.integers(0, int(rng.integers(2, 10)), (height, width), dtype=np.uint8)
+    return cv2.add(cv2.LUT(canvas.image, curves.astype(np.uint8)[:, None]), cv2.merge([grain] * 3)), annotations
 
 
-def paint_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np.ndarray, float]:
-    """Paint an empty street or room; return the (H, W, 3) uint8 BGR image and the first row of the ground."""
-    horizon = height * rng.uniform(0.28, 0.52)
-    is_street = rng.random() < 0.5
-    above = hsv(rng.uniform(0.52, 0.62) if is_street else rng.random(), rng.uniform(0.05, 0.4), rng.uniform(0.5, 1))
-    below = hsv(rng.uniform(0.03, 0.33), rng.uniform(0, 0.6), rng.uniform(0.35, 0.75))
+def _shade(colour: Colour, factor: float) -> Colour:
+    """A darker (factor below 1) or lighter colour."""
+    blue, green, red = colour
+    return min(255.0, blue * factor), min(255.0, green * factor), min(255.0, red * factor)
+
+
+def _hsv(hue: float, saturation: float, value: float) -> Colour:
+    """BGR of a hue, saturation and value, each 0-1."""
+    red, green, blue = colorsys.hsv_to_rgb(hue, saturation, value)
+    return 255 * blue, 255 * green, 255 * red
+
+
+def _ellipse(centre: Any, radii: Any) -> np.ndarray:
+    return np.asarray(centre + _CIRCLE * radii)
+
+
+def _box(left: float, top: float, right: float, bottom: float) -> np.ndarray:
+    return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
+
+
+def _hull(*balls: tuple[np.ndarray, float]) -> np.ndarray:
+    """(N, 2) outline around balls, given by their centres and radii: a limb around two."""
+    points = np.concatenate([_ellipse(centre, radius) for centre, radius in balls])
+    return cv2.convexHull(points.astype(np.float32))[:, 0].astype(np.float64)
+
+
+def _backdrop(rng: np.random.Generator, width: int, height: int, horizon: float) -> np.ndarray:
+    """Paint a wall or a sky, windows or pictures, a floor, and objects on it."""
+    above = _hsv(rng.random(), rng.uniform(0.05, 0.4), rng.uniform(0.45, 1))
+    below = _hsv(rng.random(), rng.uniform(0, 0.5), rng.uniform(0.35, 0.8))
     rows = np.arange(height)[:, None]
     brightness = 1 + (rows / height - 0.5) * rng.uniform(-0.35, 0.35)
-    colours = np.where(rows < horizon, [above], [below]) * brightness
-    canvas = Canvas(np.repeat(np.minimum(colours, 255).astype(np.uint8)[:, None], width, axis=1))
-    for x in np.linspace(-width, 2 * width, 9):  # slabs or floorboards
-        start = np.array([width / 2 + 0.3 * (x - width / 2), horizon])
-        canvas.fill(limb(start, np.array([x, height]), (0.5, 1.5)), shade(below, 0.8))
-    paint = _paint_house if is_street else _paint_picture
-    for x in np.arange(-rng.uniform(0, 0.2), 1, 0.25 if is_street else 0.3):
-        paint(canvas, rng, x * width, horizon, above)
+    colours = np.minimum(np.where(rows < horizon, [above], [below]) * brightness, 255).astype(np.uint8)
+    canvas = Canvas(np.repeat(colours[:, None], width, axis=1))
+    for x in np.linspace(-width, 2 * width, 9):  # floorboards or slabs
+        far = np.array([width / 2 + 0.3 * (x - width / 2), horizon])
+        canvas.paint((_hull((far, 0.5), (np.array([x, height]), 1.5)), _shade(below, 0.8)))
+    for _ in range(rng.integers(0, 7)):
+        x, y = rng.uniform(0, width), horizon * rng.uniform(0.05, 0.6)
+        wide, high = rng.uniform(0.04, 0.12) * width, rng.uniform(0.15, 0.35) * horizon
+        canvas.paint((_box(x, y, x + 2 * wide, y + high), (225, 225, 220)))
+        canvas.paint((_box(x + 3, y + 3, x + 2 * wide - 3, y + high - 3), _hsv(rng.random(), 0.4, rng.uniform(0.3, 1))))
     for _ in range(rng.integers(0, 5)):
-        base = (rng.uniform(0, width), horizon + rng.uniform(0, 0.12) * height)
-        paint_obstacle(canvas, rng, base, height * rng.uniform(0.3, 0.7), None)
-    large = rng.standard_normal((8, 8), dtype=np.float32) * rng.uniform(3, 12)
-    small = rng.standard_normal((64, 64), dtype=np.float32) * rng.uniform(1, 6)
-    blotches = cv2.resize(cv2.resize(large, (64, 64)) + small, (width, height), interpolation=cv2.INTER_CUBIC)
-    return cv2.add(canvas.image, cv2.merge([blotches] * 3), dtype=cv2.CV_8U), horizon
+        _paint_object(rng, canvas, rng.uniform(0, width), horizon + rng.uniform(0, 0.1) * height, 0.5 * height)
+    large = rng.standard_normal((6, 8), dtype=np.float32) * rng.uniform(3, 12)
+    blotches = cv2.resize(large, (width, height), interpolation=cv2.INTER_CUBIC)
+    return cv2.add(canvas.image, cv2.merge([blotches] * 3), dtype=cv2.CV_8U)
 
 
-def _paint_house(canvas: Canvas, rng: np.random.Generator, left: float, bottom: float, _: Colour) -> None:
-    width = canvas.image.shape[1]
-    right = left + rng.uniform(0.14, 0.34) * width
-    top = bottom * rng.uniform(-0.1, 0.6)
-    colour = hsv(rng.random(), rng.uniform(0.05, 0.45), rng.uniform(0.35, 0.85))
-    canvas.fill(box(left, top, right, bottom), colour, outline=0.5)
-    pane = shade(colour, rng.choice((0.55, 1.5)))
-    step = width * rng.uniform(0.035, 0.06)
-    for x in np.arange(left + 0.3 * step, right - 0.7 * step, step):
-        for y in np.arange(top + 0.4 * step, bottom - step, step * 1.4):
-            canvas.fill(box(x, y, x + 0.5 * step, y + 0.8 * step), pane)
-
-
-def _paint_picture(canvas: Canvas, rng: np.random.Generator, left: float, bottom: float, wall: Colour) -> None:
-    """Paint a strip of wallpaper and a framed picture on it."""
-    width = canvas.image.shape[1]
-    wide, high = rng.uniform(0.06, 0.2) * width, rng.uniform(0.25, 0.5) * bottom
-    top = rng.uniform(0.02, 0.4) * bottom
-    canvas.fill(box(left, 0, left + 0.15 * width, bottom), shade(wall, rng.uniform(0.92, 0.97)))
-    canvas.fill(box(left, top, left + wide, top + high), (225, 225, 220), outline=1.5)
-    inner = hsv(rng.random(), rng.uniform(0.1, 0.6), rng.uniform(0.5, 1))
-    canvas.fill(box(left + 3, top + 3, left + wide - 3, top + high - 3), inner)
-    canvas.fill(ellipse((left + wide / 2, top + 0.6 * high), (wide * 0.25, high * 0.2)), shade(inner, 0.7))
-
-
-def paint_obstacle(
-    canvas: Canvas, rng: np.random.Generator, base: tuple[float, float], size: float, code: int | None
-) -> None:
-    """Paint a bush or tree, a post, or a piece of furniture.
-
-    It stands on ``base``; ``size`` is the height of a person there, and ``code`` the new owner of the pixels.
-    """
-    x, y = base
-    colour = hsv(rng.random(), rng.uniform(0.1, 0.6), rng.uniform(0.3, 0.85))
+def _paint_object(rng: np.random.Generator, canvas: Canvas, x: float, y: float, size: float) -> None:
+    """Paint a bush, a post or a table that stands on (x, y); ``size`` is the height of a person there."""
+    colour = _hsv(rng.random(), rng.uniform(0.1, 0.6), rng.uniform(0.3, 0.85))
     kind = rng.integers(3)
     if kind == 0:
-        leaves = hsv(rng.uniform(0.2, 0.42), rng.uniform(0.35, 0.75), rng.uniform(0.25, 0.65))
-        stem = rng.choice((0.0, 0.5)) * size
-        canvas.fill(box(x - 0.03 * size, y - stem - 1, x + 0.03 * size, y), shade(leaves, 0.6), code)
+        leaves = _hsv(rng.uniform(0.2, 0.42), rng.uniform(0.35, 0.75), rng.uniform(0.25, 0.65))
         for _ in range(8):
-            centre = np.array([x, y - stem]) + (rng.uniform(-0.2, 0.2) * size, -rng.uniform(0.02, 0.22) * size)
-            canvas.fill(ellipse(centre, (0.10 * size, 0.09 * size)), shade(leaves, rng.uniform(0.75, 1.15)), code)
+            centre = np.array([x + rng.uniform(-0.2, 0.2) * size, y - rng.uniform(0, 0.35) * size])
+            canvas.paint((_ellipse(centre, 0.1 * size), _shade(leaves, rng.uniform(0.75, 1.15))))
     elif kind == 1:
-        half = rng.uniform(0.02, 0.05) * size
-        canvas.fill(box(x - half, y - rng.uniform(0.6, 1.7) * size, x + half, y), colour, code, 0.7)
+        half = rng.uniform(0.02, 0.04) * size
+        canvas.paint((_box(x - half, y - rng.uniform(0.6, 1.6) * size, x + half, y), colour))
     else:
-        wide, high = rng.uniform(0.12, 0.4) * size, rng.uniform(0.25, 0.45) * size
+        wide, high = rng.uniform(0.15, 0.4) * size, rng.uniform(0.25, 0.45) * size
         for side in (-0.85, 0.75):
-            canvas.fill(box(x + side * wide, y - high, x + (side + 0.1) * wide, y), shade(colour, 0.7), code, 0.7)
-        canvas.fill(box(x - wide, y - high, x + wide, y - rng.uniform(0.3, 0.8) * high), colour, code, 0.7)
+            canvas.paint((_box(x + side * wide, y - high, x + (side + 0.1) * wide, y), _shade(colour, 0.7)))
+        canvas.paint((_box(x - wide, y - high, x + wide, y - rng.uniform(0.3, 0.8) * high), colour))
 
 
-def render_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
-    """Paint a random setting and its people, the far ones first."""
-    image, horizon = paint_backdrop(rng, width, height)
-    painter = _Painter(rng, Canvas(image), horizon)
-    painter.paint_distance()
-    painter.paint_people()
-    return Scene(_photograph(rng, painter.canvas.image), painter.canvas.owner, tuple(painter.actors))
+def _paint_crowd(rng: np.random.Generator, canvas: Canvas, horizon: float, camera: float) -> None:
+    """Paint a group of small people in the distance; all of them have the number 1."""
+    height, width = canvas.owner.shape
+    size = rng.uniform(0.1, 0.16) * height
+    centre = rng.uniform(0.25, 0.75) * width
+    for row in np.sort(horizon + camera * size + rng.normal(0, 0.1 * size, rng.integers(8, 15))):
+        paint_person(rng, canvas, size, np.array([rng.normal(centre, 0.12 * width), row]), 1)
 
 
-class _Painter:
-    """Paints people on the ground of one image.
+def _pose(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Choose a pose and a heading: the (3,) positions of the joints, and the (3, 3) rotation of the head."""
+    heading = rng.choice((rng.normal(0, 12), 180 + rng.normal(0, 10), rng.choice((-1, 1)) * rng.uniform(30, 80)),
+                         p=(0.74, 0.13, 0.13))  # fmt: skip
+    lean = _rotation(0, 0, rng.normal(0, 4))
+    legs = _LEGS[rng.integers(len(_LEGS))]
+    breadth = rng.uniform(0.95, 1.15)
+    chest = lean @ (0, 0.285, 0)
+    joints = {"pelvis": np.zeros(3), "chest": chest, "head": chest + lean @ (0, 0.138, 0.012)}
+    for side, sign, leg in zip(("left", "right"), (1, -1), legs if rng.random() < 0.5 else legs[::-1], strict=True):
+        directions = np.array(_ARMS[rng.integers(len(_ARMS))] + leg) + rng.normal(0, 0.05, (4, 3))
+        directions *= np.array([sign, 1, 1]) / np.linalg.norm(directions, axis=1, keepdims=True)
+        upper_arm, forearm, thigh, shin = directions
+        shoulder = chest + lean @ (sign * 0.108 * breadth, 0, 0)
+        elbow = shoulder + 0.165 * lean @ upper_arm
+        wrist = elbow + 0.140 * lean @ forearm
+        hip = np.array([sign * 0.065 * breadth, 0, 0])
+        knee = hip + 0.243 * thigh
+        ankle = knee + 0.235 * shin
+        joints |= {
+            f"{side}_shoulder": shoulder, f"{side}_elbow": elbow, f"{side}_wrist": wrist,
+            f"{side}_hand": wrist + 0.04 * lean @ forearm, f"{side}_hip": hip, f"{side}_knee": knee,
+            f"{side}_ankle": ankle, f"{side}_toe": ankle + (0.025 * sign, -0.03, 0.085),
+        }  # fmt: skip
+    ground = min(point[1] for point in joints.values()) - 0.02
+    turn = _rotation(0, heading, 0)
+    head = _rotation(0, heading + rng.uniform(-20, 20), 0)
+    return {name: turn @ (point - (0, ground, 0)) for name, point in joints.items()}, head
 
-    The height of the camera is ``eye`` times that of every person, so that the feet of a person of ``h`` pixels are
-    ``eye * h`` pixels below the row ``horizon``.
+
+def _rotation(*degrees: float) -> np.ndarray:
+    """(3, 3) rotation by a vector along its axis."""
+    return np.asarray(cv2.Rodrigues(np.radians(degrees))[0])
+
+
+def paint_person(rng: np.random.Generator, canvas: Canvas, size: float, ground: np.ndarray, number: int) -> Figure:
+    """Paint a person of a standing height of ``size`` pixels, with the feet on ``ground``."""
+    joints, head = _pose(rng)
+    at = {name: ground + size * point[:2] * (1, -1) for name, point in joints.items()}
+    girth = size * rng.uniform(0.95, 1.3)
+    skin, hair = _SKIN[rng.integers(len(_SKIN))], _HAIR[rng.integers(len(_HAIR))]
+    shirt, trousers, shoes = (_hsv(rng.random(), rng.uniform(0, 0.85), rng.uniform(0.3, 0.95)) for _ in range(3))
+    sleeve, leg = (cloth if rng.random() < 0.5 else skin for cloth in (shirt, trousers))
+    trunk = _hull(*[(at[f"{side}_{end}"], radius * girth) for end, radius in (("shoulder", 0.035), ("hip", 0.04))
+                    for side in ("left", "right")])  # fmt: skip
+    waist = _hull(*[(at[f"{side}_hip"], 0.046 * girth) for side in ("left", "right")])
+    neck = _hull((at["chest"], 0.028 * girth), (at["head"], 0.028 * girth))
+    shapes = [(0.0, "trunk", [(neck, skin), (waist, trousers), (trunk, shirt)])]
+    limbs = (
+        ("arm", (("wrist", 0.021, "hand", 0.024, skin), ("elbow", 0.028, "wrist", 0.021, sleeve),
+                 ("shoulder", 0.036, "elbow", 0.030, shirt))),
+        ("leg", (("ankle", 0.026, "toe", 0.024, shoes), ("knee", 0.038, "ankle", 0.026, leg),
+                 ("hip", 0.052, "knee", 0.041, trousers))),
+    )  # fmt: skip
+    for side in ("left", "right"):
+        # Arms are before the trunk and legs behind it, unless they are far from it.
+        depths = {"arm": joints[f"{side}_wrist"][2] + 0.06, "leg": joints[f"{side}_knee"][2] - 0.2}
+        for limb, segments in limbs:
+            polygons = [
+                (_hull((at[f"{side}_{start}"], first * girth), (at[f"{side}_{end}"], second * girth)), colour)
+                for start, first, end, second, colour in segments
+            ]
+            shapes.append((depths[limb], f"{side}_{limb}", polygons))
+    for _, part, polygons in sorted(shapes, key=lambda shape: shape[0]):
+        canvas.paint(*polygons, code=_CODES * number + PARTS.index(part), outline=0.012 * size)
+    face = _paint_head(canvas, at["head"], head, size * rng.uniform(1.0, 1.15), (skin, hair), _CODES * number)
+    return Figure(number, at | face, int(np.count_nonzero(_mask(number, canvas.owner))))
+
+
+def _paint_head(
+    canvas: Canvas, centre: np.ndarray, head: np.ndarray, size: float, colours: tuple[Colour, Colour], code: int
+) -> dict[str, np.ndarray]:
+    """Paint a head; return the pixel of each keypoint of the face that is not turned away from the viewer."""
+    skin, hair = colours
+    radii = np.array([0.072, 0.088]) * size
+    face = {}
+    for name, position in _FACE.items():
+        x, y, z = head @ position
+        if z >= (-0.45 if "ear" in name else 0.1):
+            face[name] = centre + radii * (x, -y)
+    canvas.paint((_ellipse(centre, radii), hair), code=code, outline=0.012 * size)
+    x, _, z = head[:, 2]  # where the face looks
+    if z > -0.2:
+        canvas.paint((_ellipse(centre + radii * (0.25 * x, 0.16), radii * (0.72 + 0.13 * z, 0.84)), skin), code=code)
+        mouth = _ellipse(centre + radii * (0.95 * x, 0.55), radii * (0.1 + 0.2 * max(z, 0), 0.07))
+        canvas.paint((mouth, (60, 60, 150)), code=code)
+    ear, nose = _shade(skin, 0.9), _shade(skin, 0.75)
+    features = [("left_ear", 0.2, ear), ("right_ear", 0.2, ear), ("nose", 0.12, nose)]
+    for eye in ("left_eye", "right_eye"):
+        features += [(eye, 0.19, (250, 250, 250)), (eye, 0.1, (40, 30, 30))]
+    for name, radius, colour in features:
+        if name in face:
+            canvas.paint((_ellipse(face[name], radius * radii), colour), code=code)
+    return face
+
+
+def _mask(number: int, owner: np.ndarray) -> np.ndarray:
+    """(H, W) bool, the visible pixels of a person."""
+    return np.asarray(owner // _CODES == number)
+
+
+def label_person(figure: Figure, owner: np.ndarray) -> dict[str, Any]:
+    """The annotation of a person.
+
+    A keypoint is visible (2) if its pixel shows the part that it belongs to, else hidden (1). These are not labelled
+    (0): keypoints outside the image, those on the averted side of a head, hidden ones of heavily hidden people, and
+    all of barely visible people.
     """
-
-    def __init__(self, rng: np.random.Generator, canvas: Canvas, horizon: float) -> None:
-        self.rng = rng
-        self.canvas = canvas
-        self.height, self.width = canvas.image.shape[:2]
-        self.horizon = horizon
-        self.eye = rng.uniform(0.75, 1.0)
-        self.tilt = rng.uniform(2, 12)
-        self.actors: list[Actor] = []
-
-    def paint_distance(self) -> None:
-        """Paint crowds and small people in the background, a little out of focus."""
-        rng = self.rng
-        if rng.random() < 0.1:
-            centre = self.width * rng.uniform(0.25, 0.75)
-            size = rng.uniform(0.09, 0.16) * self.height
-            spread = (rng.uniform(0.05, 0.22) * self.width, 0.12 * size)
-            points = rng.normal((centre, self.horizon + self.eye * size), spread, (rng.integers(9, 18), 2))
-            from_far_to_near = points[points[:, 1].argsort()]
-            self._add("crowd", [(size * rng.uniform(0.9, 1.1), point) for point in from_far_to_near])
-        for _ in range(rng.choice(3, p=(0.76, 0.2, 0.04))):
-            size = rng.uniform(0.13, 0.25) * self.height
-            ground = np.array([rng.uniform(0, self.width), self.horizon + self.eye * size])
-            self._add("distant", [(size, ground)])
-        self.canvas.image = cv2.GaussianBlur(self.canvas.image, (0, 0), rng.uniform(0.3, 1.1) * self.height / 360)
-
-    def paint_people(self) -> None:
-        """Paint the people to label and the obstacles among them, from far to near."""
-        rng = self.rng
-        spots = self._choose_spots()
-        queue: list[tuple[float, Callable[[], None]]] = []
-        for size, ground in spots:
-            queue.append((ground[1], partial(self._add, "person", [(size, ground)])))
-        if rng.random() < 0.35:
-            _, (_, floor) = spots[rng.integers(len(spots))]
-            for _ in range(rng.integers(1, 3)):
-                row = rng.uniform(floor, max(floor, self.height) * 1.06)
-                size = min(row - self.horizon, 0.7 * self.height) / self.eye
-                base = (rng.uniform(0, self.width), row)
-                queue.append((row, partial(paint_obstacle, self.canvas, rng, base, size, OBSTACLE_CODE)))
-        for _, paint in sorted(queue, key=lambda item: item[0]):
-            paint()
-
-    def _choose_spots(self) -> list[_Spot]:
-        """Choose the positions of the people to label."""
-        rng = self.rng
-        count = rng.choice(_NUM_PEOPLE, p=_NUM_PEOPLE_SHARES)
-        usual_size = min(rng.uniform(0.45, 0.85), max(2 * self.width / (self.height * count), 0.33))
-        columns = (rng.permutation(count) + 0.5 + rng.normal(0, 0.2, count)) / count  # shares of the width
-        if rng.random() < 0.2:  # close together
-            columns = rng.uniform(0.35, 0.65) + 0.65 * (columns - 0.5)
-        spots = []
-        for column in columns:
-            size = float(np.clip(usual_size * np.exp(rng.normal(0, 0.15)), 0.30, 0.95)) * self.height
-            lowest = max(0.985 * self.height, _MARGIN * size)
-            row = np.clip(self.horizon + self.eye * size, _MARGIN * size, lowest)
-            if rng.random() < 0.08:  # the lower border hides the legs
-                row += rng.uniform(0.05, 0.4) * size
-            if rng.random() < 0.05:  # the left or right border hides a side
-                column = rng.choice((0, 1)) + rng.normal(0, 0.03)
-            spots.append((size, np.array([column * self.width, row])))
-        return spots
-
-    def _add(self, kind: ActorKind, spots: list[_Spot]) -> None:
-        """Paint one actor: a random figure at each spot."""
-        slot = len(self.actors) + 1
-        figures = []
-        for size, ground in spots:
-            body = random_body(self.rng)
-            posture = random_posture(self.rng, body, self.tilt)
-            figure = Figure(body, posture, random_look(self.rng), size, ground, slot * len(Part))
-            figure.paint(self.canvas)
-            figures.append(figure)
-        painted = int(np.count_nonzero(self.canvas.owner // len(Part) == slot))
-        self.actors.append(Actor(kind, slot, tuple(figures), painted))
+    height, width = owner.shape
+    mask = _mask(figure.number, owner)
+    seen = np.count_nonzero(mask) / figure.painted
+    keypoints: list[float] = []
+    for name in COCO.file_keypoints:
+        x, y = figure.at[name].round(1).tolist() if name in figure.at else (-1, -1)
+        visibility = 0
+        if 0 <= x <= width - 1 and 0 <= y <= height - 1 and seen > _BARELY_SEEN:
+            parts = [_PART_OF[name], *(["trunk"] if name.endswith(("shoulder", "hip")) else [])]
+            codes = [_CODES * figure.number + PARTS.index(part) for part in parts]
+            visibility = 2 if owner[round(y), round(x)] in codes else int(seen >= _HEAVILY_HIDDEN)
+        keypoints += [x, y, visibility] if visibility else [0, 0, 0]
+    return _annotation(mask, keypoints)
 
 
-def _photograph(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Add the effects of a camera: a little blur, another exposure and tint, grain."""
-    image = cv2.GaussianBlur(image, (0, 0), rng.uniform(0.25, 0.6))
-    grain = int(rng.integers(1, 7))
-    gain = rng.uniform(0.8, 1.15) * rng.uniform(0.95, 1.05, 3)
-    bias = rng.uniform(-12, 12) - grain
-    curves = np.clip(np.arange(256)[:, None] * gain + bias, 0, 255).astype(np.uint8)
-    noise = rng.integers(0, 2 * grain, image.shape[:2], dtype=np.uint8, endpoint=True)
-    return cv2.add(cv2.LUT(image, curves[:, None]), cv2.merge([noise] * 3))
+def _annotation(mask: np.ndarray, keypoints: list[float], is_crowd: bool = False) -> dict[str, Any]:
+    """An entry in COCO's form, with an outline as compressed run lengths."""
+    rle = coco_mask.encode(np.asfortranarray(mask, np.uint8))
+    return {
+        "segmentation": {"size": list(mask.shape), "counts": rle["counts"].decode("ascii")},
+        "num_keypoints": int(np.count_nonzero(keypoints[2::3])),
+        "area": int(coco_mask.area(rle)),
+        "iscrowd": int(is_crowd),
+        "keypoints": keypoints,
+        "bbox": coco_mask.toBbox(rle).tolist(),
+        "category_id": 1,
+    }

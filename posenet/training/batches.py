@@ -24,6 +24,8 @@ from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.settings import MAP_STRIDE, Config
 
+MAX_UNREADABLE = 0.01
+"""Share of the samples of an epoch that may be replaced because they cannot be read: more is a fault of the data."""
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one batch that the log names; further ones are only counted."""
 
@@ -95,14 +97,14 @@ class StepBatches:
         self.loader.close()
 
 
-def too_many_unreadable(count: int, num_samples: int, max_share: float) -> DataError | None:
-    """The error if ``count`` unreadable samples of all ranks are more than the share of a data set, rounded up."""
-    limit = math.ceil(max_share * num_samples)
+def too_many_unreadable(count: int, num_samples: int) -> DataError | None:
+    """The error if ``count`` unreadable samples of all ranks are more than that share of a data set, rounded up."""
+    limit = math.ceil(MAX_UNREADABLE * num_samples)
     if count <= limit:
         return None
     return DataError(
-        f"more than {limit} of {num_samples} samples cannot be read, the most that data.max_unreadable allows; the log "
-        "names them"
+        f"more than {limit} of {num_samples} samples cannot be read; the log names them: repair or remove their "
+        "images and build the store again"
     )
 
 

@@ -1,4 +1,4 @@
-"""The focal L2 loss over all stacks, scales and channels: one value per image, or its terms."""
+"""The loss of an experiment: the focal L2 loss over all stacks, scales and channels, or one of the user's own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenet.errors import ConfigError
+from posenet.extensions import load_extension, note_in_errors
 from posenet.settings import Config, LossConfig
 from posenet.skeleton import Skeleton
+
+SCALE_WEIGHTS = 0.1, 0.2, 0.4, 1.6, 6.4
+"""Weights of the scales, fine to coarse, as published: a coarser scale has a quarter of the cells."""
+PART_WEIGHT = 1.0
+"""Weight of the body-part channels."""
+KEYPOINT_WEIGHT = 3.0
+"""Weight of the keypoint channels, as published: their foreground is smaller than that of the body parts."""
+MASK_WEIGHT = 0.1
+"""Weight of the person mask, which only helps the features: it covers many cells, and the decoder does not use it."""
+FOREGROUND_WEIGHT = 1.0
+"""Weight of the keypoint foreground."""
+POSITIVE_THRESHOLD = 0.01
+"""Target values from this on count as foreground in the focal factor."""
 
 Predictions = Sequence[Sequence[Tensor]]
 """predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
@@ -18,10 +33,38 @@ Loss = Callable[[Predictions, Tensor, Tensor], Tensor]
 or (N, ...), terms whose sum it is and whose means are logged."""
 
 
+def make_loss(config: Config) -> Loss:
+    """The loss that ``loss.function`` names, else the focal L2 loss with its terms.
+
+    The name is that of a function ``loss(predictions, target, mask)``, or of a class whose objects are such functions;
+    it is called with the ``Config``, or its class method ``from_config`` is. Arguments and result are tensors on the
+    device of the batch:
+
+    * ``predictions[stack][scale]``: (N, C, h >> scale, w >> scale), in the precision of the network.
+    * ``target``: (N, C, h, w) float32 in [0, 1], the maps of the finest scale.
+    * ``mask``: (N, 1, h, w) or (N, C, h, w) float32; 1 where a cell is supervised, 0 where it is ignored.
+    * The result is (N,): the loss of every image; or (N, ...): terms whose sum it is.
+
+    Raises:
+        ConfigError: the name cannot be imported, or what it makes cannot be called or has parameters.
+    """
+    name = config.loss.function
+    if not name:
+        return FocalL2Loss.from_config(config, keep_terms=True)
+    found = load_extension("loss.function", name)
+    with note_in_errors(f"loss.function={name} is a class, which is called with the Config"):
+        loss: Loss = getattr(found, "from_config", found)(config) if isinstance(found, type) else found
+    if not callable(loss):
+        raise ConfigError(f"loss.function={name} has the type {type(loss).__name__}; give a class or a function")
+    if isinstance(loss, nn.Module) and any(True for _ in loss.parameters()):
+        raise ConfigError(f"loss.function={name} has parameters, which nothing trains; make them buffers")
+    return loss
+
+
 class FocalL2Loss(nn.Module):
     """Squared error with a larger weight for cells that are far from their target (Simple Pose, section 3.4).
 
-    For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
+    For a prediction s and a target t, let q = s where t is foreground (t >= ``POSITIVE_THRESHOLD``) and q = 1 - s
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
     channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
 
@@ -36,14 +79,13 @@ class FocalL2Loss(nn.Module):
         super().__init__()
         self.keep_terms = keep_terms
         self.gamma = settings.gamma
-        self.positive_threshold = settings.positive_threshold
         weights = (
-            [settings.part_weight] * skeleton.num_parts
-            + [settings.keypoint_weight] * skeleton.num_keypoints
-            + [settings.mask_weight, settings.foreground_weight]
+            [PART_WEIGHT] * skeleton.num_parts
+            + [KEYPOINT_WEIGHT] * skeleton.num_keypoints
+            + [MASK_WEIGHT, FOREGROUND_WEIGHT]
         )
         self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("scale_weights", _normalized(settings.scale_weights), persistent=False)  # (scales,)
+        self.register_buffer("scale_weights", _normalized(SCALE_WEIGHTS), persistent=False)  # (scales,)
         # (stacks,); None for equal weights
         stack_weights = _normalized(settings.stack_weights) if settings.stack_weights else None
         self.register_buffer("stack_weights", stack_weights, persistent=False)
@@ -108,7 +150,7 @@ class FocalL2Loss(nn.Module):
 
     def _cells(self, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The target of some cells, 1 where it is foreground and 0 elsewhere, and their weight."""
-        return target, (target >= self.positive_threshold).float(), weight
+        return target, (target >= POSITIVE_THRESHOLD).float(), weight
 
     def _cell_losses(self, prediction: Tensor, target: Tensor, foreground: Tensor, weight: Tensor) -> Tensor:
         """Squared error times the focal factor |1 - q|^gamma times the weight of every cell."""

@@ -17,7 +17,10 @@ from posenet.errors import ConfigError
 from posenet.files import sha256_of
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, TargetsConfig
+from posenet.training.loss import POSITIVE_THRESHOLD
 
+THRESHOLD = 0.2
+"""Smaller responses of the teacher count as 0: most are false, and the focal loss counts all others as foreground."""
 MAX_SIGMA_RATIO = 1.25
 """Maps of the teacher whose widths differ by more than this factor from those of the labels cause a warning."""
 
@@ -35,10 +38,7 @@ class Teacher:
 
     network: FusedNetwork
     weight: float
-    """A setting of ``distill``, as ``threshold`` and ``input_size``."""
-    threshold: float
-    positive_threshold: float
-    """That of the loss."""
+    """A setting of ``distill``, as ``input_size``."""
     input_size: tuple[int, int] | None = None
     digest: str = ""
     """SHA-256 of the file."""
@@ -63,7 +63,7 @@ class Teacher:
         """
         maps = self.maps(images, (target.shape[2], target.shape[3]))
         mixture = target + self.weight * (maps - target)
-        mixture = torch.maximum(mixture, target.clamp(max=self.positive_threshold))
+        mixture = torch.maximum(mixture, target.clamp(max=POSITIVE_THRESHOLD))
         labels_count = mask_miss >= 0.5
         if supervised is not None:
             labels_count = labels_count & (supervised[:, :, None, None] > 0)  # (N, C, h, w)
@@ -78,7 +78,7 @@ class Teacher:
         if tuple(maps.shape[2:]) != size:
             maps = F.interpolate(maps, size=size, mode="bilinear", align_corners=False, antialias=True)
         maps = maps.clamp(0, 1)
-        return torch.where(maps < self.threshold, torch.zeros_like(maps), maps)
+        return torch.where(maps < THRESHOLD, torch.zeros_like(maps), maps)
 
     def network_on(self, device: torch.device) -> FusedNetwork:
         """The copy of the network on a device, made on the first call."""
@@ -102,15 +102,12 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
         )
     amp = select_amp(device, "auto")
     size = config.distill.size or config.train.size
-    parameters = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-    message = "Teacher: %s, %.1f M parameters, precision %s, input %d x %d; distill.weight %g where labels count"
-    _log.info(message, name, parameters, amp, *size, config.distill.weight)
+    message = "Teacher: %s, precision %s, input %d x %d; distill.weight %g where labels count"
+    _log.info(message, name, amp, *size, config.distill.weight)
     _warn_of_other_widths(teacher_config.targets, config.targets, config.train.size[0] / size[0])
     return Teacher(
         FusedNetwork(network, amp),
         config.distill.weight,
-        config.distill.threshold,
-        config.loss.positive_threshold,
         config.distill.size,
         sha256_of(find_weights(name)),
     )

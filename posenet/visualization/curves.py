@@ -24,15 +24,12 @@ LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
 OWN_CURVES = re.compile(rb"\x89PNG.*Software\0Matplotlib", re.DOTALL)
 """How curves of a run begin. Matplotlib writes its name into its files."""
-MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'simplepose[plot]'"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, which colour-blind people can distinguish."""
 MAX_POINTS = 400
 """Points per curve; longer series are averaged in groups."""
 MAX_POINTS_WITH_MARKERS = 30
 """Curves with at most this many points have a dot at each of them."""
-LEGEND_SPACE = 0.25
-"""Height of the space above the curves for their legend, as a share of the height of the axes without it."""
 SCORES = ("AP", "AP50", "AP75", "AR")
 
 LogEntry = dict[str, Any]
@@ -106,12 +103,14 @@ def training_figure(log: RunLog, run_name: str) -> Figure:
     for number, plot in enumerate(panels, 1):
         axes = figure.add_subplot(rows, columns, number)
         axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.set_xlabel("epoch" if log["epoch"] else "step")
         plot(axes, log)
         axes.set_xlim(0, max(1.02 * end, 1))
+        both = [each for each in figure.axes if each.get_position().bounds == axes.get_position().bounds]
+        curves = [curve for each in both for curve in each.get_lines()]
+        axes.legend(handles=curves, frameon=False, fontsize=9, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))
     # The curves are drawn at every validation, and matplotlib's automatic layout takes half of the time.
-    figure.subplots_adjust(0.75 / width, 0.6 / height, 1 - 0.8 / width, 1 - 0.8 / height, wspace=0.24, hspace=0.36)
+    figure.subplots_adjust(0.75 / width, 1.0 / height, 1 - 0.8 / width, 1 - 0.8 / height, wspace=0.24, hspace=0.5)
     return figure
 
 
@@ -152,7 +151,6 @@ def _plot_loss(axes: Axes, log: RunLog) -> None:
         positions = [entry["x"] for entry in log["skip"]]
         heights = np.full(len(positions), 0.02)  # shares of the height of the axes
         axes.plot(positions, heights, "kx", label="skipped steps", transform=axes.get_xaxis_transform())
-    _add_legend(axes)
 
 
 def _plot_scores(axes: Axes, log: RunLog) -> None:
@@ -160,21 +158,16 @@ def _plot_scores(axes: Axes, log: RunLog) -> None:
     for name, colour in zip(SCORES, COLOURS):
         _plot_curve(axes, _series(log["epoch"], name), name, colour, 2.5 if name == "AP" else 1.2)
     axes.set_ylim(0, 1)
-    axes.legend(frameon=False, fontsize=9, ncols=2)
 
 
 def _plot_learning_rate(axes: Axes, log: RunLog) -> None:
-    norms = _series(log["train"], "gradient_norm")
-    has_norms = len(norms[0]) > 0
-    axes.set_title("Learning rate and gradient norm" if has_norms else "Learning rate", fontsize=11, loc="left")
+    axes.set_title("Learning rate and gradient norm", fontsize=11, loc="left")
     _plot_curve(axes, _series(log["train"], "lr"), "learning rate", COLOURS[0])
     axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     axes.set_ylim(bottom=0)
-    if has_norms:
-        right = axes.twinx()
-        _plot_curve(right, norms, "gradient norm (right)", COLOURS[1], 1)
-        _scale(right)
-        _add_legend(axes, right)
+    right = axes.twinx()
+    _plot_curve(right, _series(log["train"], "gradient_norm"), "gradient norm (right)", COLOURS[1], 1)
+    _scale(right)
 
 
 def _plot_speed(axes: Axes, log: RunLog) -> None:
@@ -186,8 +179,6 @@ def _plot_speed(axes: Axes, log: RunLog) -> None:
         positions, shares = _series(log["train"], key)
         _plot_curve(right, (positions, 100 * shares), f"{label} (right, %)", colour)
     right.set_ylim(0, 100)
-    right.set_yticks(range(0, 101, 25))
-    _add_legend(axes, right)
 
 
 def _plot_curve(
@@ -215,16 +206,3 @@ def _scale(axes: Axes) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(LogFormatter())
-
-
-def _add_legend(*axes: Axes) -> None:
-    """A legend of the curves of all axes, which lie on each other, and space for it above the curves."""
-    for each in axes:
-        each.spines["top"].set_visible(False)
-        low, high = each.get_ylim()
-        if each.get_yscale() == "log":
-            each.set_ylim(low, high * (high / low) ** LEGEND_SPACE)
-        else:
-            each.set_ylim(low, high + LEGEND_SPACE * (high - low))
-    curves = [curve for each in axes for curve in each.get_lines()]
-    axes[0].legend(handles=curves, frameon=False, fontsize=9, ncols=2, loc="upper center")

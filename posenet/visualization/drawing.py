@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import math
-import numbers
+import numbers as numbers_module
 from typing import Any, Literal, NamedTuple, get_args
 
 import cv2
@@ -77,6 +77,7 @@ def draw_people(
     radius: int = 0,
     style: Style = "standard",
     colours: ColourScheme | None = None,
+    numbers: bool = False,
 ) -> Drawing:
     """Draw the keypoints and limbs of people on a copy of an image; (H, W, 3) uint8 BGR.
 
@@ -95,8 +96,9 @@ def draw_people(
             for each keypoint. For COCO's skeleton, limbs and colours are those of its 18 keypoints.
         colours: "side" draws a person's left blue, the right orange and the middle white; "rainbow" gives every
             keypoint and every limb a hue; "person" draws each person in one colour, by ``id`` if it has one and with
-            that number beside it, else by its position in ``people``. By default, "rainbow" in the style "openpose" and
-            for a skeleton without sides and colours, else "side".
+            that number above it, else by its position in ``people``. By default, "rainbow" in the style "openpose",
+            "person" for a skeleton without sides and colours, else "side".
+        numbers: write the number of each person above it: its ``id``, or its position in ``people``, from 1.
 
     Raises:
         DataError: ``image`` cannot be read, or is not an image.
@@ -106,18 +108,18 @@ def draw_people(
     for name, value, known in (("style", style, STYLES), ("colours", colours or "side", COLOUR_SCHEMES)):
         if value not in known:
             raise ValueError(f"{name} must be one of {', '.join(known)}, not {truncate_for_message(value)}")
-    if not (isinstance(line_width, numbers.Integral) and line_width >= 0 and radius >= 0):
-        raise ValueError(
-            f"line_width {line_width} and radius {radius} must be 0 or more pixels, the width a whole number"
-        )
+    if not (isinstance(line_width, numbers_module.Integral) and line_width >= 0 and radius >= 0):
+        raise ValueError(f"line_width {line_width} must be 0 or more whole pixels, and radius {radius} 0 or more")
     drawing = to_bgr(image, channels).copy()
+    is_standard = style == "standard"
     figures = []
-    drawn = [(index, person) for index, person in enumerate(to_people(people)) if person.score >= min_score]
-    for index, person in reversed(drawn):
+    for index, person in reversed([*enumerate(to_people(people))]):
+        if person.score < min_score:
+            continue
         person = person.within(MAX_COORDINATE)
         limbs = _limbs_of(person.skeleton, style)
         has_sides = bool(person.skeleton.left_right or person.skeleton.colours)
-        scheme = colours or ("side" if style == "standard" and has_sides else "rainbow")
+        scheme = colours or ("rainbow" if not is_standard else "side" if has_sides else "person")
         keypoint_colours, limb_colours = _choose_colours(person, index, limbs, scheme)
         is_visible = _visible_keypoints(person, keypoint_min_score)
         width = line_width or _choose_line_width(drawing, person, style)
@@ -126,21 +128,24 @@ def draw_people(
             keypoints=[(k, colour) for k, colour in enumerate(keypoint_colours) if is_visible[k]],
             limbs=[(a, b, colour) for (a, b), colour in zip(limbs, limb_colours) if is_visible[a] and is_visible[b]],
             line_width=width,
-            outline_width=max(1, width // 3) if style == "standard" else 0,
-            radius=radius or (0.9 if style == "standard" else 0.5) * width,
+            outline_width=max(1, width // 3) if is_standard else 0,
+            radius=radius or (0.9 if is_standard else 0.5) * width,
+            number=(person.id or index + 1) if numbers else person.id if scheme == "person" else None,
         )
         figures.append(figure)
-    if style == "openpose":
+    if not is_standard:
         limbs_of_all = drawing.copy()
         for figure in figures:
             _draw_ellipses(limbs_of_all, figure)
         cv2.addWeighted(limbs_of_all, OPENPOSE_OPACITY, drawing, 1 - OPENPOSE_OPACITY, 0, dst=drawing)
     for figure in figures:
-        if style == "standard":
+        if is_standard:
             _draw_lines(drawing, figure)
         _draw_keypoints(drawing, figure)
-        if colours == "person" and figure.person.id is not None:
-            _draw_number(drawing, figure.person.box, figure.person.id)
+        if not numbers:  # of which none is hidden below a person
+            _draw_number(drawing, figure)
+    for figure in figures if numbers else []:
+        _draw_number(drawing, figure)
     return drawing.view(Drawing)
 
 
@@ -164,6 +169,7 @@ class _Figure(NamedTuple):
     line_width: int
     outline_width: int  # of limbs and keypoints; 0 for none
     radius: float
+    number: int | None  # above the box
 
 
 def _limbs_of(skeleton: Skeleton, style: Style) -> list[tuple[int, int]]:
@@ -236,14 +242,19 @@ def _fixed_point(xy: np.ndarray) -> list[list[int]]:
     return rounded
 
 
-def _draw_number(drawing: np.ndarray, box: np.ndarray, id: int) -> None:
-    """Write the number of a tracked person above its box."""
-    left, top, _, _ = box.astype(int).tolist()
+def _draw_number(drawing: np.ndarray, figure: _Figure) -> None:
+    """Write the number of a person above its box."""
+    if figure.number is None:
+        return
+    left, top, _, _ = figure.person.box.astype(int).tolist()
     scale = _size_of(drawing) / 800
     position = (max(0, left), max(round(30 * scale), top - round(8 * scale)))
-    for colour, width in ((OUTLINE, 4), (person_colour(id), 1)):
+    own = MIDDLE if figure.person.id is None else person_colour(figure.person.id)
+    for colour, width in ((OUTLINE, 4), (own, 1)):
         thickness = max(1, round(2 * width * scale))
-        cv2.putText(drawing, str(id), position, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA)
+        cv2.putText(
+            drawing, str(figure.number), position, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA
+        )
 
 
 def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:

@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from posenet.annotations.left_right import find_twins
-from posenet.annotations.measured_twins import measure_twins
+from posenet.annotations.checks.measured_twins import measure_twins
+from posenet.annotations.twins import find_twins
 from tests.helpers.seen_poses import CHAIR_TWINS, chairs_from_all_sides, people_from_all_sides, planar_objects
 
 KITE = [(0, -0.4), (-0.5, 0), (0.5, 0), (0, 0.3), (0, 1)]

@@ -15,12 +15,12 @@ from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, rea
 
 
 class TestMainPersons:
-    def test_have_five_keypoints_and_1024_square_pixels_and_are_no_crowd(self, tmp_path: Path) -> None:
+    def test_have_five_keypoints_and_64_square_pixels_and_are_no_crowd(self, tmp_path: Path) -> None:
         people = read_people(
             tmp_path,
-            person(1, 1, (1, 0, 32, 40), 5, area=1024),
+            person(1, 1, (1, 0, 32, 40), 5, area=64),
             person(2, 1, (50, 0, 32, 40), 4, area=1024),
-            person(3, 1, (100, 0, 32, 40), 5, area=1023),
+            person(3, 1, (100, 0, 32, 40), 5, area=63),
             person(4, 1, (0, 80, 32, 32), 17, iscrowd=1),
             person(5, 1, (100, 80, 0.5, 32), 17, area=2000),
             person(6, 1, (130, 60, 1, 1), 17, area=1024),

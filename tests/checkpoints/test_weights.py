@@ -31,7 +31,7 @@ from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table
-from posenet.training.resume import FoundCheckpoint, config_of_run
+from posenet.training.resume import config_of_run
 from posenet.training.teacher import load_teacher
 from tests.helpers.networks import random_network, tiny_network, write_checkpoint
 from tests.helpers.process_runs import find_differences
@@ -253,7 +253,7 @@ def test_every_door_refuses_the_same_weights_and_changes_nothing(
     doors: dict[str, Callable[[], object]] = {
         "load_weights": lambda: load_weights(other, path),
         "load_model": lambda: load_model(path),
-        "resume": lambda: config_of_run(None, [], False, tmp_path, FoundCheckpoint(path, read_checkpoint(path))),
+        "resume": lambda: config_of_run(None, [], False, tmp_path, (path, read_checkpoint(path))),
         "import": lambda: import_weights(path, tmp_path / "imported.pth"),
         "export": lambda: export_weights(path, tmp_path / "exported.pth"),
         "teacher": lambda: load_teacher(teacher, torch.device("cpu")),

@@ -1,4 +1,4 @@
-"""Flags that several tools share: inputs after a flag with several values, and what counts as an input."""
+"""Flags that several tools share: names with underscores, and what counts as an input."""
 
 from __future__ import annotations
 
@@ -10,39 +10,32 @@ from pathlib import Path
 import pytest
 
 from posenet.cli.main import TOOLS, make_parser, run_tool
-from posenet.cli.options import fraction, input_files, minutes, normalize_words, positive_int, seconds
+from posenet.cli.options import fraction, input_files, minutes, positive_int, seconds, with_dashes
 
 
 @pytest.mark.parametrize(
     "words, expected",
     [
-        ("--scales 0.5 1 photo.jpg", "--scales 0.5 --scales 1 photo.jpg"),
-        ("x --set a.b=c d_e.f_g=h y --flip", "x --set a.b=c --set d_e.f_g=h y --flip"),
-        ("--set a.b=c --scales 2 x", "--set a.b=c --scales 2 x"),
-        ("import --keypoints nose tail data.yaml", "import --keypoints nose --keypoints tail data.yaml"),
-        ("--freeze --set a.b=c", "--freeze --set a.b=c"),
-        ("--freeze stem.* heads.* -p x", "--freeze stem.* --freeze heads.* -p x"),
         ("--max_steps=a_b --check_this a_b", "--max-steps=a_b --check-this a_b"),
         ("--scales 1 -- --set_x a", "--scales 1 -- --set_x a"),
-        ("--scales=1 x", "--scales=1 x"),
-        ("--set model.stacks 2", "--set model.stacks 2"),
+        ("x --set d_e.f_g=h", "x --set d_e.f_g=h"),
     ],
 )
-def test_names_get_dashes_and_flags_of_several_values_are_repeated(words: str, expected: str) -> None:
-    assert normalize_words(words.split()) == expected.split()
+def test_names_of_flags_get_dashes(words: str, expected: str) -> None:
+    assert with_dashes(words.split()) == expected.split()
 
 
-@pytest.mark.parametrize("words", ["a.jpg b.jpg --scales 0.5 1", "--scales 0.5 1 a.jpg b.jpg", "--scales 0.5 1 a.jpg"])
-def test_inputs_come_first_or_last(words: str) -> None:
-    args = make_parser("predict", "predict").parse_args(normalize_words(words.split()))
-    assert args.scales == [0.5, 1]
-    assert args.inputs == [word for word in words.split() if word.endswith(".jpg")]
+def test_a_flag_takes_several_values_together_or_one_by_one() -> None:
+    parse = make_parser("train", "train").parse_args
+    for words in ("a.yaml --set b=1 c=2 --freeze x y", "a.yaml --freeze x y --set b=1 --set c=2"):
+        args = parse(words.split())
+        assert args.overrides == ["b=1", "c=2"] and vars(args)["train.freeze"] == ["x", "y"]
 
 
-def test_a_word_that_is_no_override_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run_tool("train", ["--set", "model.stacks", "2"])
-    assert "'model.stacks'" in capsys.readouterr().err
+def test_the_negative_form_of_a_setting_turns_it_off() -> None:
+    parse = make_parser("train", "train").parse_args
+    values = [vars(parse(words))["parallel.sync_bn"] for words in ([], ["--sync-bn"], ["--no-sync-bn"])]
+    assert values == [None, True, False]
 
 
 def test_the_paths_that_flags_name_as_inputs_are_never_replaced() -> None:
@@ -70,8 +63,7 @@ def test_every_tool_that_writes_has_the_same_flag_to_replace_files(capsys: pytes
         for words in [[action] for action in actions.get(tool, [])] or [[]]:
             with pytest.raises(SystemExit):
                 run_tool(tool, [*words, "--help"])
-            shown = " ".join(capsys.readouterr().out.split())
-            assert "--overwrite replace existing outputs; an input is never replaced" in shown, (tool, words)
+            assert "--overwrite" in capsys.readouterr().out, (tool, words)
 
 
 @pytest.mark.parametrize(

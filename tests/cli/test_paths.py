@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path, PureWindowsPath
 
 import h5py
@@ -14,7 +13,6 @@ from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
 from posenet.errors import CheckpointError, DataError
-from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
 
 OUTSIDE = [
@@ -67,23 +65,3 @@ def test_file_names_in_a_store_are_never_opened_and_are_printed_safely(
     assert run_tool("build-hdf5", ["--verify", "--output", str(path)]) == 2
     error = capsys.readouterr().err
     assert "secret.jpg" in error and "\x1b" not in error.splitlines()[-1] and "\x07" not in error
-
-
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs symbolic links")
-@pytest.mark.parametrize(
-    "name", ["train2017/000000000001.jpg", "annotations/person_keypoints_val2017.json", "synthetic.json", "train2017"]
-)
-def test_make_synthetic_never_writes_through_a_link(tmp_path: Path, name: str) -> None:
-    output, precious = tmp_path / "set", tmp_path / "precious"
-    write_dataset(output, 1, 1, workers=1, size=64)
-    target = output / name
-    content = (target.read_bytes() if target.is_file() else b"") or b"years of work"
-    if target.is_dir():
-        target.rename(precious)
-    else:
-        precious.write_bytes(content)
-        target.unlink(missing_ok=True)
-    target.symlink_to(precious)
-    with pytest.raises(DataError, match="did not write"):
-        write_dataset(output, 1, 1, seed=5, workers=1, size=64)
-    assert precious.is_dir() or precious.read_bytes() == content

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from posenet.cli.options import normalize_words
+from posenet.cli.options import with_dashes
 from posenet.cli.predictor_options import make_predictor
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
@@ -34,7 +34,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def predictor_of(tool: str, checkpoint: Path, *flags: str) -> Predictor:
     words = [*REQUIRED[tool], "--checkpoint", str(checkpoint), "--device", "cpu", *flags]
-    return make_predictor(make_parser(tool).parse_args(normalize_words(words)))
+    return make_predictor(make_parser(tool).parse_args(with_dashes(words)))
 
 
 @pytest.mark.parametrize(

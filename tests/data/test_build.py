@@ -21,7 +21,7 @@ from posenet.annotations.main_persons import person_masks, select_main_persons
 from posenet.annotations.people import read_annotations
 from posenet.data.build import BuildReport, build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import StoreSummary, verify_store
+from posenet.data.inspection import verify_store
 from posenet.data.store import NO_PERSON, Store
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -72,12 +72,11 @@ class TestContent:
         report = build(coco, tmp_path / "a.h5")
         with h5py.File(tmp_path / "a.h5") as file:
             counts = [file.attrs[name] for name in ("images", "people", "samples")]
-            assert counts == [2, report.summary.num_people, 3]
+            assert counts == [2, report.store.num_people, 3]
         with Store(tmp_path / "a.h5") as store:
             assert store.image_ids.tolist() == [5, 2]
             assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0]]
             record = store.read_record(0)
-            num_bytes = store.num_image_bytes
         assert record.people["annotation_id"].tolist() == [2, 3, 4]
         assert record.people["box"].tolist() == [[22, 20, 50, 60], [100, 40, 50, 60], [20, 20, 50, 60]]
         assert record.people["area"].tolist() == [2250, 2250, 2250]
@@ -86,8 +85,9 @@ class TestContent:
         for found, expected in zip(decode_masks(record), person_masks(people, HEIGHT, WIDTH)):
             np.testing.assert_array_equal(found, expected)
         assert not decode_masks(record)[1][95, 10] and not decode_masks(record)[1][5, 65], "both crowds are ignored"
+        assert (report.store.num_images, report.store.num_people, len(report.store)) == (2, 4, 3)
         assert report == BuildReport(
-            StoreSummary(COCO, 2, 4, 3, 0, num_bytes, (tmp_path / "a.h5").stat().st_size),
+            report.store,
             num_crowds=2,
             num_without_outline=1,
             num_without_main_person=2,
@@ -98,7 +98,6 @@ class TestContent:
             frames={},
             num_empty=1,
             num_shrunk=0,
-            num_reused=0,
             seconds=report.seconds,
         )
 
@@ -147,13 +146,13 @@ class TestContent:
         report = build((coco_sample / "val2017", annotations), tmp_path / "a.h5")
         everybody = read_annotations(annotations).people.values()
         people = [people for people in everybody if select_main_persons(people)]
-        assert report.summary.num_images == len(people) > 10
+        assert report.store.num_images == len(people) > 10
         assert not report.skipped and not report.num_without_outline
-        assert report.summary.num_samples == sum(len(select_main_persons(p)) for p in people)
-        assert report.summary.num_people == sum(p.is_labelled.sum() for p in people)
-        assert report.summary.num_file_bytes <= 1.15 * report.summary.num_image_bytes
+        assert len(report.store) == sum(len(select_main_persons(p)) for p in people)
+        assert report.store.num_people == sum(p.is_labelled.sum() for p in people)
+        assert report.store.num_file_bytes <= 1.15 * report.store.num_image_bytes
         with Store(tmp_path / "a.h5") as store:
-            assert verify_store(store) == report.summary
+            verify_store(store)
             for row in range(store.num_images):
                 record = store.read_record(row)
                 assert record.image_bytes.tobytes() == (coco_sample / "val2017" / record.file_name).read_bytes()
@@ -199,7 +198,7 @@ class TestUnlabelled:
     def test_every_image_is_one_sample_without_labels(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
         build((coco[0], None), tmp_path / "a.h5")
         with Store(tmp_path / "a.h5") as store:
-            assert len(store) == store.num_images == verify_store(store).num_images == 3 and store.num_people == 0
+            assert len(store) == store.num_images == 3 and store.num_people == 0
             assert store.image_ids.tolist() == [1, 2, 3], "COCO's file names are image ids"
             for row in range(3):
                 record = store.read_record(row)
@@ -256,7 +255,7 @@ def test_an_image_of_the_stored_size_whose_keypoints_only_fit_the_displayed_one_
     images, annotations = write_set(tmp_path, content)
     (images / content["images"][0]["file_name"]).write_bytes(oriented_image(6).data)
     report = build((images, annotations), tmp_path / "a.h5")
-    assert report.summary.num_images == 3 and [one.code for one in report.adjustments] == ["exif-swapped"]
+    assert report.store.num_images == 3 and [one.code for one in report.adjustments] == ["exif-swapped"]
     with Store(tmp_path / "a.h5") as store:
         record = store.read_record(0)
     assert (record.height, record.width) == oriented_image(6).sizes["displayed"]

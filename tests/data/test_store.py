@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import multiprocessing
 import os
 import pickle
 import sys
-import time
 import tomllib
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -122,10 +120,7 @@ class TestDamage:
             with pytest.raises(DataError, match="image 5 .* has 128 x 96 pixels instead of 128 x 95"):
                 store.read_record(1).decode_image()
 
-    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(
-        self, path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("posenet.data.store.RETRY_SECONDS", ())
+    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(self, path: Path, records: list[Record]) -> None:
         with Store(path) as store:
             store.read_record(0)
             os.truncate(path, path.stat().st_size // 2)
@@ -346,54 +341,6 @@ class TestProcesses:
         assert read_all(store) == expected
         with pytest.raises(DataError, match="rebuilt while in use; start again"):
             pickle.loads(pickled)
-
-
-def test_reading_is_tried_again_and_again_for_some_seconds(
-    path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a network file system needs it that fails now and then."""
-    waits: list[float] = []
-    failures = iter([True] * 3 + [False] * 2 + [True] * 9)
-    read = os.pread
-
-    def pread(descriptor: int, size: int, offset: int) -> bytes:
-        if next(failures):
-            raise OSError(errno.EIO, "Input/output error")
-        return read(descriptor, size, offset)
-
-    def next_descriptor() -> int:
-        with open(os.devnull) as file:
-            return file.fileno()
-
-    monkeypatch.setattr(time, "sleep", waits.append)
-    monkeypatch.setattr(os, "pread", pread)
-    with Store(path) as store:
-        free = next_descriptor()
-        assert_same(store.read_record(1), records[1])
-        assert waits == sorted(waits) and 2 < sum(waits) < 5
-        with pytest.raises(DataError, match="tiny.h5 .*Input/output error"):
-            store.read_record(1)
-        assert next_descriptor() == free, "every new attempt opens the file, and closes it"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
-def test_a_read_that_fails_after_the_store_was_rebuilt_is_tried_again_in_the_old_file(
-    path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures = iter([True])
-    read = os.pread
-
-    def pread(descriptor: int, size: int, offset: int) -> bytes:
-        if next(failures, False):
-            raise OSError(errno.ESTALE, "Stale file handle")
-        return read(descriptor, size, offset)
-
-    with Store(path) as store:
-        write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
-        monkeypatch.setattr(time, "sleep", lambda _: None)
-        monkeypatch.setattr(os, "pread", pread)
-        assert_same(store.read_record(2), records[2])
-    assert not list(failures), "no read has failed"
 
 
 def test_systems_without_pread_read_too(path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch) -> None:

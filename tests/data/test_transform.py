@@ -20,7 +20,7 @@ from tests.helpers.drawn_data import flip_bit, make_record, write_store
 from tests.helpers.tiny_training import train_tiny, weights
 
 SIZE = (64, 128)
-COVERED = AugmentConfig(cutout_probability=1.0, cutout=(0.25, 0.5))
+COVERED = AugmentConfig(cutout_probability=1.0)
 
 
 def add_noise(sample: Sample, generator: np.random.Generator) -> Sample:

@@ -16,9 +16,9 @@ from posenet.inference.onnx_export import build_onnx
 from posenet.inference.predictor import Predictor
 from posenet.person import Person
 from posenet.settings import Config, InferenceConfig
-from posenet.synthetic.dataset import write_dataset
 from tests.helpers.accelerators import count_host_reads, simulation
 from tests.helpers.drawn_data import build_both
+from tests.helpers.drawn_people import write_dataset
 from tests.helpers.networks import random_network
 from tests.helpers.source_files import ROOT
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
@@ -126,7 +126,7 @@ def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.devic
     is_simulated = simulation() is not None
     num_images, steps = (8, 2) if is_simulated else (400, 800)
     coco = tmp_path / "coco"
-    write_dataset(coco, train=num_images, val=num_images // 4, seed=1, workers=1)
+    write_dataset(coco, train=num_images, val=num_images // 4, seed=1)
     stores = build_both(coco)
     settings = [f"data.{split}={str(path)!r}" for split, path in stores.items()]
     options = ["--device", str(accelerator), "--max-steps", str(steps), "--checkpoint-path", str(tmp_path / "run")]

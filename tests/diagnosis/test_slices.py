@@ -23,7 +23,7 @@ from tests.helpers.drawn_data import person as box_person
 
 
 def test_each_dimension_holds_everybody_once(diagnosis: Diagnosis) -> None:
-    assert list(diagnosis.sensitivity) == ["size", "labelled keypoints", "crowding", "truncation", "occlusion"]
+    assert list(diagnosis.sensitivity) == ["size", "crowding"]
     for slices in diagnosis.sensitivity.values():
         assert sum(part.people for part in slices) == diagnosis.num_people
         assert sum(part.missed for part in slices) == diagnosis.missed
@@ -54,10 +54,10 @@ def test_the_ap_of_a_slice_is_that_of_pycocotools_without_others(
     diagnosis = diagnose(annotation_file, results, progress=False)
     truth = diagnosis.matched.truth
     boxes = [(diagnosis.images[image].id, *box) for image, box in zip(truth.image, truth.boxes.tolist())]
-    for number, part in enumerate(diagnosis.sensitivity["occlusion"]):
+    for number, part in enumerate(diagnosis.sensitivity["crowding"]):
         if part.people < 20:  # their AP depends on single results, which belong to nobody for one of the two
             continue
-        chosen = (diagnosis.groups["occlusion"].number == number) & truth.people
+        chosen = (diagnosis.groups["crowding"].number == number) & truth.people
         members = {box for box, is_member in zip(boxes, chosen) if is_member}
 
         def is_member(entry: dict[str, Any]) -> bool:
@@ -104,31 +104,7 @@ def test_crowding_counts_the_people_whose_boxes_overlap(tmp_path: Path) -> None:
     assert groups_of(tmp_path, "crowding", *crowd) == ["3 or more"] * 4
 
 
-def test_truncated_people_touch_or_leave_the_border(tmp_path: Path) -> None:
-    boxes = [
-        ((20, 20, 50, 60), False),
-        ((1, 20, 50, 60), True),
-        ((20, 0.5, 50, 60), True),
-        ((640 - 50, 20, 50, 60), True),
-        ((20, 480 - 61, 50, 60), True),
-        ((20, 480 - 63, 50, 60), False),
-        ((-10, 20, 50, 60), True),
-    ]
-    people = [box_person(0, 1, box) for box, _ in boxes]
-    for x, visibility in ((-3, 2), (640, 1), (-3, 0), (639, 2), (638, 2)):
-        people.append(box_person(0, 1, (20, 20, 50, 60)))
-        people[-1]["keypoints"][:3] = [x, 30, visibility]
-    expected = [*(truncated for _, truncated in boxes), True, True, False, True, False]
-    groups = groups_of(tmp_path, "truncation", *people)
-    assert groups == ["truncated" if truncated else "inside" for truncated in expected]
-
-
-def test_sizes_are_cocos_and_occlusion_is_the_share_of_hidden_keypoints(tmp_path: Path) -> None:
+def test_sizes_are_cocos(tmp_path: Path) -> None:
     areas = (1000, 1024, 96**2, 96**2 + 1)
     people = [box_person(0, 1, (20 + number, 20, 50, 60), 8, area=area) for number, area in enumerate(areas)]
-    people[0]["keypoints"][2:9:3] = [1, 1, 1]
     assert groups_of(tmp_path, "size", *people) == ["small", "medium", "medium", "large"]
-    assert groups_of(tmp_path, "occlusion", *people) == ["25 to 50 %", *["none hidden"] * 3]
-    people = [box_person(0, 1, (20, 20, 50, 60), count) for count in (1, 5, 6, 10, 11, 17)]
-    expected = ["1-5", "1-5", "6-10", "6-10", "11-15", "16-17"]
-    assert groups_of(tmp_path, "labelled keypoints", *people) == expected

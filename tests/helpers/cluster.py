@@ -27,7 +27,7 @@ ADDRESS = "10.77.0.1"
 TIMEOUT_SECONDS = 600
 """Time limit of a command; most take ten to thirty seconds on a machine that does nothing else."""
 
-SETTINGS = [*TINY, "train.threads=1", "checkpoint.every_steps=1"]
+SETTINGS = [*TINY, "checkpoint.every_steps=1"]
 ENDLESS = ("--epochs", "99999")
 """A run that lasts until something ends it."""
 

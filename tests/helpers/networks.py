@@ -22,7 +22,11 @@ def tiny_network(**settings: Any) -> PoseNet:
 
 def random_network(stacks: int = 2, skeleton: Skeleton = COCO) -> PoseNet:
     """A tiny network with random BatchNorm parameters and statistics, whose maps have values of about 1."""
-    return random_batch_norm(tiny_network(stacks=stacks, skeleton=skeleton, conv_std=0.1, linear_std=0.1))
+    network = tiny_network(stacks=stacks, skeleton=skeleton, conv_std=0.1)
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            module.weight.data *= 10
+    return random_batch_norm(network)
 
 
 def write_checkpoint(path: Path, *settings: str, stacks: int = 1) -> Path:

@@ -27,7 +27,6 @@ TINY = (
     "data.workers=0",
     "log.every_steps=1",
     "log.tensorboard=false",
-    "log.curves=false",
     "loss.gamma=2.0",
     "optim.name=sgd",
     "optim.lr=1e-5",
@@ -56,7 +55,6 @@ def coco_settings(coco: Path) -> list[str]:
         f"data.val_images={coco / 'val2017'}",
         f"data.val_annotations={coco / 'annotations' / 'person_keypoints_val2017.json'}",
         "inference.height=64",
-        "log.pictures=0",
     ]
 
 

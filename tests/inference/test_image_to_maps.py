@@ -48,7 +48,7 @@ def prepare(predictor: Predictor, sizes: list[tuple[int, int]] = SIZES) -> Input
         ((0.5, 1.0, 1.5, 2.0), {}),
         ((2.0, 0.7), {}),
         ((1.0, 1.01), {}),
-        ((0.5, 1.0, 1.5, 2.0), {"max_height": 150, "max_width": 300}),
+        ((0.5, 1.0, 1.5, 2.0), {"max_height": 150}),
     ],
     ids=str,
 )

@@ -15,20 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.errors import DataError
 from posenet.inference import pipeline
 from posenet.inference.media.sources import IN_MEMORY, Frame, Source
-from posenet.inference.pipeline import (
-    RUNNING_BATCHES,
-    WINDOW_BATCHES,
-    predict_frames,
-    track_people,
-)
+from posenet.inference.pipeline import RUNNING_BATCHES, WINDOW_BATCHES, predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.inference.split_among_processes import split_into_blocks
-from posenet.settings import InferenceConfig, TrackingConfig
-from tests.helpers.moving_people import person_at
+from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 
 BATCH_SIZE = 4
@@ -161,40 +154,3 @@ def test_closing_the_results_drops_the_batches_that_the_network_has_not_begun(mo
     assert len(next(results)) == 1
     results.close()
     assert len(network.shapes) <= 2
-
-
-def test_a_video_that_follows_itself_is_another_one_for_the_tracker() -> None:
-    source = Source("video", Path("a.mp4"))
-    frames = [Frame(source, np.zeros((4, 6, 3), np.uint8), number, number / 10) for number in range(3)] * 2
-    people = [person_at(50 + frame.seconds, 50) for frame in frames]
-    results = [Result(frame, [person]) for frame, person in zip(frames, people, strict=True)]
-    tracked = list(track_people(results, TrackingConfig(confirm_frames=3)))
-    assert [result.ids for result in tracked] == [[1]] * 6
-
-
-def test_people_have_their_id_from_their_first_frame_and_a_live_source_does_not_wait() -> None:
-    """One person is seen in all frames, another one in two, which is too few to be confirmed."""
-    source = Source("video", Path("a.mp4"))
-
-    def ids(is_live: bool) -> list[list[int | None]]:
-        frames = [
-            Frame(source, np.zeros((4, 6, 3), np.uint8), number, number / 10, is_live=is_live) for number in range(6)
-        ]
-        people = [[person_at(50, 50), *([person_at(400, 50)] if number in (1, 2) else [])] for number in range(6)]
-        damaged = Result(Frame(source, error=DataError("frame 2 is damaged")))
-        results = [Result(frame, found) for frame, found in zip(frames, people, strict=True)]
-        tracked = list(track_people([*results[:3], damaged, *results[3:]], TrackingConfig(confirm_frames=3)))
-        assert [result.frame.number for result in tracked] == [0, 1, 2, None, 3, 4, 5]
-        return [result.ids for result in tracked if result.error is None]
-
-    assert ids(is_live=False) == [[1]] * 6
-    assert ids(is_live=True) == [[], [], [1], [1], [1], [1]]
-
-
-def test_people_wait_no_longer_than_the_memory_of_their_images_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "LOOK_BACK_BYTES", 2 * 72)
-    source = Source("video", Path("a.mp4"))
-    frames = [Frame(source, np.zeros((4, 6, 3), np.uint8), number, number / 10) for number in range(8)]
-    results = (Result(frame, [person_at(50, 50)]) for frame in frames)
-    tracked = track_people(results, TrackingConfig(confirm_frames=5))
-    assert [result.ids for result in tracked] == [[], [], *[[1]] * 6]

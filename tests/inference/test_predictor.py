@@ -139,15 +139,17 @@ def test_the_input_is_padded_on_the_right_and_below_and_scaled_to_one():
 
 
 @pytest.mark.parametrize("shape", [(4000, 6000), (50, 9000), (9000, 50), (1, 1), (2, 70000)])
-def test_the_network_input_stays_below_the_limits(shape):
+def test_the_network_input_stays_below_the_limits(shape, monkeypatch):
+    monkeypatch.setattr("posenet.inference.image_to_maps.MAX_WIDTH", 700)
     network = SpotNetwork()
-    settings = InferenceConfig(height=512, scales=(1.0, 4.0), max_height=600, max_width=700)
+    settings = InferenceConfig(height=512, scales=(1.0, 4.0), max_height=600)
     assert Predictor(network, settings)(np.zeros(shape, np.uint8)) == []
     assert all(64 <= height <= 600 and 64 <= width <= 700 for _, _, height, width in network.shapes)
 
 
-def test_an_image_is_resized_to_the_height_times_the_scale():
-    predictor = spot_predictor(height=128, max_width=2000)
+def test_an_image_is_resized_to_the_height_times_the_scale(monkeypatch):
+    monkeypatch.setattr("posenet.inference.image_to_maps.MAX_WIDTH", 2000)
+    predictor = spot_predictor(height=128)
     assert predictor.letterbox((480, 640)) == Letterbox(resized=(128, 171), padded=(128, 192))
     assert predictor.letterbox((480, 640), 0.5) == Letterbox(resized=(64, 85), padded=(64, 128))
     assert predictor.letterbox((2, 70000)) == Letterbox(resized=(1, 1984), padded=(64, 1984))
@@ -235,7 +237,6 @@ def test_the_thresholds_of_the_settings_are_used():
         return [person.found.sum() for person in predictor(make_image((480, 640)))]
 
     assert keypoints_of_people() == [2]
-    assert keypoints_of_people(part_threshold=0.6) == [1, 1]
     assert keypoints_of_people(keypoint_threshold=0.999) == []
 
 
@@ -416,7 +417,7 @@ def test_inference_scales_that_the_limits_make_equal_run_once():
         calls.append(images.shape)
         return SpotNetwork().heatmaps(torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255).numpy()
 
-    limits = dict(height=256, max_height=256, max_width=512)
+    limits = dict(height=256, max_height=256)
     image = make_image((480, 640))
     assert len(Predictor(network, InferenceConfig(scales=(0.5, 1.0, 1.5, 2.0), **limits))(image)) == 1
     assert sorted(shape[1] for shape in calls) == [128, 256]

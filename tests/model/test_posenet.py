@@ -86,7 +86,7 @@ def test_the_skeleton_determines_the_number_of_maps() -> None:
 
 
 def test_from_config_uses_the_model_section() -> None:
-    overrides = ["model.stacks=3", "model.width=32", "model.growth=4", "model.conv_std=0.5", "model.linear_std=0.5"]
+    overrides = ["model.stacks=3", "model.width=32", "model.growth=4", "model.conv_std=0.5"]
     model = PoseNet.from_config(load_config(None, overrides))
     excite = model.stacks[0].heads[0].features[2].excite
     assert min(model.stem.refine.spatial.conv.weight.std(), excite.weight.std()) > 0.3

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from posenet.cli import main as cli
+from posenet.data import augment, targets
 from posenet.errors import ConfigError
+from posenet.inference import image_to_maps
+from posenet.inference.decoder import decode
+from posenet.model import posenet
 from posenet.settings import DataConfig, config_to_dict, load_config
+from posenet.settings.earlier import CONSTANTS
 from posenet.settings.experiments import EXPERIMENTS_FOLDER, experiment_names
+from posenet.training import bad_steps, batches, loss, optimizer, teacher, validation
 from tests.helpers.source_files import ROOT
 
 NAMES = {"demo", "overfit", "photographs", "simplepose_384", "simplepose_512", "simplepose_swa", "small", "tiny"}
@@ -42,19 +48,43 @@ def test_a_name_stands_for_its_file_and_is_printed_as_it_is(
 
 RECORDED = json.loads((ROOT / "tests" / "fixtures" / "experiments.json").read_text())
 """The settings of every experiment in version 0.6."""
-REMOVED: set[str] = set()
-"""Settings of version 0.6 that are constants now."""
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_an_experiment_means_what_it_meant_in_version_0_6(name: str) -> None:
+    """Settings of version 0.6 that no longer exist are constants with the values that they had in all experiments."""
     config = json.loads(json.dumps(config_to_dict(load_config(name))))
     before = {f"{section}.{key}": value for section, table in RECORDED[name].items() for key, value in table.items()}
     now = {f"{section}.{key}": value for section, table in config.items() for key, value in table.items()}
-    assert {key: now.get(key) for key in before if key not in REMOVED} == {
-        key: value for key, value in before.items() if key not in REMOVED
+    assert {key: (now | CONSTANTS)[key] for key in before} == before
+    assert not CONSTANTS.keys() & now.keys()
+
+
+def test_the_constants_of_earlier_settings_are_those_of_the_formulas() -> None:
+    formulas = {
+        "model.linear_std": posenet.LINEAR_STD,
+        "augment.jitter_hue": augment.JITTER_HUE,
+        "augment.jitter_saturation": augment.JITTER_SATURATION,
+        "augment.jitter_value": augment.JITTER_VALUE,
+        "augment.cutout": augment.CUTOUT,
+        "targets.part_margin": targets.PART_MARGIN,
+        "targets.threshold": targets.THRESHOLD,
+        "targets.part_floor": targets.PART_FLOOR,
+        "loss.scale_weights": loss.SCALE_WEIGHTS,
+        "loss.part_weight": loss.PART_WEIGHT,
+        "loss.keypoint_weight": loss.KEYPOINT_WEIGHT,
+        "loss.mask_weight": loss.MASK_WEIGHT,
+        "loss.foreground_weight": loss.FOREGROUND_WEIGHT,
+        "loss.positive_threshold": loss.POSITIVE_THRESHOLD,
+        "optim.momentum": optimizer.MOMENTUM,
+        "distill.threshold": teacher.THRESHOLD,
+        "data.max_unreadable": batches.MAX_UNREADABLE,
+        "guard.max_skips": bad_steps.MAX_SKIPS,
+        "log.pictures": validation.NUM_DRAWN,
+        "inference.max_width": image_to_maps.MAX_WIDTH,
+        "inference.part_threshold": decode.PART_THRESHOLD,
     }
-    assert not REMOVED & now.keys()
+    assert {key: CONSTANTS[key] for key in formulas} == json.loads(json.dumps(formulas))
 
 
 def write(path: Path, text: str) -> Path:
@@ -115,13 +145,6 @@ def test_own_data_replace_all_data_of_an_experiment_by_name() -> None:
     assert (config.data.train, config.data.val, config.data.val_images) == ("mine.h5", "v.h5", "")
 
 
-def test_the_data_of_an_experiment_stay_without_others() -> None:
-    config = load_config("simplepose_384", ["data.workers=0"])
-    assert config.data.val_images == "data/coco/val2017"
-    by_path = load_config(ROOT / "config" / "simplepose_384.toml", ["data.train=mine.h5"])
-    assert (by_path.data.train, by_path.data.val) == ("mine.h5", "data/val2017.h5")
-
-
 @pytest.mark.parametrize(
     "path, message",
     [
@@ -135,10 +158,3 @@ def test_the_data_of_an_experiment_stay_without_others() -> None:
 def test_an_unknown_experiment_is_an_error_that_names_all(path: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config(path)
-
-
-@pytest.mark.parametrize("name", ["tinny", "tiny.toml"])
-def test_the_tool_refuses_what_is_no_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["config", name]) == 2
-    error = capsys.readouterr().err
-    assert name in error and "give a name (demo, " in error

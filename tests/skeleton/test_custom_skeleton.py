@@ -28,7 +28,7 @@ from tests.helpers.chairs import NAMES, write_chairs
 DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'
 SETTINGS = (
     "--set model.stacks=1 model.width=16 model.growth=2 train.input_size=128 train.batch_size=8 optim.name=adamw "
-    "data.workers=0 log.tensorboard=false log.curves=false inference.height=128 train.epochs=1"
+    "data.workers=0 log.tensorboard=false inference.height=128 train.epochs=1"
 )
 
 

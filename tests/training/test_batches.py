@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import multiprocessing
 import os
 import shutil
@@ -12,7 +11,6 @@ import subprocess
 import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,8 +22,8 @@ from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler
 from posenet.devices.parallel import Runtime
 from posenet.errors import ConfigError, DataError
-from posenet.training import validation
-from posenet.training.batches import SpeedMeter, StepBatches, too_many_unreadable
+from posenet.training import batches, validation
+from posenet.training.batches import StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences, limit_of_time
@@ -85,17 +83,6 @@ def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
 
 
-def test_speed_is_measured_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(0.0, 2)  # two seconds from one look at it to the next
-    monkeypatch.setattr("posenet.training.batches.time", SimpleNamespace(monotonic=clock.__next__))
-    meter = SpeedMeter()
-    for samples in (8, 2):
-        meter.samples = samples
-        meter.seconds_waited = 0.5
-        assert meter.read() == {"samples_per_s": samples / 2, "data_wait": 0.25}
-    assert (meter.samples, meter.seconds_waited) == (0, 0)
-
-
 def test_workers_go_on_after_a_jump_and_end_when_the_stream_is_closed() -> None:
     others = set(multiprocessing.active_children())
     stream = make_stream(20, workers=1)
@@ -109,8 +96,8 @@ def test_workers_go_on_after_a_jump_and_end_when_the_stream_is_closed() -> None:
 
 
 def test_the_limit_of_unreadable_samples_is_rounded_up_and_may_be_reached() -> None:
-    assert too_many_unreadable(2, num_samples=150, max_share=0.01) is None
-    assert "more than 2 of 150 samples cannot be read" in str(too_many_unreadable(3, 150, 0.01))
+    assert too_many_unreadable(2, num_samples=150) is None
+    assert "more than 2 of 150 samples cannot be read" in str(too_many_unreadable(3, 150))
 
 
 @pytest.fixture
@@ -121,9 +108,12 @@ def damaged(stores: Stores, tmp_path: Path) -> Stores:
     return stores | {"train": path}
 
 
-def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(damaged: Stores, tmp_path: Path) -> None:
+def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(
+    damaged: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stopped step's samples are read again by the resumed run."""
-    settings = ("data.max_unreadable=0.9", "checkpoint.every_steps=1", "checkpoint.keep=99", ONE_EPOCH)
+    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.9)
+    settings = ("checkpoint.every_steps=1", "checkpoint.keep=99", ONE_EPOCH)
     train_tiny(damaged, tmp_path / "whole", *settings, max_steps=6)
     for steps in (1, 3, 6):
         train_tiny(damaged, tmp_path / "parts", *settings, max_steps=steps, resume=True)
@@ -134,9 +124,12 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(damage
     assert "image 1 (000000000001.jpg) is damaged" in text and "samples replaced by others: " in text
 
 
-def test_too_many_unreadable_samples_end_the_run_saved(damaged: Stores, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"more than 0 of \d+ samples cannot be read, .* data\.max_unreadable"):
-        train_tiny(damaged, tmp_path / "run", "data.max_unreadable=0", "train.seed=6")
+def test_too_many_unreadable_samples_end_the_run_saved(
+    damaged: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.0)
+    with pytest.raises(DataError, match=r"more than 0 of \d+ samples cannot be read"):
+        train_tiny(damaged, tmp_path / "run", "train.seed=6")
     assert last(tmp_path / "run")["progress"]["total_steps"] > 0
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from posenet.data.store import Store
-from posenet.synthetic.dataset import write_dataset
 from posenet.training.find_annotations import are_annotations
 from posenet.training.from_annotations import prepare
+from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (
     Document,
     annotations_of,
@@ -31,7 +31,7 @@ from tests.helpers.other_formats import (
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
     """Image folder and annotations of drawn people, some of them hidden."""
     root = tmp_path_factory.mktemp("drawn")
-    write_dataset(root, train=6, val=0, workers=1, size=320)
+    write_dataset(root, train=6, val=0, size=320)
     return root / "train2017", read_document(root / "annotations" / "person_keypoints_train2017.json")
 
 

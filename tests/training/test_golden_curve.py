@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import build_both
+from tests.helpers.drawn_people import write_dataset
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import Stores, last, train_tiny, weights
 
@@ -75,7 +75,7 @@ def test_the_recipe_gives_the_stored_curves(stores: Stores, tmp_path: Path) -> N
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        write_dataset(Path(name, "coco"), train=6, val=3, seed=23, workers=1)
+        write_dataset(Path(name, "coco"), train=6, val=3, seed=23)
         curves = run_recipe(build_both(Path(name, "coco")), Path(name, "run"))
     lines = (f' "{name}": {[float(f"{value:.6g}") for value in values]}' for name, values in curves.items())
     GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
@@ -10,7 +9,6 @@ import re
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,11 +17,9 @@ import numpy as np
 import pytest
 
 from posenet import TrainingCallback
-from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
-from posenet.training.batches import SpeedMeter
-from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, logs_of_run
+from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -32,7 +28,7 @@ STEPS = 7
 
 def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
     callback = Mock(spec=TrainingCallback)
-    settings = (*coco_settings(tiny_coco), "log.pictures=2", "train.epochs=1")
+    settings = (*coco_settings(tiny_coco), "train.epochs=1")
     train_tiny(stores, tmp_path, *settings, callbacks=[callback], runtime=ChangingRuntime(multiply({2: math.nan})))
     steps = ["on_step"] * (STEPS - 1)
     names = [name for name, _, _ in callback.method_calls]
@@ -61,35 +57,6 @@ def test_the_memory_of_the_device_is_logged_where_it_tells(
     entry = read_log(tmp_path, "train")[0]
     assert (entry["memory_gib"], entry["memory_share"]) == (3, 0.188)
     assert "memory 3.0 GiB (19% of the device's)" in (tmp_path / "log.txt").read_text()
-
-
-def test_the_bar_and_the_log_have_the_speed_of_all_processes(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(SpeedMeter, "read", lambda meter: {"samples_per_s": 5.0, "data_wait": 0.25})
-    monkeypatch.setattr("posenet.progress_bar.LINE_SECONDS", 0)
-    runtime = Runtime()
-    runtime.world_size = 2  # of which this one is the first
-    train_tiny(stores, tmp_path, "log.every_steps=2", runtime=runtime, max_steps=2, progress=True)
-    [entry] = read_log(tmp_path, "train")
-    assert (entry["step"], entry["samples_per_s"], entry["data_wait"]) == (2, 10, 0.25)
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "  epoch 1/2:  67% 2/3 [" in line
-    assert line.endswith(f", loss {entry['loss']:.2f}, lr {entry['lr']:.1e}, 10.0 samples/s, data wait 25%]")
-
-
-def test_the_speed_leaves_out_what_happens_between_two_epochs(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = itertools.count()
-    pause = 1000
-    monkeypatch.setattr("posenet.training.batches.time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    callback = Mock(spec=TrainingCallback)
-    callback.on_epoch.side_effect = lambda step, values: [next(seconds) for _ in range(pause)]
-    train_tiny(stores, tmp_path, "train.epochs=2", callbacks=[callback])
-    entries = read_log(tmp_path, "train")
-    assert {entry["epoch"] for entry in entries} == {0, 1}
-    assert min(entry["samples_per_s"] for entry in entries) > 10 / pause
 
 
 def test_a_callback_that_fails_is_named_once_and_ends_no_run(stores: Stores, tmp_path: Path) -> None:
@@ -147,23 +114,11 @@ def test_the_text_log_has_the_messages_from_before_its_folder_is_known(tmp_path:
     assert [line.split()[-1] for line in lines] == ["early", "late"]
 
 
-def test_after_a_run_the_logger_of_the_package_is_as_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A program that trains and then goes on may have set a level of its own, which counts again."""
-    caplog.set_level(logging.WARNING, "posenet")
-    logger = logging.getLogger("posenet")
-    before = logger.level, list(logger.handlers)
-    for is_opened in (True, False):
-        with TextLog() as log:
-            if is_opened:
-                log.open(tmp_path)
-        assert (logger.level, logger.handlers) == before
-
-
 def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    settings = (*coco_settings(tiny_coco), "log.pictures=1", "log.tensorboard=true", "train.epochs=1")
+    settings = (*coco_settings(tiny_coco), "log.tensorboard=true", "train.epochs=1")
     threads = set(threading.enumerate())
     recorder = Recorder()
     train_tiny(stores, tmp_path, *settings, callbacks=[recorder])
@@ -185,16 +140,15 @@ def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Pat
 
 
 @pytest.mark.parametrize("asked_for", [True, "auto"])
-def test_without_tensorboard_and_matplotlib_a_line_names_each_package_that_was_asked_for(
+def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked_for: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with caplog.at_level(logging.INFO):
-        logs = logs_of_run(LogConfig(tensorboard=asked_for, curves=asked_for))
+        logs = callbacks_of_run(LogConfig(tensorboard=asked_for))
     assert [type(log) for log in logs] == [SettingsFile, JsonLines, DrawingFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
-    assert packages == (["tensorboard", "plot"] if asked_for is True else [])
+    assert packages == (["tensorboard"] if asked_for is True else [])
 
 
 @pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png", "settings.toml"])
@@ -215,11 +169,14 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_started_again(stor
     assert (tmp_path / "log.txt").read_text().startswith(log) and (tmp_path / "last.pth").is_file()
 
 
-def test_curves_are_drawn_also_without_a_validation(stores: Stores, tmp_path: Path) -> None:
+def test_curves_are_drawn_also_without_a_validation(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("matplotlib")
+    monkeypatch.setattr("posenet.training.log.has_matplotlib", lambda: True)
     only_train = {"train": stores["train"]}
-    train_tiny(only_train, tmp_path / "run", "log.curves=true", "train.epochs=1")
+    train_tiny(only_train, tmp_path / "run", "train.epochs=1")
     assert cv2.imread(str(tmp_path / "run" / "curves.png")) is not None
     (tmp_path / "blocked" / "curves.png").mkdir(parents=True)
-    assert train_tiny(stores, tmp_path / "blocked", "log.curves=true", "train.epochs=1").finished
+    assert train_tiny(stores, tmp_path / "blocked", "train.epochs=1").finished
     assert "the callback Curves failed" in (tmp_path / "blocked" / "log.txt").read_text()

@@ -22,7 +22,6 @@ def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
     for settings, kind, expected in (
         (OptimConfig("sgd", lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 1e-4}),
         (OptimConfig("adamw", weight_decay=0.2), torch.optim.AdamW, {"betas": (0.9, 0.999), "weight_decay": 0.2}),
-        (OptimConfig("adamw", lr=0.1, betas=(0.8, 0.9)), torch.optim.AdamW, {"lr": 0.1, "betas": (0.8, 0.9)}),
     ):
         optimizer = make_optimizer(model, settings)
         assert type(optimizer) is kind
@@ -103,20 +102,6 @@ def test_a_stepwise_rate_has_these_values(epoch: int, step: int, expected: float
     )
 
 
-@pytest.mark.parametrize(
-    "restart, expected",
-    [
-        ({"restart_lr": 0.5, "restart_step_epochs": 5}, {15: 0.2, 49: 0.2**3, 50: 0.5, 54: 0.5, 55: 0.1, 65: 0.004}),
-        ({}, {45: 0.2**3, 50: 1, 64: 1, 65: 0.2}),  # by default the first rate and interval
-        ({"step_epochs": 0, "restart_step_epochs": 5}, {15: 1, 49: 1, 50: 1, 55: 0.2}),  # no drops before it
-    ],
-)
-def test_a_restart_uses_its_own_rate_and_interval(restart: dict[str, float], expected: dict[int, float]) -> None:
-    settings = OptimConfig(lr=1.0, schedule="step", restart_epoch=50, **restart)
-    found = {epoch: stepwise_lr(settings, 1, epoch, 0, STEPS) for epoch in expected}
-    assert found == pytest.approx(expected)
-
-
 def test_a_cosine_falls_from_the_full_rate_to_zero_over_the_whole_run() -> None:
     settings = OptimConfig(lr=0.5, warmup_epochs=0, schedule="cosine")
     found = rates(settings, 4, world_size=2)
@@ -135,5 +120,5 @@ def test_a_cyclic_rate_falls_linearly_in_every_cycle() -> None:
 
 @pytest.mark.parametrize("scale_lr, factor", [(True, 3), (False, 1)])
 def test_all_rates_grow_with_the_number_of_processes_if_configured(scale_lr: bool, factor: int) -> None:
-    settings = OptimConfig(scale_lr=scale_lr, schedule="step", restart_epoch=2, restart_lr=0.25)
+    settings = OptimConfig(scale_lr=scale_lr, schedule="step", step_epochs=2)
     assert rates(settings, 4, 3) == pytest.approx([factor * rate for rate in rates(settings, 4)])

@@ -16,8 +16,9 @@ from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.data.build import build_store
 from posenet.errors import CheckpointError
 from posenet.model.fused import FusedNetwork
-from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, load_config
+from posenet.settings import Config, ModelConfig, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
+from posenet.training.loss import POSITIVE_THRESHOLD
 from posenet.training.step import ModelWithLoss
 from posenet.training.teacher import Teacher, load_teacher
 from tests.helpers.faceless_people import FACELESS, write_faceless_store
@@ -54,8 +55,8 @@ def write_teacher(path: Path, skeleton: Skeleton = COCO) -> Path:
     return path
 
 
-def make_teacher(weight: float = 0.5, threshold: float = 0.0) -> Teacher:
-    return Teacher(FusedNetwork(random_network(1)), weight, threshold, LossConfig.positive_threshold)
+def make_teacher(weight: float = 0.5) -> Teacher:
+    return Teacher(FusedNetwork(random_network(1)), weight)
 
 
 def losses_and_gradients(model: ModelWithLoss, batch: tuple[Tensor, ...]) -> list[Tensor]:
@@ -73,14 +74,18 @@ def test_the_teacher_counts_alone_in_exactly_the_cells_and_channels_without_labe
     supervised[1, 31] = 0  # one channel of the second image has no labels
     maps = teacher.maps(images, (MAP, MAP))
     expected = labels + 0.25 * (maps - labels)
-    expected = torch.maximum(expected, labels.clamp(max=LossConfig.positive_threshold))
+    expected = torch.maximum(expected, labels.clamp(max=POSITIVE_THRESHOLD))
     expected[0, :, 3, 7] = maps[0, :, 3, 7]
     expected[1, 31] = maps[1, 31]
     assert torch.equal(teacher.teach(images, labels, mask, supervised), expected)
     assert maps.std() > 0.05, "the maps of this teacher must differ from constant ones"
 
 
-def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size_and_counts_as_1() -> None:
+def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size_and_counts_as_1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("posenet.training.teacher.THRESHOLD", 0.0)
+
     class Echo(nn.Module):
         """Answers 1 in the cell of the only bright pixel."""
 
@@ -92,7 +97,7 @@ def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size_
     images = torch.zeros(1, 3, SIZE, SIZE)
     images[0, :, 4 * 5 + 1, 4 * 9 + 2] = 1
     for size in (None, (2 * SIZE, 2 * SIZE), (2 * SIZE, SIZE)):
-        teacher = Teacher(Echo(), 1.0, 0.0, 0.01, size)  # type: ignore[arg-type]  # it needs only heatmaps
+        teacher = Teacher(Echo(), 1.0, size)  # type: ignore[arg-type]  # it needs only heatmaps
         maps = teacher.maps(images, (MAP, MAP))
         assert maps.shape == (1, 50, MAP, MAP)
         assert maps[0, 7].argmax() == 5 * MAP + 9
@@ -100,14 +105,18 @@ def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size_
         assert teacher.maps(99 * images, (MAP, MAP)).max() == 1
 
 
-def test_foreground_of_the_labels_remains_and_small_responses_of_the_teacher_are_zero() -> None:
+def test_foreground_of_the_labels_remains_and_small_responses_of_the_teacher_are_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     labels = torch.zeros(1, 50, MAP, MAP)
     labels[0, 2, 4, 4] = 0.8
     images = torch.rand(1, 3, SIZE, SIZE)
-    target = make_teacher(weight=1.0, threshold=0.999).teach(images, labels, torch.ones(1, 1, MAP, MAP))
-    assert target[0, 2, 4, 4] >= LossConfig.positive_threshold
+    maps = make_teacher().maps(images, (MAP, MAP))
+    monkeypatch.setattr("posenet.training.teacher.THRESHOLD", 0.0)
     all_maps = make_teacher().maps(images, (MAP, MAP))
-    maps = make_teacher(threshold=0.2).maps(images, (MAP, MAP))
+    monkeypatch.setattr("posenet.training.teacher.THRESHOLD", 0.999)
+    target = make_teacher(weight=1.0).teach(images, labels, torch.ones(1, 1, MAP, MAP))
+    assert target[0, 2, 4, 4] >= POSITIVE_THRESHOLD
     assert all_maps.min() == 0 and all_maps.max() <= 1
     assert ((all_maps > 0) & (all_maps < 0.2)).any()
     assert torch.equal(maps, torch.where(all_maps < 0.2, 0, all_maps))
@@ -193,12 +202,10 @@ def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
 
 
 def test_a_teacher_has_the_settings_of_the_run_and_the_digest_of_its_file(teacher_file: Path) -> None:
-    settings = ("distill.weight=0.25", "distill.threshold=0.125", "distill.input_size=[64, 128]")
-    settings += ("loss.positive_threshold=0.0625", f"train.teacher={teacher_file}")
+    settings = ("distill.weight=0.25", "distill.input_size=[64, 128]", f"train.teacher={teacher_file}")
     teacher = load_teacher(load_config(None, settings), CPU)
     assert teacher is not None
-    assert (teacher.weight, teacher.threshold, teacher.positive_threshold) == (0.25, 0.125, 0.0625)
-    assert teacher.input_size == (64, 128)
+    assert (teacher.weight, teacher.input_size) == (0.25, (64, 128))
     assert teacher.digest == hashlib.sha256(teacher_file.read_bytes()).hexdigest()
 
 

@@ -74,12 +74,6 @@ def test_line_width_follows_the_image_size(person):
     assert panorama.any(axis=2).sum() == pytest.approx(small.any(axis=2).sum(), rel=0.5)
 
 
-@pytest.mark.parametrize("shape", [(100, 120), (1, 1, 3), (9000, 12, 3)])
-def test_images_of_every_size_are_drawn_on(person, shape):
-    drawn = draw_people(np.zeros(shape, np.uint8), [person, Person(np.zeros((18, 3), np.float32), 0.0)])
-    assert drawn.dtype == np.uint8 and drawn.shape == (*shape[:2], 3)
-
-
 @pytest.mark.parametrize("style", ["standard", "openpose"])
 def test_a_limb_and_its_ends_have_the_shape_of_the_style(style):
     """From (40, 30) to (100, 110), a length of 100; edges are smooth."""
@@ -134,8 +128,6 @@ def test_the_style_of_openpose_has_its_colours_and_limbs(person):
 def test_an_image_is_visible_through_the_limbs_of_openpose(person):
     image = np.random.default_rng(0).integers(0, 256, (384, 512, 3)).astype(np.uint8)
     drawn = draw_people(image, [person], style="openpose")
-    unchanged = (drawn == image).all(axis=2)
-    assert 0.9 < unchanged.mean() < 1
     x, y = between(person, "left_knee", "left_ankle")
     np.testing.assert_allclose(drawn[y, x], 0.4 * image[y, x] + 0.6 * np.array([255, 85, 0]), atol=1)
 
@@ -161,7 +153,7 @@ def test_the_first_person_is_drawn_on_top(person, style):
     assert drawn[y, x].tolist() == list(PALETTE[0])
 
 
-def test_another_skeleton_has_hues_where_it_has_no_sides_or_openpose_is_chosen():
+def test_without_sides_each_person_has_a_colour_and_in_the_style_of_openpose_each_keypoint_a_hue():
     table = {"keypoints": ["a", "b", "c"], "parts": [["a", "b"], ["b", "c"]]}
     position = np.array([[20, 20, 1], [80, 20, 1], [80, 80, 1]])
     black = np.zeros((100, 100, 3), np.uint8)
@@ -170,8 +162,7 @@ def test_another_skeleton_has_hues_where_it_has_no_sides_or_openpose_is_chosen()
     assert drawn[20, 20].tolist() == [0, 0, 255] and drawn[20, 80].tolist() == [0, 255, 0]
     assert drawn[20, 50].tolist() == [0, 0, 153] and drawn[50, 80].tolist() == [0, 153, 0]
     drawn = draw_people(black, [plain])
-    assert drawn[20, 20].tolist() == [0, 0, 255] and drawn[80, 80].tolist() == [255, 0, 0]
-    assert not np.array_equal(drawn, draw_people(black, [plain], colours="side"))
+    assert drawn[20, 20].tolist() == drawn[80, 80].tolist() == list(PALETTE[0])
     for more, at_a, at_c in (
         ({"left_right": [["a", "c"]]}, LEFT, RIGHT),
         ({"colours": {"a": "#ff8000", "c": "#0000ff"}}, (0, 128, 255), (255, 0, 0)),
@@ -185,17 +176,15 @@ def test_another_skeleton_has_hues_where_it_has_no_sides_or_openpose_is_chosen()
         assert drawn[50, 50].any() and not drawn[20, 50].any()
 
 
-def test_an_unknown_style_or_colour_scheme_is_refused(person):
-    with pytest.raises(ValueError, match="style must be one of standard, openpose, not 'coco'"):
-        draw_people(BLACK, [person], style="coco")
-    with pytest.raises(ValueError, match="colours must be one of side, rainbow, person, not 'red'"):
-        draw_people(BLACK, [person], colours="red")
-
-
-@pytest.mark.parametrize("sizes", [{"line_width": 2.5}, {"line_width": -1}, {"radius": -3}], ids=str)
-def test_a_size_that_cannot_be_drawn_is_refused(person, sizes):
-    with pytest.raises(ValueError, match="must be 0 or more pixels, the width a whole number"):
-        draw_people(BLACK, [person], **sizes)
+@pytest.mark.parametrize(
+    "option",
+    [{"line_width": 2.5}, {"line_width": -1}, {"radius": -3}, {"style": "coco"}, {"colours": "red"}],
+    ids=str,
+)
+def test_a_value_that_cannot_be_drawn_is_refused(person, option):
+    [value] = option.values()
+    with pytest.raises(ValueError, match=str(value)):
+        draw_people(BLACK, [person], **option)
 
 
 def test_a_notebook_shows_a_drawing_as_a_png():
@@ -208,6 +197,17 @@ def test_a_notebook_shows_a_drawing_as_a_png():
 def test_rgb_arrays_are_drawn_as_bgr():
     image = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
     assert np.array_equal(draw_people(image[..., ::-1], [], channels="rgb"), image)
+
+
+def test_people_are_numbered_on_request_in_their_order_or_by_their_id(monkeypatch):
+    written = []
+    put_text = cv2.putText
+    monkeypatch.setattr(cv2, "putText", lambda image, text, *rest: (written.append(text), put_text(image, text, *rest)))
+    people = [person_at(150), dataclasses.replace(person_at(450), id=7)]
+    for style in ("standard", "openpose"):
+        assert not np.array_equal(draw_people(BLACK, people, style=style, numbers=True), draw_people(BLACK, people))
+        assert set(written) == {"1", "7"}
+        written.clear()
 
 
 def test_a_tracked_person_keeps_its_colour_and_has_its_number():

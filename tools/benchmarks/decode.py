@@ -54,10 +54,6 @@ def measure_decoder(args: argparse.Namespace, config: Config, seed: int | None) 
     split = read_split(args.annotations, [image.id for image in images], skeleton)
     renderer = TargetRenderer.from_config(config)
     predictor = Predictor(lambda images: images, config.inference, skeleton=skeleton)
-    settings = {
-        "keypoint_threshold": config.inference.keypoint_threshold,
-        "part_threshold": config.inference.part_threshold,
-    }
     seconds = []
     results = []
     found = []  # the same with missing keypoints at (0, 0)
@@ -65,7 +61,7 @@ def measure_decoder(args: argparse.Namespace, config: Config, seed: int | None) 
         size = (image.height, image.width)
         letterbox = predictor.letterbox(size)
         maps = render_maps(dataset.people[image.id], image, letterbox, renderer, seed)
-        task = partial(decode, maps, skeleton=skeleton, **settings)
+        task = partial(decode, maps, keypoint_threshold=config.inference.keypoint_threshold, skeleton=skeleton)
         seconds.append(measure({"decode": task}, args.repeats)["decode"])
         for person in letterbox.map_back(task(), size):
             results.append(person.to_coco_result(image.id, split.category, fill_missing=True))

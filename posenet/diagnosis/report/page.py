@@ -36,10 +36,7 @@ LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Bo
 """Layers of the images that the reader can switch."""
 DIMENSIONS = {
     "size": ("Size", "By the annotated area: small below 32², medium up to 96², large above."),
-    "labelled keypoints": ("Labelled keypoints", "How many keypoints of the person are labelled."),
     "crowding": ("Crowding", "How many other people's boxes overlap with that of the person, IoU above 0.1."),
-    "truncation": ("Truncation", "Whether the border of the image cuts the person off."),
-    "occlusion": ("Occlusion", "Share of the labelled keypoints that are hidden."),
 }
 """Title and explanation of each dimension of ``Diagnosis.sensitivity``."""
 
@@ -81,6 +78,7 @@ def write_report(
     images_dir: str | Path | None = None,
     *,
     provenance: Mapping[str, str] | None = None,
+    min_score: float = 0.0,
     exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
 ) -> Path:
@@ -90,13 +88,14 @@ def write_report(
         output_dir: folder of the page, which is created if necessary.
         images_dir: folder of the images. Without it, the people are drawn on a plain ground.
         provenance: where the results come from, from name to value; the page states it.
+        min_score: results with a lower score are not drawn at first, as prediction does not show them.
         exif_frame: see ``find_annotated_frame``.
     """
     chosen = choose_images(diagnosis)
     images = [diagnosis.images[index] for index in chosen]
     skeleton = diagnosis.matched.skeleton
     thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
-    tiles = make_tiles(diagnosis, chosen, thumbnails)
+    tiles = make_tiles(diagnosis, chosen, thumbnails, min_score)
     loader = PackageLoader(__package__)
     environment = Environment(
         loader=loader,
@@ -131,7 +130,7 @@ def write_report(
         dimensions={name: [*map(skeleton.name_objects, texts)] for name, texts in DIMENSIONS.items()},
         filters={"kind": (*LOCALISATION, "background", "missed")}
         | {dimension: diagnosis.groups[dimension].names for dimension in ("size", "crowding")},
-        layers=LAYERS,
+        layers=LAYERS | ({"low": f"Scores below {min_score:g}"} if min_score else {}),
     )
     path = Path(output_dir, REPORT_FILE)
     # A name may hold bytes that are no text.

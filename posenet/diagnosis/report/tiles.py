@@ -43,7 +43,9 @@ class Tile(NamedTuple):
     loss: float
 
 
-def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence[Thumbnail]) -> list[Tile]:
+def make_tiles(
+    diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence[Thumbnail], min_score: float
+) -> list[Tile]:
     """The tiles of the chosen images, the worst first."""
     losses = image_losses(diagnosis).tolist()
     _, best_oks = diagnosis.matched.nearest()
@@ -54,7 +56,7 @@ def make_tiles(diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence
         truth = diagnosis.matched.truth
         rows = np.flatnonzero((truth.image == index) & truth.people).tolist()
         people = {row: f"t{number}" for number, row in enumerate(rows)}
-        results, badges = _draw_results(diagnosis, index, people, best_oks, scale)
+        results, badges = _draw_results(diagnosis, index, people, best_oks, scale, min_score)
         tile = Tile(
             image=image,
             width=round(image.width * scale),
@@ -76,12 +78,9 @@ def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], sca
     ignored = np.flatnonzero((truth.image == index) & ~truth.people).tolist()
     parts = [_rect("box ignored", truth.boxes[row] * scale) for row in ignored]
     for row, name in people.items():
-        size, crowding, truncation = (
-            _group(diagnosis, row, dimension) for dimension in ("size", "crowding", "truncation")
-        )
+        size, crowding = (_group(diagnosis, row, dimension) for dimension in ("size", "crowding"))
         facts = [size, f"{truth.labelled[row].sum()} labelled"]
         facts += [f"{crowding} overlapping"] * (crowding != "0")
-        facts += [truncation] * (truncation != "inside")
         shapes = [
             _rect("box", truth.boxes[row] * scale),
             _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton),
@@ -91,7 +90,12 @@ def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], sca
 
 
 def _draw_results(
-    diagnosis: Diagnosis, index: int, people: Mapping[int, str], best_oks: np.ndarray, scale: float
+    diagnosis: Diagnosis,
+    index: int,
+    people: Mapping[int, str],
+    best_oks: np.ndarray,
+    scale: float,
+    min_score: float,
 ) -> tuple[Markup, Counter[str]]:
     """The results in an image with frames around missed people, and how many errors of each kind they have.
 
@@ -119,7 +123,8 @@ def _draw_results(
             shapes.append(_draw_mark(kind, keypoints[k] * scale if present[k] else right, right))
         if background[row]:
             shapes.append(_frame("background", keypoints[present] * scale))
-        parts.append(_person(diagnosis, person, f"r{number}", people.get(person, ""), errors, facts, shapes))
+        is_low = bool(matched.results.scores[row] < min_score)
+        parts.append(_person(diagnosis, person, f"r{number}", people.get(person, ""), errors, facts, shapes, is_low))
     for row, name in people.items():
         if outcome.missed[0, row]:
             badges["missed"] += 1
@@ -129,13 +134,21 @@ def _draw_results(
 
 
 def _person(
-    diagnosis: Diagnosis, row: int, name: str, partner: str, errors: Sequence[str], facts: str, shapes: Iterable[str]
+    diagnosis: Diagnosis,
+    row: int,
+    name: str,
+    partner: str,
+    errors: Sequence[str],
+    facts: str,
+    shapes: Iterable[str],
+    is_low: bool = False,
 ) -> str:
     """The group of one person; ``row`` is that of the annotated person, -1 for none."""
     size, crowding = (_group(diagnosis, row, dimension) for dimension in ("size", "crowding"))
     return (
-        f'<g class="person" data-person="{name}" data-partner="{partner}" data-errors="{" ".join(errors)}" '
-        f'data-size="{size}" data-crowding="{crowding}" data-facts="{facts}">{"".join(shapes)}</g>\n'
+        f'<g class="person{" low" * is_low}" data-person="{name}" data-partner="{partner}" '
+        f'data-errors="{" ".join(errors)}" data-size="{size}" data-crowding="{crowding}" data-facts="{facts}">'
+        f"{''.join(shapes)}</g>\n"
     )
 
 

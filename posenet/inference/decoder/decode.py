@@ -38,6 +38,8 @@ MIN_KEYPOINTS = 1
 """People with fewer keypoints are dropped."""
 MIN_SCORE = 0.05
 """People with a lower score are dropped."""
+PART_THRESHOLD = 0.1
+"""A limb needs a higher response than this on the map of its body part: ten times ``targets.PART_FLOOR``."""
 MAX_MISSING_LIMB_SHARE = 0.01
 """If fewer than this share of the body parts inside people lack a limb, the maps are taken to show all limbs."""
 LIMB_SCORE_FLOOR = 0.05
@@ -59,7 +61,7 @@ def decode(
     *,
     stride: int = MAP_STRIDE,
     keypoint_threshold: float = InferenceConfig.keypoint_threshold,
-    part_threshold: float = InferenceConfig.part_threshold,
+    part_threshold: float = PART_THRESHOLD,
     max_peaks: int | None = None,
     min_keypoints: int = MIN_KEYPOINTS,
     min_score: float = MIN_SCORE,

@@ -46,6 +46,7 @@ class PredictionOptions(FrameSelection):
     smooth: bool = False
     style: Style = "standard"
     keypoint_score: float = KEYPOINT_MIN_SCORE
+    numbers: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

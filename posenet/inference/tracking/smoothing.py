@@ -9,8 +9,14 @@ import numpy as np
 
 from posenet.inference.tracking.motion import person_sizes
 from posenet.person import Person
-from posenet.settings import TrackingConfig
 
+KEEP_SECONDS = 2.0
+"""How long a person who is not seen keeps the id, at most; someone who was seen for a moment keeps it for less."""
+SMOOTH_CUTOFF = 0.5
+"""Cutoff frequency in Hz of the filter of a still keypoint; lower is smoother."""
+SMOOTH_SPEED = 2.5
+"""Rise of the cutoff frequency, in Hz, with the square of the speed, in person sizes per second; a higher value has
+less lag. docs/notes/tracking.md has the measurements behind both."""
 SPEED_CUTOFF = 1.0
 """Cutoff frequency of the filter of the speed, in Hz, as Casiez et al. recommend."""
 
@@ -23,14 +29,13 @@ class Smoother:
 
         a(f) = 1 / (1 + 1 / (2 pi f dt))                        weight of the newest value at cutoff frequency f
         v <- v + a(SPEED_CUTOFF) ((x - x_smooth) / (s dt) - v)  in sizes per second
-        x_smooth <- x_smooth + a(smooth_cutoff + smooth_speed |v|^2) (x - x_smooth)
+        x_smooth <- x_smooth + a(SMOOTH_CUTOFF + SMOOTH_SPEED |v|^2) (x - x_smooth)
 
     Casiez et al. have |v| in place of |v|^2. The square keeps low speeds, which are only jitter, from opening the
     filter: where as much jitter is left, it halves the lag.
     """
 
-    def __init__(self, settings: TrackingConfig) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._states: dict[int, np.ndarray] = {}
         """For each id (K, 5): x and y smoothed, v, and when the keypoint was last found, -inf before that."""
 
@@ -50,14 +55,12 @@ class Smoother:
         speeds = offsets / elapsed / person_sizes(keypoints[..., :2], found[..., 0])[:, None, None]
         velocities += found * is_known * _weight(SPEED_CUTOFF, elapsed) * (speeds - velocities)
         squared_speed = np.square(velocities).sum(2, keepdims=True)
-        cutoff = self._settings.smooth_cutoff + self._settings.smooth_speed * squared_speed
+        cutoff = SMOOTH_CUTOFF + SMOOTH_SPEED * squared_speed
         points += found * np.where(is_known, _weight(cutoff, elapsed), 1) * offsets
         last_found[found] = time
         keypoints[..., :2] = np.where(found, points, keypoints[..., :2])
         # States of people who are gone are dropped; their keypoints were found too long ago to be of use.
-        self._states = {
-            id: state for id, state in self._states.items() if time - state[:, 4].max() <= self._settings.keep_seconds
-        }
+        self._states = {id: state for id, state in self._states.items() if time - state[:, 4].max() <= KEEP_SECONDS}
         self._states.update((person.id or 0, state) for person, state in zip(people, states))
         return [dataclasses.replace(person, keypoints=values) for person, values in zip(people, keypoints)]
 

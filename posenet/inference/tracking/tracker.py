@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 
 from posenet.inference.tracking.motion import Motion
-from posenet.inference.tracking.smoothing import Smoother
+from posenet.inference.tracking.smoothing import KEEP_SECONDS, Smoother
 from posenet.person import Person, to_people
 from posenet.settings import TrackingConfig
 from posenet.skeleton import Skeleton
 
 MAX_COORDINATE = 1e9
 """Keypoints that are farther away, in pixels, count as not found."""
+MIN_AGREEMENT = 0.02
+"""Smallest agreement, 0-1, of a person with a track's prediction (``Motion.similarity``): people who jump are kept."""
 MAX_MISSES = 1
-"""Every track survives this many missed frames in a row, within ``tracking.keep_seconds``."""
+"""Every track survives this many missed frames in a row, within ``KEEP_SECONDS``."""
 PATIENCE = 2.0
 """A confirmed track survives without its person for this many times the time from the first to the last sighting. If
 tracks of false people, who are seen for a moment, survived longer, they would attract other people."""
@@ -56,7 +58,7 @@ class Tracker:
 
     def __init__(self, settings: TrackingConfig | None = None) -> None:
         self.settings = TrackingConfig() if settings is None else settings
-        self._smoother = Smoother(self.settings) if self.settings.smooth else None
+        self._smoother = Smoother() if self.settings.smooth else None
         self._motion: Motion | None = None
         self._skeleton: Skeleton | None = None
         self._tracks: list[Track] = []
@@ -121,7 +123,7 @@ class Tracker:
         from scipy.optimize import linear_sum_assignment  # importing it takes a while, and images need no tracker
 
         agreement, likelihood = motion.similarity(points, found)
-        gains = np.where(agreement >= self.settings.min_agreement, likelihood, 0)
+        gains = np.where(agreement >= MIN_AGREEMENT, likelihood, 0)
         rows, columns = linear_sum_assignment(gains, maximize=True)
         has_gain = gains[rows, columns] > 0
         rows, columns = rows[has_gain], columns[has_gain]
@@ -156,4 +158,4 @@ class Tracker:
     def _is_kept(self, track: Track) -> bool:
         waited = self._time - track.last_seen
         is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
-        return waited <= self.settings.keep_seconds and (is_patient or track.misses <= MAX_MISSES)
+        return waited <= KEEP_SECONDS and (is_patient or track.misses <= MAX_MISSES)

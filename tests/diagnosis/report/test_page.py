@@ -177,6 +177,14 @@ def test_objects_of_another_category_have_its_name(tmp_path: Path) -> None:
     assert not re.findall(r"(?i)\b(?:person|people|nobody)\b", text)
 
 
+def test_results_that_prediction_would_not_show_are_not_drawn_at_first(tmp_path: Path) -> None:
+    page = Page(write_report(small_diagnosis(tmp_path), tmp_path, min_score=0.6, progress=False))
+    low = page.text.count('<g class="person low"')
+    scores = [float(text.split()[1].strip(",")) for text in page.attributes("g", "data-facts") if "score" in text]
+    assert low == sum(score < 0.6 for score in scores) > 0
+    assert "Scores below 0.6" in page.plain()
+
+
 def test_the_headline_tells_missed_people_from_inexact_ones(tmp_path: Path) -> None:
     document, results = small_data()
     exact = [entry for entry in results if entry["image_id"] == 15]
@@ -219,7 +227,7 @@ def test_a_crowd_region_is_drawn_where_it_is_annotated_and_a_result_there_does_n
     assert [region[name] for name in ("x", "y", "width", "height")] == ["50", "100", "500", "200"]
     facts = page.attributes("g", "data-facts")
     assert "score 0.300, OKS at best 0.000, in a crowd region, which does not count" in facts
-    assert "medium, 3 labelled, truncated" in facts
+    assert "medium, 3 labelled" in facts
 
 
 def test_the_policy_allows_this_script_and_style_and_no_connections(one: Page) -> None:

@@ -19,16 +19,11 @@ from posenet.inference.media import live
 from posenet.inference.media.frames import read_frames
 from posenet.inference.media.sources import (
     MAX_UNREADABLE_IN_A_ROW,
-    Frame,
     FrameSelection,
     Source,
     parse_standard_input,
 )
-from posenet.inference.pipeline import track_people
-from posenet.inference.result import Result
-from posenet.settings import TrackingConfig
 from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
-from tests.helpers.moving_people import person_at
 from tests.helpers.videos import GREY, FakeCapture, grey_image, write_animation, write_video
 
 VIDEO = Source("video", Path("v.mp4"))
@@ -288,19 +283,3 @@ def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.
     assert len(list(read_frames(tmp_path / "b.png"))) == 1
     with pytest.raises(ConfigError, match=r"PyAV.*simplepose\[video\]"):
         list(read_frames(tmp_path / "clip.mp4"))
-
-
-def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:
-    """Two people stand still, one in each video. A clock that jumps back does not end the video."""
-    other = Source("video", Path("b.mp4"))
-    person_of = {VIDEO: person_at(100), other: person_at(400)}
-
-    def ids(*frames: tuple[Source, float]) -> list[int | None]:
-        predictions = [Result(Frame(source, GREY, 0, seconds), [person_of[source]]) for source, seconds in frames]
-        tracked = track_people(predictions, TrackingConfig(confirm_frames=1))
-        return [person.id for result in tracked for person in result]
-
-    assert ids((VIDEO, 0.0), (VIDEO, 0.04), (other, 0.0), (other, 0.04)) == [1] * 4
-    assert len(ids((VIDEO, 0.0), (VIDEO, 5.0), (VIDEO, 1.0), (VIDEO, 1.04))) == 4
-    [[person]] = track_people([Result(Frame(VIDEO, GREY), [person_at(100)])], TrackingConfig())
-    assert person.id is None

@@ -82,7 +82,7 @@ def test_browsers_can_show_the_video(tmp_path: Path) -> None:
 
 
 def test_frames_of_other_sizes_are_resized(tmp_path: Path) -> None:
-    images = [np.full((47, 63, 3), 90, np.uint8), np.full((20, 30, 3), 90, np.uint8)]
+    images = [np.full((47, 63, 3), 90, np.uint8), np.full((23, 31, 3), 90, np.uint8)]
     frames = read_video(write_images(tmp_path / "x.mp4", images, [0, 0.1]))
     assert [frame.image.shape for frame in frames] == [(48, 64, 3)] * 2
     assert all(abs(frame.image.astype(int) - 90).max() < 8 for frame in frames)
@@ -426,3 +426,12 @@ def test_the_page_says_how_much_later_the_images_begin_than_the_sound(
     page = (ROOT / "docs" / "videos.md").read_text()
     exec(page.partition("python -c '")[2].partition("')")[0].replace("clip.mp4", str(path)), {})
     assert float(capsys.readouterr().out) == pytest.approx(3, abs=0.1)
+
+
+def test_images_of_another_shape_are_drawn_with_borders_in_a_video(tmp_path: Path) -> None:
+    """As in a stream whose sender is turned."""
+    path = write_images(tmp_path / "x.mp4", [grey_image(9), np.full((64, 32, 3), 200, np.uint8)], [0.0, 0.1], rate=10)
+    _, turned = read_video(path)
+    assert turned.image.shape == grey_image(9).shape
+    bright = turned.image.mean(axis=(0, 2)) > 100
+    assert bright.sum() == pytest.approx(24, abs=2) and bright[20:44].all() == bright[31]

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from posenet.inference.tracking.motion import person_sizes
-from posenet.inference.tracking.smoothing import SPEED_CUTOFF, Smoother
+from posenet.inference.tracking.smoothing import SMOOTH_CUTOFF, SMOOTH_SPEED, SPEED_CUTOFF, Smoother
 from posenet.person import Person
-from posenet.settings import TrackingConfig
 from tests.helpers.moving_people import person_at
 
 
 def smoothed(people: list[Person], rate: float = 25.0) -> np.ndarray:
     """(F, K, 3) keypoints after smoothing."""
-    smoother = Smoother(TrackingConfig())
+    smoother = Smoother()
     return np.stack(
         [
             smoother.update([dataclasses.replace(person, id=1)], number / rate)[0].keypoints
@@ -73,8 +72,7 @@ def test_scores_and_the_first_frame_stay_as_they_are() -> None:
 def test_every_frame_is_that_of_the_formula() -> None:
     """The times vary, and a keypoint is lost for a frame. At the start nobody moves."""
     rng = np.random.default_rng(0)
-    settings = TrackingConfig()
-    smoother = Smoother(settings)
+    smoother = Smoother()
     for time in (0, 0.04, 0.1, 0.4, 0.5):
         person = person_at(100 + 50 * time, noise=rng.normal(0, 3, (18, 2)))
         person.keypoints[5] *= time != 0.1
@@ -88,7 +86,7 @@ def test_every_frame_is_that_of_the_formula() -> None:
             speeds = offsets / elapsed / size_of(person)
             velocities[found] += weight(SPEED_CUTOFF, elapsed) * (speeds - velocities[found])
             squared = np.square(velocities[found]).sum(axis=1, keepdims=True)
-            expected[found] += weight(settings.smooth_cutoff + settings.smooth_speed * squared, elapsed) * offsets
+            expected[found] += weight(SMOOTH_CUTOFF + SMOOTH_SPEED * squared, elapsed) * offsets
             last_found[found] = time
         [smooth] = smoother.update([dataclasses.replace(person, id=1)], time)
         np.testing.assert_allclose(smooth.keypoints[found, :2], expected[found], atol=1e-4)
@@ -99,7 +97,7 @@ def weight(cutoff: Any, elapsed: Any) -> Any:
 
 
 def test_people_are_smoothed_by_their_id() -> None:
-    smoother = Smoother(TrackingConfig())
+    smoother = Smoother()
     for number in range(30):
         people = [dataclasses.replace(person_at(100), id=7), dataclasses.replace(person_at(400 + number), id=3)]
         first, second = smoother.update(people if number % 2 else people[::-1], number / 25)[:: 1 if number % 2 else -1]
@@ -108,7 +106,7 @@ def test_people_are_smoothed_by_their_id() -> None:
 
 
 def test_two_frames_at_one_time() -> None:
-    smoother = Smoother(TrackingConfig())
+    smoother = Smoother()
     for _ in range(2):
         (person,) = smoother.update([dataclasses.replace(person_at(100), id=1)], 1.0)
     np.testing.assert_array_equal(person.keypoints, person_at(100).keypoints)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from posenet import Person, Skeleton, Tracker
+from posenet.inference.tracking.smoothing import KEEP_SECONDS
 from posenet.settings import TrackingConfig
 from tests.helpers.moving_people import person_at
 
@@ -47,9 +48,12 @@ def test_a_person_is_waited_for_twice_as_long_as_it_was_seen_or_for_a_frame_befo
 
 
 @pytest.mark.parametrize("min_agreement, same", [(0.05, True), (0.9, False)])
-def test_a_person_who_does_not_agree_well_enough_with_a_track_is_another_one(min_agreement: float, same: bool) -> None:
+def test_a_person_who_does_not_agree_well_enough_with_a_track_is_another_one(
+    monkeypatch: pytest.MonkeyPatch, min_agreement: float, same: bool
+) -> None:
+    monkeypatch.setattr("posenet.inference.tracking.tracker.MIN_AGREEMENT", min_agreement)
     frames = [[person_at(100)]] * 25 + [[person_at(115)]]
-    ids = ids_of(frames, min_agreement=min_agreement, confirm_frames=1)
+    ids = ids_of(frames, confirm_frames=1)
     assert ids == [[1]] * 25 + [[1 if same else 2]]
 
 
@@ -101,7 +105,7 @@ def test_frames_at_irregular_times() -> None:
 def test_an_id_is_kept_for_keep_seconds(gap: float, same: bool) -> None:
     times = [number / RATE for number in range(10)]
     times += [times[-1] + gap + number / RATE for number in range(10)]
-    ids = ids_of([[person_at(100)]] * 20, times, keep_seconds=2.0)
+    ids = ids_of([[person_at(100)]] * 20, times)
     assert (ids[9] == ids[-1]) == same
     assert ids[-1] != [None]
 
@@ -149,8 +153,8 @@ def test_memory_does_not_grow_with_the_number_of_people() -> None:
     tracker = Tracker(TrackingConfig(smooth=True, confirm_frames=1))
     for number in range(500):
         tracker.update([person_at(x) for x in rng.uniform(0, 1e6, 3)], number / 5)
-    assert len(tracker._tracks) <= 3 * 5 * tracker.settings.keep_seconds + 3
-    assert len(tracker._smoother._states) <= 3 * 5 * tracker.settings.keep_seconds + 3
+    assert len(tracker._tracks) <= 3 * 5 * KEEP_SECONDS + 3
+    assert len(tracker._smoother._states) <= 3 * 5 * KEEP_SECONDS + 3
 
 
 @pytest.mark.parametrize("x", [math.nan, math.inf, 1e30])

@@ -3,13 +3,15 @@
 
 const DEFAULTS = {
   kind: "any", keypoint: "any", size: "any", crowding: "any", order: "worst", count: "24",
-  truth: "1", result: "1", errors: "1", boxes: "0", pixels: "1",
+  truth: "1", result: "1", errors: "1", boxes: "0", pixels: "1", low: "0",
   image: "", // id of the opened image
   person: "", // the person to whom it is enlarged
 };
 const FILTERS = ["kind", "keypoint", "size", "crowding"];
 const UNFILTERED = Object.fromEntries([...FILTERS, "count", "image", "person"].map((name) => [name, DEFAULTS[name]]));
-const LAYERS = { t: "truth", r: "result", e: "errors", b: "boxes", i: "pixels" };
+const LAYERS = { t: "truth", r: "result", e: "errors", b: "boxes", i: "pixels", l: "low" };
+/** Whether a result is drawn: those with low scores are, if they are asked for, or if the filters ask for errors. */
+const isDrawn = (person, view) => !person.classList.contains("low") || view.low !== "0" || isFiltered(view);
 const byId = (id) => document.getElementById(id);
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const form = byId("filters");
@@ -55,6 +57,7 @@ function selectTiles(view) {
     const people = peopleWithErrors(tile, view);
     const names = new Set(people.flatMap(({ dataset }) => [dataset.person, dataset.partner]));
     for (const person of all(".person", tile)) {
+      person.classList.toggle("undrawn", !isDrawn(person, view));
       person.classList.toggle("faint", isFiltered(view) && !names.has(person.dataset.person));
     }
     return { tile, errors: people.length, loss: Number(tile.dataset.loss) };
@@ -133,7 +136,8 @@ function enlarge(picture, people, { dataset }) {
 function listPeople(people, view) {
   const named = new Map(people.map(({ dataset }) => [dataset.person, dataset]));
   const found = new Set([...named.values()].filter(({ person }) => person[0] === "r").map(({ partner }) => partner));
-  const rows = [...named.values()].filter(({ person }) => person[0] === "r" || (person[0] === "t" && !found.has(person)));
+  const drawn = new Set(people.filter((person) => isDrawn(person, view)).map(({ dataset }) => dataset.person));
+  const rows = [...named.values()].filter(({ person }) => drawn.has(person)).filter(({ person }) => person[0] === "r" || (person[0] === "t" && !found.has(person)));
   const list = viewer.querySelector("ol");
   list.replaceChildren(...rows.map(({ person, partner, facts, errors }) => {
     const row = document.createElement("li");
