@@ -28,8 +28,7 @@ BESIDE = {
     "ray": "tests/inference/test_ray_data.py",
     "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py docs/formats.md",
     "checks": "",
-    "exports": "tests/inference/test_onnx_export.py tests/cli/test_exported_files.py "
-    "docs/deployment.md",
+    "exports": "tests/inference/test_onnx_export.py tests/cli/test_exported_files.py docs/deployment.md",
 }
 COMMANDS = {
     "diagnosis": "diagnose",
