@@ -80,7 +80,7 @@ class Canvas:
 
     def __init__(self, image: np.ndarray) -> None:
         self.image = image
-        self.owner = np.zeros(image.shape[:2], np.int32)
+        self.owner: np.ndarray = np.zeros(image.shape[:2], np.int32)
 
     def paint(self, *shapes: tuple[np.ndarray, Colour], code: int = 0, outline: float = 0.0) -> None:
         """Fill (N, 2) polygons; if ``outline`` is not 0, with a darker edge of that width around all of them."""

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import posenet
 from posenet.data.dataset import PoseDataset, Sample, Transform, load_transform
 from posenet.data.loader import BatchLoader
-from posenet.data.store import Store
 from posenet.errors import ConfigError
 from posenet.extensions import allow
 from posenet.settings import AugmentConfig, load_config
@@ -118,8 +116,3 @@ class TestOwnFunction:
     def test_a_setting_of_another_form_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigError, match="data.transform must be "):
             load_config(None, [f"data.transform='{name}'"])
-
-    def test_the_class_is_public_and_takes_a_path(self, path: Path) -> None:
-        assert posenet.PoseDataset is PoseDataset
-        with Store(path) as store:
-            assert same_batches([PoseDataset(path, SIZE)[0, 0]], [PoseDataset(store, SIZE)[0, 0]])
