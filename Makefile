@@ -58,15 +58,8 @@ torture: $(VENV)/ready  ## kill processes, fill disks and damage files many time
 cluster: $(VENV)/ready  ## train on a SLURM cluster of three hosts on this machine: needs root, slurm-wlm, munge and iproute2
 	$(RUN) -m pytest -m cluster -rs tests/cluster
 
-gpu: $(VENV)/ready  ## check everything on a GPU against the CPU, then measure its speed: expect two hours
-	@status=0; $(RUN) -m pytest -m gpu -rs tests/devices || status=$$?; \
-	if $(RUN) -c 'import sys, torch; sys.exit(not torch.accelerator.is_available())'; then \
-		mkdir -p $(GPU_TABLES); \
-		$(RUN) tools/benchmark.py gpu --json $(GPU_TABLES)/gpu.json --markdown $(GPU_TABLES)/gpu.md || exit $$?; \
-		echo "The tables are in $(GPU_TABLES)/gpu.md, the numbers in $(GPU_TABLES)/gpu.json; see docs/benchmarks.md"; \
-	else \
-		echo "PyTorch finds no accelerator on this machine: the tests were skipped, and nothing was measured"; \
-	fi; exit $$status
+gpu: $(VENV)/ready  ## needs a GPU: run the device suite, then measure everything; half an hour; LSP=FOLDER names photographs
+	$(RUN) tools/benchmark.py gpu --output $(GPU_TABLES) $(if $(LSP),--lsp $(LSP))
 
 wheel: $(VENV)/ready  ## build a wheel, install it without the checkout, and run posenet from another folder
 	.ci/wheel

@@ -32,6 +32,7 @@ TYPES = {
     "DataSets": "path, or list of paths and tables",
     "Skeleton": "text or table",
     "ExifFrame": "stored, displayed",
+    "Switch": "true, false, auto",
 }
 """What an annotation of the source means in an experiment file."""
 

@@ -8,24 +8,18 @@ From an image to its people:
     for person in predictor("photo.jpg"):
         print(person.score, person.named())
 
-Prediction: ``Predictor`` runs a trained network; its checkpoint holds the network, its settings and its skeleton. A
-``Result`` is the people of one image; a ``Person`` has keypoints in pixels of the image. ``draw_people`` draws them,
-``predict`` writes drawings and files of any number of images and videos, ``export_results`` writes files in which
-labelling tools correct results, and ``app`` serves a page that shows people in
-images and videos. A ``Tracker`` recognises people from frame to frame of a video. ``decode`` finds the people in maps.
+Prediction: ``Predictor`` runs a trained network, and gives a ``Result``, the people of an image; a ``Person`` has
+keypoints in pixels. ``draw_people`` draws them, a ``Tracker`` follows them in a video, and ``decode`` finds them in
+maps. ``predict`` writes drawings and files of any number of images and videos, ``export_results`` files for labelling
+tools, and ``app`` serves a page.
 
-Training: ``train("data.yaml")`` takes annotations and does all that is needed. Step by step, ``build_store`` makes a
-data set ready for training, ``train`` runs an experiment, and ``evaluate`` computes the AP of a checkpoint. A
-``TrainingCallback`` receives the measurements of a run. For a training loop of your own, ``PoseNet`` is the network as
-a ``torch.nn.Module``, ``PoseDataset`` reads its input from a store and takes a function of your own that changes it,
-``TargetRenderer`` makes its targets, and ``FocalL2Loss`` compares its output with them. ``load_config`` reads
-experiment files, ``load_weights`` copies weights into a network, and ``load_skeleton`` reads a ``Skeleton`` from a
-file.
+Training: ``train("data.yaml")`` takes annotations and does all that is needed; ``build_store``, ``train`` and
+``evaluate`` do it step by step. A ``TrainingCallback`` receives the measurements of a run. A training loop of your own
+needs ``PoseNet``, ``PoseDataset``, ``TargetRenderer`` and ``FocalL2Loss``, and ``load_config``, ``load_weights`` and
+``load_skeleton``.
 
-Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy.
-
-Importing this package imports neither PyTorch nor OpenCV; the first use of a name does. The command line is
-``posenet --help``.
+Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy. Importing this
+package imports neither PyTorch nor OpenCV; the first use of a name does. The command line is ``posenet --help``.
 """
 
 from importlib import import_module

@@ -9,12 +9,9 @@ import http.client
 import io
 import re
 import string
-import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from concurrent.futures import Future
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -33,7 +30,6 @@ SERVER_TIMEOUT = 30.0
 MAX_REASON = 200
 """Characters of the reason why a download has failed; what a server sends can be long."""
 
-_OTHER_WAY = "download it with another program, and give the file"
 _MEBIBYTE = 2**20
 _CHUNK_BYTES = 2**16
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -42,11 +38,6 @@ _CREDENTIALS = re.compile(rf"({_SCHEME.pattern})([^/?#]*)@", re.IGNORECASE)
 
 class DownloadError(Exception):
     """Why a download has failed; the message does not name the file."""
-
-
-def is_disk_full(error: Exception) -> bool:
-    """Whether a file cannot be written because there is no space, or none for this user."""
-    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
 
 
 def is_address(text: str) -> bool:
@@ -73,127 +64,87 @@ def without_credentials(url: str) -> str:
     return match[1] + url[match.end() :] if match else url
 
 
-class Download:
-    """A download into an open file, within limits.
+@contextlib.contextmanager
+def limited(limits: tuple[float, float], title: str = "") -> Iterator[Callable[[int, int | None], None]]:
+    """A download within limits of MiB and seconds, with a progress bar if it has a title.
 
-    Args:
-        limits: MiB and seconds.
-        title: of a progress bar; without it there is none.
+    Yields a function to call with the bytes that have arrived and those that will; it raises ``DownloadError`` beyond a
+    limit. Any error but that of a full disk becomes a ``DownloadError``.
     """
+    max_mebibytes, max_seconds = limits
+    end = time.monotonic() + max_seconds
 
-    def __init__(self, file: BinaryIO, limits: tuple[float, float], title: str = "") -> None:
-        self.file = file
-        self._max_mebibytes, self._max_seconds = limits
-        self._end = time.monotonic() + self._max_seconds
-        self._title = title
-        self._size = 0
-        self._length: int | None = None
+    def check(size: int, length: int | None) -> None:
+        if max(size, length or 0) > max_mebibytes * _MEBIBYTE or time.monotonic() > end:
+            raise DownloadError(
+                f"it has more than {max_mebibytes:g} MiB or takes more than {max_seconds:g} s; download it with "
+                "another program, and give the file"
+            )
+        bar.total = length and length // _MEBIBYTE
+        bar.update(size // _MEBIBYTE - bar.n)
 
-    def check(self, size: int, length: int | None) -> None:
-        """Raise ``DownloadError`` if no more may be written, when ``size`` of ``length`` bytes have arrived."""
-        if max(size, length or 0) > self._max_mebibytes * _MEBIBYTE:
-            raise DownloadError(f"it has more than {self._max_mebibytes:g} MiB; {_OTHER_WAY}")
-        self._check_time()
-        self._size = size
-        self._length = length
-
-    def _check_time(self) -> None:
-        if time.monotonic() > self._end:
-            raise DownloadError(f"it takes more than {self._max_seconds:g} s; {_OTHER_WAY}")
-
-    def run(self, receive: Callable[[Download], None]) -> None:
-        """Call a function such as ``receive`` in a thread, and wait for it, within the limit of the time.
-
-        Only waiting for a thread limits the whole time: looking up a name has no limit, and that of a connection begins
-        anew with each byte that arrives. A thread for which nobody waits any more ends at its next check.
-        """
-        future: Future[None] = Future()
-
-        def call() -> None:
-            try:
-                receive(self)
-                future.set_result(None)
-            except BaseException as error:
-                future.set_exception(error)
-
-        thread = threading.Thread(target=call, daemon=True)
+    with progress_bar(title=title, unit="MiB", disable=not title) as bar:
         try:
-            with progress_bar(title=self._title, unit="MiB", disable=not self._title) as bar:
-                thread.start()
-                while thread.is_alive():
-                    self._check_time()
-                    thread.join(0.1)  # Windows notices Ctrl-C only between two waits
-                    bar.total = self._length and self._length // _MEBIBYTE
-                    bar.update(self._size // _MEBIBYTE - bar.n)
-        finally:
-            self._end = 0.0
-        future.result()
+            yield check
+        except DownloadError:
+            raise
+        except Exception as error:  # a server can make urllib and gdown raise almost any
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            reason = to_single_line(str(error).partition("\n")[0]) or type(error).__name__
+            raise DownloadError(reason[:MAX_REASON]) from error
 
 
 def download_bytes(url: str) -> bytes:
     """Download a small file, such as an image, into memory; ``DataError``, which names the address, if that fails."""
     file = io.BytesIO()
     try:
-        Download(file, IMAGE_LIMITS).run(lambda download: receive(url, download))
+        receive(url, file, IMAGE_LIMITS)
     except DownloadError as error:
-        raise DataError(f"cannot read {without_credentials(url)}: {error}") from error
+        raise DataError(f"cannot read {without_credentials(url)}: {error}; check the address") from error
     return file.getvalue()
 
 
 def first_bytes(url: str, count: int) -> bytes:
     """The first bytes at an address, fewer if there are no more; none if the server does not send any."""
-    received = io.BytesIO()
-
-    def receive_start(download: Download) -> None:
-        with _open(url) as response:
-            while received.tell() < count and (data := response.read1(count - received.tell())):
-                received.write(data)
-
-    with contextlib.suppress(Exception):  # reading the whole will report that
-        Download(io.BytesIO(), ANSWER_LIMITS).run(receive_start)
-    return received.getvalue()
-
-
-def download_file(path: Path, receive: Callable[[Download], None], title: str = "") -> None:
-    """Download a large file with a function such as ``receive``, which calls ``Download.check`` while it writes.
-
-    After an error there is no file.
-    """
     try:
-        # Opened and closed here, so that a thread for which nobody waits can neither make it again nor write to it.
-        with open(path, "wb") as file:
-            Download(file, FILE_LIMITS, title).run(receive)
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+        with limited(ANSWER_LIMITS), _open(url) as response:
+            return response.read(count)
+    except DownloadError:  # reading the whole will report that
+        return b""
 
 
-class RedirectHandler(urllib.request.HTTPRedirectHandler):
+def receive(url: str, file: BinaryIO, limits: tuple[float, float] | None = None, title: str = "") -> None:
+    """Write what is at an address to an open file; errors and the limits, ``FILE_LIMITS`` by default: ``limited``."""
+    with limited(limits or FILE_LIMITS, title) as check, _open(url) as response:
+        length = response.length
+        size = 0
+        check(size, length)
+        while data := response.read1(_CHUNK_BYTES):
+            size += len(data)
+            check(size, length)
+            file.write(data)
+        if length is not None and size < length:
+            raise DownloadError(f"it ends early: {size} of {length} bytes arrived")
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
     """Follows redirects to http and https addresses, from encrypted to encrypted ones only."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
         fp.close()  # else the base class would read all of the answer, of any size
-        scheme = urlsplit(newurl).scheme
-        if scheme not in ("http", "https") or (req.type == "https" and scheme == "http"):
-            raise DownloadError(f"it is redirected to an address of another kind, {scheme}; give the final address")
+        if urlsplit(newurl).scheme not in ("https", req.type):
+            raise DownloadError("it is redirected to an address of another kind; give the final address")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _open(url: str) -> http.client.HTTPResponse:
-    """Open an address, which may have a user name and a password.
-
-    Raises:
-        DownloadError: it is no http or https address, or is redirected to another.
-        ValueError: it is malformed.
-        OSError, HTTPException: the server cannot be reached or refuses.
-    """
+    """Open an http or https address, which may have a user name and a password."""
     parts = urlsplit(without_credentials(url))
-    if parts.scheme not in ("http", "https"):
-        raise DownloadError("only http and https addresses can be downloaded; give a file as its path")
-    if not parts.hostname or parts.port == 0:  # ValueError if it is no port
-        raise ValueError("it has no host or no port")
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:  # ValueError if it is no port
+        raise DownloadError("only http and https addresses of a host can be downloaded; give a file as its path")
     # People copy letters and spaces from browsers that must be encoded in a request.
     address = quote(without_credentials(url), safe=string.punctuation)
     request = urllib.request.Request(address, headers={"User-Agent": "posenet"})
@@ -201,30 +152,5 @@ def _open(url: str) -> http.client.HTTPResponse:
         # A server to which the answer redirects must not receive them.
         text = base64.b64encode(unquote(credentials[2]).encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {text}")
-    opener = urllib.request.build_opener(RedirectHandler)
+    opener = urllib.request.build_opener(_Redirects)
     return cast(http.client.HTTPResponse, opener.open(request, timeout=SERVER_TIMEOUT))
-
-
-def receive(url: str, download: Download) -> None:
-    """Write what is at an http or https address to the file of a download; ``DownloadError`` if that fails.
-
-    ``OSError`` if the disk is full. A server that sends nothing is left after ``SERVER_TIMEOUT``; ``Download.run``
-    limits the whole time.
-    """
-    try:
-        with _open(url) as response:
-            length = response.length
-            size = 0
-            download.check(size, length)
-            while data := response.read1(_CHUNK_BYTES):
-                size += len(data)
-                download.check(size, length)
-                download.file.write(data)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        if is_disk_full(error):
-            raise
-        reason = (to_single_line(str(error)) or type(error).__name__)[:MAX_REASON]
-        remedy = "; correct the address" if isinstance(error, ValueError) else ""
-        raise DownloadError(reason + remedy) from error
-    if length is not None and size < length:
-        raise DownloadError(f"it ends early: {size} of {length} bytes arrived")

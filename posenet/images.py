@@ -419,6 +419,11 @@ def is_jpeg(data: np.ndarray) -> bool:
     return data[:2].tobytes() == _JPEG_START
 
 
+def is_web_page(start: bytes) -> bool:
+    """Whether data begin like HTML, as a server sends it in place of an image that is shown in a page."""
+    return start.lstrip().lower().startswith((b"<!doctype html", b"<html"))
+
+
 def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
     """Decode the pixels as stored; those of HEIC, AVIF and TIFF files as displayed, which is their only frame here."""
     if not len(data):
@@ -429,6 +434,8 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
         data = _with_jpeg_end(data)
     image = _decode_with_opencv(data, reduction)
     if image is None:
+        if is_web_page(data[:100].tobytes()):
+            raise ValueError("is a web page; give the address of the image or the video itself")
         raise ValueError(f"cannot be decoded; {_REMEDY}")
     # OpenCV keeps the upper 8 of 16 bits, of which data of 12 bits and fewer use 4 at most. JPEG has 8 bits.
     if not is_jpeg(data) and image.max() <= 16:

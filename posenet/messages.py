@@ -62,14 +62,11 @@ def to_printable(text: str) -> str:
     These are control codes, the directions and joiners of Unicode, and the surrogates that stand for bytes in names
     that are no text. Line ends stay, and a tab becomes a space.
     """
-    return "".join(_printable_character(character) for character in text)
 
+    def is_safe(character: str) -> bool:
+        return character.isprintable() or character == "\n" or unicodedata.category(character) == "Zs"
 
-def _printable_character(character: str) -> str:
-    if character == "\t":
-        return " "
-    is_safe = character.isprintable() or character == "\n" or unicodedata.category(character) == "Zs"
-    return character if is_safe else "?"
+    return "".join(character if is_safe(character) else "?" for character in text.replace("\t", " "))
 
 
 def to_single_line(text: str) -> str:

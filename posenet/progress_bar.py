@@ -58,7 +58,6 @@ def progress_bar(
 
     Args:
         total: number of items; None for ``len(items)``, or if it is unknown.
-        unit: name of one item.
         done: number of items that were done earlier.
         leave: whether a finished bar stays on the terminal.
     """
@@ -66,10 +65,8 @@ def progress_bar(
     if disable or _is_hidden or not hasattr(sys.stderr, "write"):  # None in a service and in a windowed program
         return tqdm(items, disable=True, **options)
     tqdm.get_lock()  # makes the lock of all bars; else the class of the first bar would have one of its own
-    if _is_terminal():
-        bar = tqdm(items, leave=leave, dynamic_ncols=True, **options)
-    else:
-        bar = _PlainLines(items, **options)
+    is_terminal = _is_terminal()
+    bar = tqdm(items, leave=leave, dynamic_ncols=True, **options) if is_terminal else _PlainLines(items, **options)
     _bars.add(bar)
     return bar
 

@@ -39,10 +39,9 @@ def map_in_threads(
         return last_size or 0
 
     def is_enough(calls: Sequence[Future[Result]]) -> bool:
-        if not max_size:
-            return len(calls) > ahead
-        total = sum(map(size, calls))
-        return total > max_size or len(calls) > (workers if last_size is None else ahead)
+        if max_size and sum(map(size, calls)) > max_size:
+            return True
+        return len(calls) > (workers if max_size and last_size is None else ahead)
 
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Result]] = deque()

@@ -52,10 +52,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.torture)
 
 
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Where checkpoints are converted to, instead of the user's folder."""
+    return str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(autouse=True)
-def same_environment() -> Iterator[None]:
+def same_environment(cache_folder: str) -> Iterator[None]:
     """Tools set variables for their processes; a later test must not look for these."""
-    with unittest.mock.patch.dict(os.environ):
+    with unittest.mock.patch.dict(os.environ, POSENET_HOME=cache_folder):
         yield
 
 
@@ -104,6 +110,7 @@ def stores(tiny_coco: Path) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def spot_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An exported network that finds a nose where an image is red, a neck at green and a right shoulder at blue."""
+    pytest.importorskip("posenet.inference.exports", reason="this copy has no exports")
     pytest.importorskip("onnx", reason="exporting needs onnx")
     pytest.importorskip("onnxruntime", reason="running an exported file needs a runtime")
     return export_spot_network(tmp_path_factory.mktemp("spots") / "spots.onnx")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,14 @@ import benchmark
 import pytest
 import torch
 from benchmarks import predict
+from benchmarks.gpu import pck
 
 from posenet.checkpoints.file import write_checkpoint
 from posenet.errors import ConfigError
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network
+from tests.helpers.simulated_device import simulated_environment
+from tests.helpers.source_files import ROOT
 
 NETWORK = ["model.stacks=1", "model.width=16", "model.growth=2"]
 TINY = ["--set", *NETWORK, "train.input_size=64", "train.batch_size=2", "train.amp=off", "inference.height=128"]
@@ -25,7 +31,6 @@ NUMBERS = {
     "network": ["gflop_per_image", "off_images_per_s", "off_share_of_matmul"],
     "train": ["step_ms", "images_per_s", "share_of_matmul"],
     "decode": ["perfect_ap", "perfect_ms_per_image", "degraded_ap", "degraded_ap_without_estimates"],
-    "gpu": ["cost_of_one_distributed_process", "weights_copy_s"],
 }
 """Names of numbers above 0 that each benchmark writes."""
 
@@ -55,7 +60,6 @@ def inputs(stores: dict[str, Path], tiny_coco: Path) -> dict[str, list[object]]:
         "network": ["--amp", "off"],
         "train": [],
         "decode": ["--annotations", tiny_coco / "annotations" / "person_keypoints_train2017.json"],
-        "gpu": ["--device", "cpu", "--batch-sizes", 2],
     }
 
 
@@ -124,14 +128,45 @@ def test_a_missing_file_is_one_line(
     assert "missing" in message and message.count("\n") == 1
 
 
-def test_without_time_the_benchmark_of_an_accelerator_names_what_it_has_left_out(
+GPU_PARTS = ["tests", "prediction", "steps", "trainings", "loaders"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", "openreg"])
+def test_the_script_for_a_gpu_runs_in_small_and_writes_every_part(device: str, tmp_path: Path) -> None:
+    environment = simulated_environment() if device == "openreg" else os.environ
+    words = ["gpu", "--small", "--device", device, "--repeats", 1, "--output", tmp_path, "--parts"]
+    # The simulated device is too slow for more.
+    parts = GPU_PARTS if device == "cpu" else ["tests", "steps"]
+    command = [sys.executable, ROOT / "tools" / "benchmark.py", *words, *parts]
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    page, numbers = (tmp_path / "gpu.md").read_text(), json.loads((tmp_path / "gpu.json").read_text())
+    assert page in done.stdout and "failed: " not in page and "not measured" not in page
+    assert set(parts) <= numbers.keys()
+    assert numbers["steps"]["eager, batch 2"]["images/s"] > 0 and "aten::" in page
+    if device == "openreg":
+        assert " passed" in numbers["tests"]["pytest -m gpu"]["result"]
+    else:
+        assert 0 <= numbers["trainings"]["tiny, 64 pixels"]["PCK@0.2"] <= 1
+
+
+def test_without_time_the_script_for_a_gpu_names_what_it_has_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = tmp_path / "out.md"
-    words = ["gpu", "--device", "cpu", "--minutes", 0, "--batch-sizes", 2, 4, "--measure", "float32", "processes"]
-    assert run(monkeypatch, *words, "--markdown", page, *TINY) == 0
-    left_out = [line for line in page.read_text().splitlines() if "not measured" in line]
-    assert [line.rpartition(": ")[2] for line in left_out] == ["float32, batch 2", "float32, batch 4", "processes"]
+    words = ["gpu", "--small", "--device", "cpu", "--minutes", -1, "--output", tmp_path, "--parts", "tests", "steps"]
+    assert run(monkeypatch, *words) == 0
+    left_out = [line for line in (tmp_path / "gpu.md").read_text().splitlines() if "not measured" in line]
+    assert [line.rpartition(": ")[2] for line in left_out] == ["pytest -m gpu", "eager, batch 2"]
+
+
+def test_keypoints_within_a_fifth_of_the_torso_are_correct() -> None:
+    names = ["left_shoulder", "right_hip", "right_shoulder", "left_hip"]
+    person = {"image_id": 1, "bbox": [0, 0, 50, 100], "keypoints": [0, 0, 2, 0, 100, 2, 0, 0, 0, 5, 5, 1]}
+    truth = {"categories": [{"keypoints": names}], "annotations": [person, person | {"image_id": 2}]}
+    far = {"image_id": 1, "keypoints": [500, 500, 1] * 4}
+    near = {"image_id": 1, "keypoints": [19, 0, 1, 0, 121, 1, 0, 0, 1, 5, 5, 1]}
+    assert pck(truth, [far, near]) == pytest.approx(2 / 6)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")

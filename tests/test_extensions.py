@@ -22,7 +22,7 @@ from posenet.inference.predictor import Predictor
 from posenet.model.build import build_network
 from posenet.model.fused import FusedNetwork
 from posenet.settings import load_config
-from posenet.training.own_loss import make_loss
+from posenet.training.loss import make_loss
 from tests.helpers.process_groups import errors_in_processes, fork_ranks
 from tests.helpers.process_runs import wait_for_exit
 from tests.helpers.run_logs import read_log

@@ -21,17 +21,15 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 ROOMS = {contract["name"]: contract["protected_modules"] for contract in CONTRACTS if contract["type"] == "protected"}
 """The modules and packages of each room."""
 BESIDE = {
-    "diagnosis": "tests/diagnosis tests/cli/test_diagnose.py tests/helpers/diagnoses.py tests/helpers/coco_results.py "
-    "tools/diagnose.py docs/diagnosis.md",
+    "diagnosis": "tests/diagnosis tests/cli/test_diagnose.py tests/helpers/diagnoses.py docs/diagnosis.md",
     "synthetic": "tests/synthetic tools/make_synthetic.py",
     "tracking": "tests/inference/tracking docs/videos.md",
-    "page": "tests/inference/test_app.py tests/cli/test_app.py tools/app.py",
+    "page": "tests/inference/test_app.py tests/cli/test_app.py",
     "ray": "tests/inference/test_ray_data.py",
-    "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py tests/helpers/other_formats.py "
-    "docs/formats.md",
-    "checks": "",
-    "exports": "tests/inference/test_onnx_export.py tests/cli/test_exported_files.py tools/export_onnx.py "
-    "docs/deployment.md",
+    "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py "
+    "tests/inference/outputs/test_export_results.py docs/formats.md",
+    "checks": "tests/annotations/checks",
+    "exports": "tests/inference/exports tests/devices/test_device_exports.py docs/deployment.md",
 }
 COMMANDS = {
     "diagnosis": "diagnose",

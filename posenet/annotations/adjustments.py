@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from posenet.errors import DataError
 from posenet.messages import to_single_line
 
-Kind = Literal["derived", "left out", "warning", "contradiction"]
-"""Determined by other values; not used; used, but perhaps wrong; without a right reading, so that tools stop."""
+Kind = Literal["contradiction", "warning", "left out", "derived"]
+"""Without a right reading, so that tools stop; used, but perhaps wrong; not used; determined by other values."""
 Ids = Sequence[object] | np.ndarray
 """What names the rows of a section: ids or file names."""
-KINDS: tuple[Kind, ...] = ("contradiction", "warning", "left out", "derived")
-"""In the order in which they are listed."""
 MAX_LINE = 160
 """Characters of a line; places that do not fit are left away."""
 SINGLE_PLACES = 2
@@ -26,6 +24,82 @@ SINGLE_SHARE = 0.05
 DROPPED_SHARE = 0.5
 """The same where the user asks to leave out what contradicts itself."""
 
+WHOLE_BOXES = "whole boxes make the AP too high"
+ENTRIES: dict[str, tuple[str, str]] = {
+    # Images
+    "image-id": ("images without an id, or with that of another image", "number them, in image_id too"),
+    "text-id": ("ids of images that are texts", "results name the numbers that replace them"),
+    "repeated-image": ("images listed twice", "taken as one"),
+    "unlabelled-frame": ("frames that is_labeled marks as not annotated", "they show people all the same"),
+    "paths": ("names of images changed to those in the folder", "look at one if in doubt"),
+    "file-name": ("images without a file name in the image folder", "write the path relative to the folder"),
+    "size": ("sizes of images read from the files", "they had none"),
+    "image-size": ("images without width and height", "write the size of the annotated images, or name their folder"),
+    "missing-file": ("images without a file", "check the folder, upper and lower case, and suffixes"),
+    "unreadable-file": ("files that cannot be read", "save them again, smaller if they are too large"),
+    "wrong-size": ("images of other proportions than annotated", "restore the images that were annotated"),
+    "resized": ("images of another size than annotated", "the annotations are scaled to the files"),
+    "exif-by-setting": ("images whose size fits both EXIF frames", "if keypoints are wrong, set data.exif_frame"),
+    "exif-swapped": ("images whose keypoints fit only the displayed image", "their width and height are swapped"),
+    "copies": ("copies of an image with other annotations", "merged: each would teach that the others are absent"),
+    "ignored-regions": ("images with ignored regions", "they are crowds, of which nothing is taught"),
+    "emptied-image": ("images of which no annotation is left", "correct their annotations"),
+    # Categories
+    "no-categories": ("no category is listed", "all annotations are of one"),
+    "category-id": ("categories with the id of another one", "number them"),
+    "names-of-skeleton": ("categories that do not name their keypoints", "the names are those of the skeleton"),
+    "numbered-keypoints": ("categories that do not name their keypoints", "they are keypoint_1 and so on"),
+    "keypoint-name": ("names of keypoints", "blanks and repetitions removed"),
+    "keypoint-order": ("categories with the skeleton's keypoints in another spelling or order", "turned to its order"),
+    "edges": ("edges that lead to no keypoint", "all of their category are left out, they are those of another one"),
+    "no-such-category": ("annotations of categories that are not listed", "correct category_id, or list the category"),
+    "same-category": ("ids of categories that are not listed", "all have the same keypoints: taken for the first"),
+    # Annotations
+    "annotation-id": ("annotations with an id that is a text or not their own", "numbered"),
+    "no-image": ("annotations of images that are not listed", "correct image_id, or list the image"),
+    "crowd-flag": ("annotations with an iscrowd other than 0 and 1", "write 0 or 1"),
+    "keypoint-values": ("annotations without three numbers for each name", "correct the names, or choose a skeleton"),
+    "nested": ("annotations with nested lists of keypoints", "read"),
+    "no-visibility": ("annotations with keypoints of x and y only", "labelled unless they are 0, 0"),
+    "no-number": ("annotations with keypoints that are null or not finite", "these are not labelled"),
+    "visibility": ("annotations with another visibility than 0, 1, 2, as a confidence", "labelled where it is above 0"),
+    "labelled-at-zero": ("annotations with labelled keypoints at (0, 0)", "these are not labelled"),
+    "normalised": ("annotations with keypoints between 0 and 1", "write pixels of the image"),
+    "fractions": ("keypoints are fractions of the image, not pixels", "they are multiplied by its size"),
+    "percent": ("no keypoint is beyond 100 in larger images", "write keypoints and boxes in pixels"),
+    "percentages": ("keypoints are percentages of the image, not pixels", "they are multiplied by its size"),
+    "box-corners": ("boxes are two corners", "width and height computed"),
+    "damaged-outline": ("outlines that are damaged or of another image size", "their box is the mask"),
+    "no-box": ("boxes computed from outlines or keypoints", "they had none"),
+    "empty-annotation": ("annotations without keypoints, box and outline", "nothing says where they are"),
+    "outline-area": ("areas computed from outlines", WHOLE_BOXES),
+    "box-area": ("areas estimated as 0.53 of the box, 0.84 of that around keypoints", WHOLE_BOXES),
+    "num-keypoints": ("annotations with a wrong num_keypoints", "counted"),
+    "same-keypoints": ("annotations with exactly the keypoints of another one in their image", "one of each is used"),
+    # Comparisons
+    "no-keypoints": ("no category has keypoints", "list the names of the keypoints, in the order of the annotations"),
+    "no-such-keypoints": ("no category has the skeleton's keypoints", "draft its own skeleton, or fix the order"),
+    "other-keypoints": ("categories with other keypoints than the skeleton", "draft theirs with --category"),
+    "several-skeletons": ("categories with different keypoints", "one network learns one: draft it with --category"),
+    "no-category": ("annotations with keypoints in a category that lists none", "correct category_id"),
+    "nothing-labelled": ("no annotation has a labelled keypoint", "write visibility 1 or 2 where they are labelled"),
+    "never-labelled": ("keypoints that no annotation has", "the network learns that they are nowhere"),
+    "unlabelled-place": ("annotations with coordinates whose visibility is 0", "these are not learned"),
+    "one-place": ("annotations with all keypoints at one place", "write 0, 0, 0 for keypoints that are not labelled"),
+    "many-people": ("images with more than 20 people", "COCO's evaluation uses 20 results, and misses the others"),
+    "outside": ("annotations with keypoints outside their image", "not labelled; if images were shrunk, scale both"),
+    "a-little-outside": ("annotations with keypoints a little outside their image", "used as they are"),
+    "unreached": ("nothing reaches the right or lower fifth of an image", "were images enlarged without annotations?"),
+    "box-elsewhere": ("annotations with most keypoints outside their box", "write bbox as x, y, width, height"),
+    "far-from-box": ("annotations with keypoints far outside their own box", "look at the image"),
+    "box-outside": ("boxes that reach far beyond their image", "write bbox as x, y, width, height, in pixels"),
+    "outline-elsewhere": ("annotations whose outline and box are at different places", "write both in pixels"),
+    "flip-pairs": ("left and right names that the skeleton pairs otherwise", "mirrored images teach wrong sides"),
+    "swapped-here": ("annotations with left and right exchanged in one pair", "swap them if they are confused"),
+    "no-sides": ("keypoints whose left and right nothing tells", "write left_right in the skeleton, or mirror = true"),
+}  # fmt: skip
+"""What an adjustment concerns, in the plural, and what follows from it or what to do, by code."""
+
 
 @dataclass(frozen=True)
 class Adjustment:
@@ -33,29 +107,25 @@ class Adjustment:
 
     kind: Kind
     code: str
-    """Short name, for programs."""
     message: str
-    """The entries that it concerns, in the plural: "images without a file"."""
     consequence: str
-    """What follows from it, or what to do."""
-    places: list[str] = field(default_factory=list)
+    places: list[str]
     """Ids of images or annotations, file names or keypoints; empty if it concerns the whole file."""
 
     @property
     def line(self) -> str:
         """What was done, how often, as many places as fit into one line, and the consequence."""
-        count = f": {len(self.places)}" if self.places else ""
-        message, consequence = to_single_line(self.message + count), to_single_line(self.consequence)
-        room = MAX_LINE - len(message) - len(consequence) - len("contradiction: ") - len(f" ();  [{self.code}]")
+        message = f"{self.message}: {len(self.places)}" if self.places else self.message
+        room = MAX_LINE - len(f"{self.kind}: {message} (, ...); {self.consequence} [{self.code}]")
         shown: list[str] = []
         for place in map(to_single_line, self.places):
-            if len(place) + 2 > room - len("..."):
-                shown.append("..." if shown else f"{place[: max(room - 3, 0)]}...")
+            if len(place) > room:
+                shown.append("..." if shown else f"{place[: max(room, 0)]}...")
                 break
             room -= len(place) + 2
             shown.append(place)
         places = f" ({', '.join(shown)})" if shown else ""
-        return f"{message}{places}; {consequence}"
+        return f"{message}{places}; {self.consequence}"
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.line} [{self.code}]"
@@ -72,29 +142,26 @@ class Adjustments(list[Adjustment]):
         super().__init__()
         self._share = DROPPED_SHARE if drop else SINGLE_SHARE
 
-    def add(self, kind: Kind, code: str, message: str, consequence: str, places: Iterable[object] = ()) -> None:
-        """Add one that concerns the whole file, or some places."""
-        self.append(Adjustment(kind, code, message, consequence, [str(place) for place in places]))
+    def add(self, kind: Kind, code: str, places: Iterable[object] = ()) -> None:
+        """Add one of ``ENTRIES`` that concerns the whole file, or some places."""
+        self.append(Adjustment(kind, code, *ENTRIES[code], [str(place) for place in places]))
 
-    def add_rows(self, kind: Kind, code: str, message: str, consequence: str, is_concerned: Any, ids: Ids) -> None:
+    def add_rows(self, kind: Kind, code: str, is_concerned: Any, ids: Ids) -> None:
         """Add one for the rows of a (rows,) bool array, unless there are none. The places are the ``ids``."""
         if is_concerned.any():
-            self.add(kind, code, message, consequence, [ids[row] for row in np.flatnonzero(is_concerned).tolist()])
+            self.add(kind, code, [ids[row] for row in np.flatnonzero(is_concerned).tolist()])
 
-    def leave_out_few(self, code: str, message: str, remedy: str, is_faulty: Any, ids: Ids, total: int = 0) -> Any:
+    def leave_out_few(self, code: str, is_faulty: Any, ids: Ids, total: int = 0) -> Any:
         """The rows to leave out: the faulty ones if they are few of ``total`` rows; else none, and a contradiction."""
         total = total or len(is_faulty)
         count = int(is_faulty.sum())
         are_few = count <= max(SINGLE_PLACES, self._share * total) and 2 * count <= total
-        if are_few:
-            self.add_rows("left out", code, message, remedy, is_faulty, ids)
-            return is_faulty
-        self.add_rows("contradiction", code, message, remedy, is_faulty, ids)
-        return np.zeros_like(is_faulty)
+        self.add_rows("left out" if are_few else "contradiction", code, is_faulty, ids)
+        return is_faulty & are_few
 
     def sorted(self) -> list[Adjustment]:
         """All, what stops first."""
-        return sorted(self, key=lambda adjustment: KINDS.index(adjustment.kind))
+        return sorted(self, key=lambda adjustment: get_args(Kind).index(adjustment.kind))
 
     @property
     def contradictions(self) -> list[Adjustment]:

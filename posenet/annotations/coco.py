@@ -170,30 +170,24 @@ class AnnotationFile:
     def _write_annotations(self) -> list[Entry]:
         people = self.people
         counts = [len(category.keypoints) for category in self.parsed_categories]
-        columns = (
-            people.entries,
-            people.ids.tolist(),
-            people.image_rows.tolist(),
-            people.category_rows.tolist(),
-            people.is_used.tolist(),
-            people.is_crowd.tolist(),
-            people.keypoints.reshape(len(people.ids), -1).tolist(),
-            self.num_labelled.tolist(),
-            people.boxes.tolist(),
-            people.areas.tolist(),
-            people.outlines,
-        )
+        keypoints, boxes = people.keypoints.reshape(len(people.ids), -1).tolist(), people.boxes.tolist()
+        num_labelled, areas = self.num_labelled.tolist(), people.areas.tolist()
         entries = []
-        for entry, number, image, category, is_used, is_crowd, values, count, box, area, outline in zip(*columns):
-            ids = {"id": number, "image_id": self.images[image].id, "category_id": self.category_ids[category]}
-            entry = entry | ids
-            if is_used:
+        for row, (entry, outline) in enumerate(zip(people.entries, people.outlines)):
+            category = int(people.category_rows[row])
+            image = self.images[people.image_rows[row]]
+            entry = entry | {
+                "id": int(people.ids[row]),
+                "image_id": image.id,
+                "category_id": self.category_ids[category],
+            }
+            if people.is_used[row]:
                 entry |= {
-                    "keypoints": [_whole(value) for value in values[: 3 * counts[category]]],
-                    "num_keypoints": count,
-                    "bbox": [_whole(value) for value in box],
-                    "area": _whole(area),
-                    "iscrowd": int(is_crowd),
+                    "keypoints": [_whole(value) for value in keypoints[row][: 3 * counts[category]]],
+                    "num_keypoints": num_labelled[row],
+                    "bbox": [_whole(value) for value in boxes[row]],
+                    "area": _whole(areas[row]),
+                    "iscrowd": int(people.is_crowd[row]),
                     "segmentation": entry["segmentation"] if isinstance(outline, np.ndarray) else outline or [],
                 }
             entries.append(entry)
@@ -236,16 +230,11 @@ def read_document(path: str | Path) -> Any:
 
 
 def remedy_for_format(path: str | Path) -> str:
-    """What makes a COCO keypoint file of a file in another format, by its suffix; empty if that is not known."""
+    """What makes annotations of a file in another format than JSON, by its suffix; empty if that is not known."""
     suffix = Path(path).suffix.lower()
     if suffix in (".yaml", ".yml", ".xml", ".csv", ".mat", ".slp", ".nwb"):
         return f"convert other formats with posenet annotations import {path} --output train.json"
-    if suffix == ".zip":
-        return (
-            "unpack it, and give a file in it; CVAT exports one as COCO Keypoints 1.0, Label Studio as JSON, and "
-            "Roboflow as COCO"
-        )
-    return ""
+    return "unpack it, and give a file in it; CVAT exports one as COCO Keypoints 1.0" if suffix == ".zip" else ""
 
 
 def write_output(path: Path, text: str) -> None:
@@ -269,20 +258,15 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
 
     Sections that are not ``required`` are empty if they are missing or null. ``path`` is for messages.
     """
-    if not isinstance(document, dict):
-        raise DataError(
-            f"{path}: the top level is a {type(document).__name__}, not a COCO data set; give a COCO keypoint file, or "
-            "convert that of another tool with posenet annotations import"
-        )
     sections = {}
     for key in SECTIONS:
-        entries = document.get(key)
-        if entries is None and key not in required:
+        entries = document.get(key) if isinstance(document, dict) else None
+        if entries is None and isinstance(document, dict) and key not in required:
             entries = []
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise DataError(
-                f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file, or "
-                "convert that of another tool with posenet annotations import"
+                f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file, or convert that of "
+                "another tool with posenet annotations import"
             )
         sections[key] = entries
     return sections
@@ -299,8 +283,3 @@ def list_image_files(path: str | Path, folder: str | Path | None) -> Iterator[Pa
         name = image.get("file_name")
         if isinstance(name, str):
             yield Path(folder, name)
-
-
-def category_edges(category: Category) -> list[tuple[str, str]]:
-    """The edges of a category as names of keypoints."""
-    return [(category.keypoints[a], category.keypoints[b]) for a, b in category.edges]

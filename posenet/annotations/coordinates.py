@@ -16,7 +16,7 @@ MIN_EXAMPLES = 20
 MIN_PERCENT_SIDE = 200
 """Percentages are recognised if the longer side of half of the images is larger than this, in pixels."""
 MIN_REACH = 80
-"""Percentages reach this far in both directions, or their boxes are pixels and confirm them."""
+"""Percentages reach this far in both directions."""
 CORNER_MARGIN = 1.1
 """A box that is written as two corners is recognised if x, y, width, height would end beyond this many image widths or
 heights, as in more than half of COCO's people. Some tools do not cut boxes off at the border, but they end before."""
@@ -45,49 +45,26 @@ def convert_keypoints(
     """
     is_labelled = keypoints[..., 2] > 0
     people = is_person & (is_labelled.sum(axis=1) >= 2)
-    in_unit = (keypoints[..., :2] >= 0) & (keypoints[..., :2] <= 1)
-    is_fraction = people & (in_unit.all(axis=2) | ~is_labelled).all(axis=1) & (keypoints[..., :2].max(axis=(1, 2)) > 0)
+    points = keypoints[..., :2]
+    in_unit = ((points >= 0) & (points <= 1)).all(axis=2)
+    is_fraction = people & (in_unit | ~is_labelled).all(axis=1) & (points.max(axis=(1, 2)) > 0)
+    ends = points.max(axis=1, where=is_labelled[..., None], initial=0)[people]  # (people, 2)
+    are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
     if is_fraction.any() and is_fraction.sum() == people.sum():
-        _multiply(keypoints, boxes, sizes, 1)
-        _say_converted(said, "normalised", "keypoints are fractions of the image", len(keypoints))
-        return np.zeros_like(is_fraction)
-    if is_fraction.any():
+        whole, code = 1, "fractions"
+    elif is_fraction.any() or not are_large or ends.max() > 100:
         return is_fraction
-    if people.sum() < MIN_EXAMPLES or np.median(sizes[people].max(axis=1)) <= MIN_PERCENT_SIDE:
+    elif ends.max(axis=0).min() < MIN_REACH:
+        said.add("contradiction", "percent")
         return is_fraction
-    ends = keypoints[..., :2].max(axis=1, where=is_labelled[..., None], initial=-np.inf)[people]
-    if ends.max() > 100:
-        return is_fraction
-    has_box = people & (boxes[:, 2:] > 0).all(axis=1)
-    box_ends = (boxes[:, :2] + boxes[:, 2:])[has_box]
-    if len(box_ends) and box_ends.max() > 100 * BEYOND:  # the boxes are pixels
-        scaled = keypoints[has_box, :, :2] * (sizes[has_box, None, ::-1] / 100)
-        is_in_box = (distances_from_boxes(scaled, boxes[has_box]) <= BOX_MARGIN) | ~is_labelled[has_box]
-        is_certain = is_in_box.mean() > 1 - MANY / 2
     else:
-        is_certain = bool(ends.max(axis=0).min() >= MIN_REACH)
-    if is_certain:
-        _multiply(keypoints, boxes, sizes, 100)
-        _say_converted(said, "percent", "keypoints are percentages of the image", len(keypoints))
-    else:
-        said.add(
-            "contradiction",
-            "percent",
-            "no keypoint is beyond 100 in larger images, as if they were percentages",
-            "write keypoints and boxes in pixels of the image",
-        )
-    return is_fraction
-
-
-def _say_converted(said: Adjustments, code: str, message: str, count: int) -> None:
-    said.add("derived", code, f"{message}, not pixels ({count} annotations)", "they are multiplied by its size")
-
-
-def _multiply(keypoints: np.ndarray, boxes: np.ndarray, sizes: np.ndarray, whole: float) -> None:
+        whole, code = 100, "percentages"
     units = sizes[:, ::-1] / whole
-    keypoints[..., :2] *= units[:, None]
+    points *= units[:, None]
     if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND * whole:
         boxes *= np.tile(units, 2)
+    said.add("derived", code)
+    return np.zeros_like(is_fraction)
 
 
 def convert_corners(
@@ -95,33 +72,19 @@ def convert_corners(
 ) -> None:
     """Convert boxes of two corners to x, y, width, height, in place. The arguments are those of ``convert_keypoints``.
 
-    They are corners if all would be in the image and around the keypoints, and many would end outside as they are.
+    They are corners if nearly all would be in the image and around the keypoints, and many end outside as they are.
     """
     first, second = boxes[:, :2], boxes[:, 2:]
     limits = sizes[:, ::-1]
     people = is_person & (boxes != 0).any(axis=1)
-    if not people.any():
-        return
     is_inside = ((first >= -EDGE_MARGIN) & (second > first) & (second <= limits + EDGE_MARGIN)).all(axis=1)
-    is_labelled = keypoints[..., 2] > 0
     as_corners = np.hstack([first, (second - first).clip(min=1)])
-    is_around = ((distances_from_boxes(keypoints[..., :2], as_corners) <= BOX_MARGIN) | ~is_labelled).all(axis=1)
-    fits = np.asarray(is_inside & is_around)[people]
-    ends_outside = np.asarray((first + second > CORNER_MARGIN * limits).any(axis=1))[people]
-    if not (fits & ends_outside).any() or (fits & ends_outside).mean() <= MANY:
-        return
-    if fits.mean() > 1 - MANY / 2:
+    is_near = distances_from_boxes(keypoints[..., :2], as_corners) <= BOX_MARGIN
+    fits = np.asarray(is_inside & (is_near | (keypoints[..., 2] <= 0)).all(axis=1))[people]
+    ends_outside = fits & np.asarray((first + second > CORNER_MARGIN * limits).any(axis=1))[people]
+    if people.any() and ends_outside.mean() > MANY and fits.mean() > 1 - MANY / 2:
         boxes[people] = as_corners[people]
-        said.add(
-            "derived", "box-corners", f"boxes are two corners ({people.sum()} annotations)", "width and height computed"
-        )
-    elif (fits & ends_outside).sum() > 2:
-        said.add(
-            "contradiction",
-            "box-corners",
-            "many boxes end outside their image and fit it as two corners, others do not",
-            "write bbox as x, y of the upper left corner, width, height",
-        )
+        said.add("derived", "box-corners")
 
 
 def distances_from_boxes(points: np.ndarray, boxes: np.ndarray) -> np.ndarray:

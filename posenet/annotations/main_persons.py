@@ -11,8 +11,12 @@ from posenet.annotations.outlines import decode_columns, polygons_to_mask
 from posenet.annotations.people import People
 from posenet.skeleton import COCO
 
-MIN_AREA = 32 * 32
-"""Smallest area of a main person in square pixels."""
+MIN_AREA = 8 * 8
+"""Smallest area of a main person in square pixels. Training enlarges main persons to a share of the network's input, so
+that they are blurry and not small; one with fewer pixels than keypoints would show nothing. COCO labels the keypoints
+of nobody below 32 x 32 pixels, the limit of the paper, so that its samples are the same."""
+CLEAR_AREA = 32 * 32
+"""An image is not made so small that a main person has fewer square pixels, or any fewer if it has no more."""
 MIN_DISTANCE = 0.3
 """Smallest distance between main persons, relative to the longer box side of the earlier one."""
 
@@ -24,7 +28,7 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
 
     - is not a crowd,
     - has at least ``min_labelled`` labelled keypoints (``Skeleton.min_labelled_keypoints``),
-    - has an area of at least 32 x 32 pixels and a box of at least 1 x 1,
+    - has an area of at least 8 x 8 pixels and a box of at least 1 x 1,
     - has a box centre farther from that of *every earlier* main person than 0.3 times the longer side of the earlier
       box. "Earlier" means file order, so that the selection depends only on the file.
     """
@@ -46,7 +50,7 @@ def count_others(people: People, min_labelled: int = COCO.min_labelled_keypoints
     reasons = {
         "without labelled keypoints": people.num_labelled == 0,
         f"with fewer than {min_labelled} labelled keypoints": people.num_labelled < min_labelled,
-        "smaller than 32 x 32 pixels": ~is_large,
+        "smaller than 8 x 8 pixels": ~is_large,
         "too close to another one": np.ones(len(people), bool),
     }
     is_open = ~people.is_crowd
@@ -59,7 +63,7 @@ def count_others(people: People, min_labelled: int = COCO.min_labelled_keypoints
 
 
 def describe_others(counts: Counter[str]) -> str:
-    """The counts of ``count_others`` in a few words: "3 smaller than 32 x 32 pixels, 1 too close to another one"."""
+    """The counts of ``count_others`` in a few words: "3 smaller than 8 x 8 pixels, 1 too close to another one"."""
     return ", ".join(f"{count} {reason}" for reason, count in counts.items())
 
 

@@ -158,12 +158,7 @@ def boxes_of_polygons(outlines: Sequence[Sequence[Sequence[float]]]) -> np.ndarr
     return np.hstack([corners[0], corners[1] - corners[0]])
 
 
-def are_around(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
-    """(P,) bool: the (P, 4) boxes are those ``around`` the keypoints, which ``boxes_around`` returns."""
-    return np.asarray((abs(boxes - around) <= BOX_TOLERANCE).all(axis=1))
-
-
 def estimate_areas(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
     """(P,) areas in square pixels of people without outlines, from their boxes and those ``around`` their keypoints."""
-    shares = np.where(are_around(boxes, around), SHARE_OF_KEYPOINT_BOX, SHARE_OF_BOX)
-    return np.asarray(shares * boxes[:, 2] * boxes[:, 3])
+    are_same = (abs(boxes - around) <= BOX_TOLERANCE).all(axis=1)
+    return np.asarray(np.where(are_same, SHARE_OF_KEYPOINT_BOX, SHARE_OF_BOX) * boxes[:, 2] * boxes[:, 3])

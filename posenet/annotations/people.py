@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from posenet.errors import DataError
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
+_log = logging.getLogger(__name__)
 _TEST_SET_CODES = ("image-id", "category-id", "file-name", "image-size", "no-such-category")
 """The contradictions that matter in files without names of keypoints, as those of test sets."""
 
@@ -114,12 +116,15 @@ class Split:
 
 def read_split(path: str | Path, image_ids: Iterable[int] | None = None, skeleton: Skeleton = COCO) -> Split:
     """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given,
-    each once.
+    each once. A log message tells if it has the skeleton's keypoints in another order or spelling, which is corrected.
 
     ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
     keypoints alone.
     """
-    file = read_annotation_file(path, skeleton, reorders=False, required=["images"])
+    file = read_annotation_file(path, skeleton, required=["images"])
+    for adjustment in file.adjustments:
+        if adjustment.code == "keypoint-order":
+            _log.warning("%s: %s", path, adjustment)
     names_keypoints = any(category.keypoints for category in file.parsed_categories)
     file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)
     images = file.images

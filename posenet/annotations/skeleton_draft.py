@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco import AnnotationFile, Category, category_edges
-from posenet.annotations.left_right import Twins, find_twins
+from posenet.annotations.coco import AnnotationFile, Category
 from posenet.annotations.reader import read_annotation_file
+from posenet.annotations.twins import Twins, find_twins
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.known_names import Pair, canonical_names, known_edges, known_sigmas
@@ -85,11 +85,12 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     joints = file.keypoints[file.groups_of_names()[names] & file.is_labelled_person, : len(names)]
     num_kinds = 1 if category else sum(other.keypoints == names for other in file.parsed_categories)
     kind = chosen.name if chosen.name and num_kinds == 1 else "object"
+    number = int(file.category_ids[file.parsed_categories.index(chosen)])
     sides = find_twins(names, joints, chosen.flip_idx, chosen.name)
     canonical = canonical_names(names, chosen.name)
     try:
         if set(canonical) == set(COCO.file_names):
-            return SkeletonDraft(_spelled_coco(names, canonical, kind), chosen.name, COMMENTS, sides)
+            return SkeletonDraft(_spelled_coco(names, canonical, kind, number), chosen.name, COMMENTS, sides)
         drawn = _draw_parts(chosen, sides.pairs, joints)
         bridging = _bridging_parts(names, drawn, sides.pairs)
         skeleton = Skeleton(
@@ -103,6 +104,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
             layout=measure_layout(names, joints),
             drawn=tuple(drawn) if bridging else (),
             category=kind,
+            category_id=number,
             mirror=sides.mirror,
         )
     except ValueError as error:
@@ -110,7 +112,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Skel
     return SkeletonDraft(skeleton, chosen.name, COMMENTS, sides)
 
 
-def _spelled_coco(names: tuple[str, ...], canonical: Sequence[str], category: str) -> Skeleton:
+def _spelled_coco(names: tuple[str, ...], canonical: Sequence[str], category: str, number: int) -> Skeleton:
     """COCO's skeleton for a file that has other names for COCO's keypoints, or another order."""
     sigmas = dict(zip(COCO.file_keypoints, COCO.sigmas))
     return replace(
@@ -119,6 +121,7 @@ def _spelled_coco(names: tuple[str, ...], canonical: Sequence[str], category: st
         file_names=names,
         sigmas=tuple(sigmas[name] for name in canonical),
         category=category,
+        category_id=number,
     )
 
 
@@ -218,7 +221,8 @@ def _draw_parts(category: Category, left_right: Sequence[Pair], joints: np.ndarr
     """Symmetric parts that connect all keypoints: the category's edges, known ones, the shortest ones."""
     names = category.keypoints or ()
     known = known_edges(names, category.name)
-    parts = _with_mirror_images(category_edges(category) or known, left_right)
+    edges = [(names[a], names[b]) for a, b in category.edges]
+    parts = _with_mirror_images(edges or known, left_right)
     component = {name: group for group, members in enumerate(connected_components(names, parts)) for name in members}
     for a, b in itertools.chain(known, _by_length(names, joints)):
         if component[a] != component[b]:

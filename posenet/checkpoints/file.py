@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,7 +73,7 @@ def require_checkpoint_file(path: Path) -> None:
         raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as {path / name}")
     if not path.is_file():
         last = path.with_name("last.pth")
-        remedy = f"there is {last}, as of a run without a score so far" if last.is_file() else "check the path"
+        remedy = f"there is {last}" if last.is_file() else "check the path"
         raise CheckpointError(f"checkpoint {path} is not a file; {remedy}")
 
 
@@ -88,21 +87,16 @@ def _read(path: Path) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except CheckpointError:
         raise
-    except pickle.UnpicklingError as error:
+    # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user, except for
+    # those that say nothing about the file. A seek to a place that a damaged file names is an invalid argument.
+    except Exception as error:
+        if is_out_of_memory(error) or (isinstance(error, OSError) and error.errno != errno.EINVAL):
+            reason = getattr(error, "strerror", None) or "too little memory"
+            raise CheckpointError(f"cannot read {path} ({reason}); try again, or use another file") from error
         raise DamagedCheckpointError(
             f"{path} is not a checkpoint of plain tensors: it is damaged, foreign, or contains code, which is never "
             "run; use another file"
         ) from error
-    # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user, except for
-    # those that say nothing about the file.
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise CheckpointError(f"there is too little memory to read {path}; free some, and try again") from error
-        # A seek to a place that a damaged file names is an invalid argument.
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:
-            reason = error.strerror or str(error)
-            raise CheckpointError(f"cannot read {path} ({reason}); try again, or use another file") from error
-        raise DamagedCheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
 
 
 def _refuse_damaged(file: BinaryIO, path: Path) -> None:
@@ -116,8 +110,6 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
         is_compressed = any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
         # PyTorch reads nothing, and says nothing, where an entry has the attribute of a folder.
         has_folders = any(entry.external_attr & _FOLDER_ATTRIBUTE for entry in entries)
-        if is_larger or is_compressed or has_folders or len({entry.filename for entry in entries}) < len(entries):
-            raise DamagedCheckpointError(f"{path} is no zip file as PyTorch writes it; save it again with torch.save")
-        damaged_entry = archive.testzip()
-    if damaged_entry is not None:
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
+        has_twins = len({entry.filename for entry in entries}) < len(entries)
+        if is_larger or is_compressed or has_folders or has_twins or archive.testzip() is not None:
+            raise DamagedCheckpointError(f"{path} is damaged, or no zip file as PyTorch writes it; use an older one")

@@ -11,19 +11,18 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock
 
+from posenet import downloading
 from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
-from posenet.downloading import SERVER_TIMEOUT, Download, DownloadError, download_file, is_disk_full, receive
+from posenet.downloading import DownloadError, limited, receive
 from posenet.errors import CheckpointError
 from posenet.messages import to_single_line
-from posenet.settings.experiments import experiment_names
 
 HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
-MAX_REASON = 100
-"""Characters of the reason why a download has failed; those of network libraries are long."""
 _GOOGLE_DRIVE_PAGE = re.compile("https://drive.google.com/file/d/(.+)/view")
 
 _log = logging.getLogger(__name__)
@@ -64,9 +63,8 @@ def find_weights(name: str | Path) -> Path:
         return path
     if text in NAMED_WEIGHTS:
         return fetch_weights(text, NAMED_WEIGHTS[text])
-    if text in experiment_names():
-        raise CheckpointError(f"{text} is an experiment, not weights; training takes it by config=NAME")
-    raise CheckpointError(f"{text} is neither a file nor the name of published weights ({', '.join(NAMED_WEIGHTS)})")
+    known = ", ".join(NAMED_WEIGHTS)
+    raise CheckpointError(f"{text} is neither a file nor the name of published weights ({known})")
 
 
 def cache_folder() -> Path:
@@ -90,68 +88,45 @@ def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path
     path = cached_path(name, entry)
     if path.is_file():
         return path
-    remedy = "download it with a browser and give the file"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
             if not path.is_file():
                 _log.info("Downloading %s from %s to %s; licence: %s", name, entry.url, path, entry.license)
-                _download(name, entry, path, f"Downloading {name}" if progress else "")
-    except OSError as error:
-        reason = f"cannot download {name} from {entry.url} to {path.parent}: {error.strerror or error}"
+                _download(entry.url, path, f"Downloading {name}" if progress else "")
+    except (OSError, DownloadError, CheckpointError) as error:
+        reason = getattr(error, "strerror", None) or to_single_line(str(error))
         raise CheckpointError(
-            f"{reason}; free some space, set {HOME_VARIABLE} to another folder, or {remedy}"
+            f"cannot download {name} from {entry.url} to {path.parent}: {reason}; try again, set {HOME_VARIABLE} to "
+            "another folder, or download it with a browser and name the file with --checkpoint or --weights"
         ) from error
-    except DownloadError as error:
-        reason = to_single_line(str(error))
-        raise CheckpointError(f"cannot download {name} from {entry.url}: {reason}; try again, or {remedy}") from error
     return path
 
 
-def _download(name: str, entry: NamedWeights, path: Path, title: str) -> None:
+def _download(url: str, path: Path, title: str) -> None:
     """Download to a temporary name, check the file, and give it its final name. ``title`` is that of a progress bar."""
     temporary = path.with_name(f"{path.name}.download")
-    receive_file = _receive_from_google_drive if _GOOGLE_DRIVE_PAGE.fullmatch(entry.url) else receive
     try:
-        download_file(temporary, lambda download: receive_file(entry.url, download), title)
+        with open(temporary, "wb") as file:
+            if drive_page := _GOOGLE_DRIVE_PAGE.fullmatch(url):
+                _receive_from_google_drive(drive_page[1], file, title)
+            else:
+                receive(url, file, title=title)
         try:
             read_checkpoint(temporary)  # code in it is never run
         except CheckpointError as error:
-            raise CheckpointError(
-                f"{entry.url} has not sent the weights {name}: the file is incomplete, or a web page; try again, "
-                "or open the address in a browser to see why"
-            ) from error
+            raise CheckpointError("what has arrived is incomplete, or a web page, and not the weights") from error
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _receive_from_google_drive(url: str, download: Download) -> None:
-    """Receive a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed.
-
-    ``OSError`` if the disk is full.
-    """
-    remedy = f"download {url} with a browser, and name that file with --checkpoint or --weights"
+def _receive_from_google_drive(file_id: str, file: BinaryIO, title: str) -> None:
+    """Receive a public file of Google Drive; ``DownloadError`` if that fails or gdown is not installed."""
     try:
         import gdown
     except ImportError as error:
-        raise CheckpointError(
-            f"downloads from Google Drive need the package gdown: pip install 'simplepose[weights]'; or {remedy}"
-        ) from error
-    try:
-        gdown.download(
-            id=_GOOGLE_DRIVE_PAGE.sub(r"\1", url),
-            output=download.file,
-            quiet=True,
-            use_cookies=False,
-            progress=download.check,
-            timeout=SERVER_TIMEOUT,
-        )
-    except DownloadError:
-        raise
-    except Exception as error:  # a changed page of Google Drive can raise almost any error
-        if is_disk_full(error):
-            raise
-        text = to_single_line(str(error).partition("\n")[0]).rstrip(".:")
-        reason = text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."
-        raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error
+        raise DownloadError("downloads from Google Drive need gdown: pip install 'simplepose[weights]'") from error
+    with limited(downloading.FILE_LIMITS, title) as check:
+        timeout = downloading.SERVER_TIMEOUT
+        gdown.download(id=file_id, output=file, quiet=True, use_cookies=False, progress=check, timeout=timeout)

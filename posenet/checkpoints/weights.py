@@ -32,7 +32,6 @@ MAX_LISTED_NAMES = 5
 WEIGHT_KEYS = ("model", "weights", "state_dict")
 """Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
 WEIGHT_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-"""Types of weights. A network has float32 weights, which represent those of 16 bits exactly and round those of 64."""
 COUNTER = "num_batches_tracked"
 """The last part of the names of the only tensors that may be integers."""
 COUNTER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -40,13 +39,13 @@ COUNTER_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Names of the tensors that were loaded from a file, and of those that were not."""
+    """Names of the tensors that were loaded from a file, and of those that were not and kept their values."""
 
     path: str | Path
     loaded: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # in the model only; these tensors kept their values
+    missing: list[str] = field(default_factory=list)  # in the model only
     unexpected: list[str] = field(default_factory=list)  # in the file only
-    reshaped: list[str] = field(default_factory=list)  # in both, with other shapes; these tensors kept their values
+    reshaped: list[str] = field(default_factory=list)  # in both, with other shapes
     kept: str = ""  # of another skeleton: which of the model's keypoints and body parts have weights from the file
 
     def __str__(self) -> str:
@@ -55,9 +54,8 @@ class LoadReport:
         kinds = {"missing": self.missing, "unexpected": self.unexpected, "other shape": self.reshaped}
         for kind, names in kinds.items():
             if names:
-                listed = ", ".join(names[:MAX_LISTED_NAMES])
-                num_more = len(names) - MAX_LISTED_NAMES
-                lines.append(f"  {kind} {len(names)}: {listed}" + (f" ... (+{num_more} more)" if num_more > 0 else ""))
+                more = ", ..." if len(names) > MAX_LISTED_NAMES else ""
+                lines.append(f"  {kind} {len(names)}: {', '.join(names[:MAX_LISTED_NAMES])}{more}")
         return "\n".join(lines)
 
     def require_all(self) -> None:
@@ -94,9 +92,8 @@ def load_weights(model: nn.Module, path: str | Path, skeleton: Skeleton | None =
     report = dataclasses.replace(compare_tensors(model_tensors, file_tensors, path), kept=kept)
     if len(report.loaded) < MIN_LOADED_SHARE * len(model_tensors):
         raise CheckpointError(
-            f"{path}: only {len(report.loaded)} of {len(model_tensors)} "
-            "tensors fit this network; it is of another architecture: set model.stacks, model.width and "
-            "model.growth to those of the file"
+            f"{path}: only {len(report.loaded)} of {len(model_tensors)} tensors fit this network; set model.stacks, "
+            "model.width and model.growth to those of the file"
         )
     loaded = {name: file_tensors[name] for name in report.loaded}
     require_usable_weights(loaded, path)
@@ -150,7 +147,7 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
     ):  # as many maps under other names would be a wrong answer that nobody notices
         raise CheckpointError(
             f"{path} was trained for another skeleton than the one that is given, which has {difference}; leave "
-            "out the experiment and model.skeleton, since the checkpoint has its own"
+            "model.skeleton and the experiment out"
         )
     weights = require_fitting_weights(config, state, path)
     model = build_network(config)
@@ -165,10 +162,9 @@ def stored_config(path: str | Path) -> Config:
 
 
 def _config_of(state: Mapping[str, Any], path: Path) -> Config:
-    config = config_of_checkpoint(state, path)
-    if config is not None:
-        return config
-    return dataclasses.replace(Config(), model=_infer_network_size(ModelConfig(), extract_weights(state, path), path))
+    return config_of_checkpoint(state, path) or dataclasses.replace(
+        Config(), model=_infer_network_size(ModelConfig(), extract_weights(state, path), path)
+    )
 
 
 def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:
@@ -179,9 +175,7 @@ def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config |
     model = tables.get("model")
     skeleton = model.get("skeleton") if isinstance(model, dict) else None
     if isinstance(skeleton, str) and skeleton != BUILT_IN:
-        raise CheckpointError(
-            f"{path} has a file name as its skeleton, which no checkpoint of a run has; use another checkpoint"
-        )
+        raise CheckpointError(f"{path} has a file name as its skeleton, as no checkpoint of a run has; use another")
     return config_from_dict(tables, source=str(path), from_checkpoint=True)
 
 
@@ -212,15 +206,16 @@ def compare_tensors(
     model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path
 ) -> LoadReport:
     """Report which tensors of a model can be loaded from those of a file."""
-    report = LoadReport(path, unexpected=[name for name in file_tensors if name not in model_tensors])
-    for name, tensor in model_tensors.items():
-        if name not in file_tensors:
-            report.missing.append(name)
-        elif file_tensors[name].shape == tensor.shape:
-            report.loaded.append(name)
-        else:
-            report.reshaped.append(name)
-    return report
+    fits = {
+        name: file_tensors[name].shape == model_tensors[name].shape for name in model_tensors if name in file_tensors
+    }
+    return LoadReport(
+        path,
+        loaded=[name for name in fits if fits[name]],
+        missing=[name for name in model_tensors if name not in fits],
+        unexpected=[name for name in file_tensors if name not in fits],
+        reshaped=[name for name in fits if not fits[name]],
+    )
 
 
 def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -233,8 +228,7 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
         # Of tensors of other kinds not even the shape can be read in the same way.
         if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type != "cpu":
             raise CheckpointError(
-                f"{path}: {_to_text(name)} is a sparse, nested or quantized tensor, or one without values; save the "
-                "weights as plain dense tensors"
+                f"{path}: {_to_text(name)} is sparse, nested, quantized or without values; save plain dense tensors"
             )
     weights = {strip_wrapper_prefixes(name).removeprefix("posenet."): tensor for name, tensor in tensors.items()}
     if not isinstance(state.get("config"), Mapping):  # in a file of another program, "model" is that of Lightning
@@ -242,10 +236,7 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
     if is_published(weights):
         weights = rename_to_ours(weights)
     if len(weights) < len(tensors):
-        raise CheckpointError(
-            f"{path} contains tensors more than once, under names with different prefixes or spellings; keep the "
-            "weights of one network"
-        )
+        raise CheckpointError(f"{path} contains tensors more than once, under several names; keep one network")
     return weights
 
 
@@ -264,10 +255,8 @@ def _find_tensors(state: Mapping[str, Any], path: str | Path) -> dict[str, Tenso
     if len(named) == 1:
         return tables[named[0]]
     keys = truncate_for_message([str(key) for key in named or state])
-    reason = (
-        f"several tables of tensors ({keys}): save only one of them" if named else f"no weights: its keys are {keys}"
-    )
-    raise CheckpointError(f"{path} contains {reason}; the key of weights is state_dict")
+    reason = "several tables of tensors" if named else "no weights"
+    raise CheckpointError(f"{path} contains {reason}: {keys}; save one table with the key state_dict")
 
 
 def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) -> None:
@@ -277,24 +266,20 @@ def require_usable_weights(weights: Mapping[str, Tensor], source: str | Path) ->
     negative. Only counters of batches may be integers. Otherwise the network would find nobody, and nothing would fail.
     """
     for name, tensor in weights.items():
-        fault = _find_fault(name, tensor)
+        kind = name.rpartition(".")[2]
+        if kind == COUNTER and tensor.dtype in COUNTER_DTYPES:
+            continue
+        fault = ""
+        if tensor.dtype not in WEIGHT_DTYPES:
+            fault = f"values of {tensor.dtype}, which are no weights"
+        elif tensor.numel():
+            smallest, largest = torch.stack(tensor.detach().float().aminmax()).tolist()  # NaN if any value is
+            if not math.isfinite(largest - smallest):
+                fault = "NaN, infinity, or a value that is infinite in float32"
+            elif kind == "running_var" and smallest < 0:
+                fault = "a negative variance"
         if fault:
-            raise CheckpointError(f"{source}: {_to_text(name)} {fault}; use an older or another file")
-
-
-def _find_fault(name: str, tensor: Tensor) -> str:
-    """Why a network cannot compute with a tensor; empty if it can."""
-    kind = name.rpartition(".")[2]
-    if kind == COUNTER and tensor.dtype in COUNTER_DTYPES:
-        return ""
-    if tensor.dtype not in WEIGHT_DTYPES:
-        return f"has values of {tensor.dtype}, which are no weights"
-    if not tensor.numel():
-        return ""
-    smallest, largest = torch.stack(tensor.detach().float().aminmax()).tolist()  # both are NaN if any value is
-    if not (math.isfinite(smallest) and math.isfinite(largest)):
-        return "contains NaN, infinity, or a value that is infinite in float32"
-    return "contains a negative variance" if kind == "running_var" and smallest < 0 else ""
+            raise CheckpointError(f"{source}: {_to_text(name)} contains {fault}; use an older or another file")
 
 
 def _to_text(name: str) -> str:
@@ -343,8 +328,7 @@ def export_weights(source: str | Path, output: str | Path, *, overwrite: bool = 
     network, config = load_model(source)
     if config.model.network or not config.model.skeleton.predicts_like(COCO):
         raise CheckpointError(
-            f"{source} is another network than PoseNet, or for other keypoints or body parts than COCO's, which the "
-            "published format cannot describe; use the checkpoint itself"
+            f"{source} is no PoseNet for COCO's keypoints and body parts, as published files are; use the checkpoint"
         )
     progress = read_checkpoint(source).get("progress")
     epoch = progress.get("epoch") if isinstance(progress, dict) else None
@@ -366,6 +350,5 @@ def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], sourc
         return dataclasses.replace(settings, stacks=stacks, width=width, growth=second_scale - width)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{source} does not contain the weights of a PoseNet ({error}); give a published file or a checkpoint of "
-            "this program"
+            f"{source} does not contain the weights of a PoseNet ({error}); give a published file or our checkpoint"
         ) from error

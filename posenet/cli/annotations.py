@@ -13,14 +13,9 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
-from typing import TextIO
 
-from posenet.annotations.adjustments import KINDS
+from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files, write_output
-from posenet.annotations.importing.coco_family import PARTS
-from posenet.annotations.importing.formats import read_source, recognise
-from posenet.annotations.importing.imported import ImportedAnnotations, Options
-from posenet.annotations.importing.yolo_pose import label_path
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.annotations.split import split_annotations
@@ -39,7 +34,7 @@ from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
-from posenet.messages import command_line, pluralize, to_single_line
+from posenet.messages import command_line, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
@@ -49,85 +44,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``annotations`` and their flags."""
     actions = parser.add_subparsers(required=True, metavar="action", title="actions")
 
-    def add_action(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+    def add_action(
+        name: str, run: Callable[[argparse.Namespace], None], text: str, source: str, output: str = ""
+    ) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text, formatter_class=parser.formatter_class)
         action.set_defaults(run_action=run)
         add_quiet_option(action, default=argparse.SUPPRESS)
+        action.add_argument("source", type=Path, metavar="FILE", help=source)
+        if output:
+            nargs = {"nargs": "+"} if name == "split" else {}
+            required = name != "skeleton"
+            action.add_argument("--output", type=Path, required=required, metavar="FILE", help=output, **nargs)
+            add_overwrite_option(action)
         return action
 
-    lint = add_action("lint", _lint, "list what reading a COCO keypoint file derives, leaves out and refuses")
-    fix = add_action("fix", _fix, "write a copy of a COCO keypoint file in the normal form, as all tools read it")
+    coco = "COCO keypoint annotations"
+    lint = add_action("lint", _lint, "list what reading a file derives, leaves out and refuses", coco)
+    fix = add_action("fix", _fix, "write a copy of a file as all tools read it", coco, "the file in the normal form")
     for action in (lint, fix):
         add = action.add_argument
-        add("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
         add("--images", type=Path, metavar="DIR", help="also open every image and compare it with its annotations")
-        add(
-            "--skeleton",
-            metavar="FILE",
-            help="compare with this skeleton file, or with coco; by default, with the categories in the file",
-        )
+        add("--skeleton", metavar="FILE", help="compare with this skeleton, or coco (default: that in the file)")
         add_config_options(action)
     add_switch(lint, "--json", help="print the list as JSON, with all places")
-    add_switch(
-        fix,
-        "--drop",
-        help="leave out entries with a fault also if they are many, but never more than half; else only single ones",
-    )
-    imported = add_action("import", _import, "convert annotations of another tool or data set to COCO")
+    add_switch(fix, "--drop", help="leave out entries with a fault also if they are many, but never more than half")
+    read = "a file, or a folder with the files of one set; see posenet docs formats"
+    output = "the COCO keypoint file; with several splits, the name of each is added to it"
+    imported = add_action("import", _import, "convert annotations of another format to COCO", read, output)
     add = imported.add_argument
-    add(
-        "source",
-        type=Path,
-        metavar="PATH",
-        help="a file, or a folder with the files of one set; see posenet docs formats",
-    )
     add("--split", nargs="+", metavar="NAME", help="YOLO-pose: train, val or test, or several (default: train)")
-    add(
-        "--images",
-        type=Path,
-        metavar="DIR",
-        help="folder of the images, at any depth (default: beside the annotations)",
-    )
-    add("--part", choices=PARTS, help="COCO-WholeBody: read only these keypoints (default: all 133)")
-    add(
-        "--keypoints",
-        nargs="+",
-        metavar="NAME",
-        help="names of the keypoints in order (default: those in the file, or COCO's where they fit)",
-    )
-    skeleton = add_action("skeleton", _skeleton, "draft a skeleton from annotations, or show and check one")
-    add = skeleton.add_argument
-    add(
-        "source",
-        metavar="FILE",
-        help="annotations (.json) to draft from; or, to show, a skeleton file (.toml), coco, or the skeleton in a "
-        "store (.h5) or a checkpoint (.pth)",
-    )
-    add("--category", metavar="NAME", help="the category to describe (default: the only one with keypoints)")
-    split = add_action("split", _split, "split a COCO keypoint file at random into parts; no image is in two")
+    add("--images", type=Path, metavar="DIR", help="folder of the images (default: beside the annotations)")
+    add("--part", metavar="NAME", help="COCO-WholeBody: body, feet, face, left_hand or right_hand (default: all 133)")
+    add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
+    shown = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
+    skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", shown, "the skeleton file (.toml)")
+    skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
+    text = "split a COCO keypoint file at random into parts; no image is in two"
+    split = add_action("split", _split, text, coco, "the file of each part")
     add = split.add_argument
-    add("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    add(
-        "--shares",
-        type=fraction,
-        nargs="+",
-        default=[0.9, 0.1],
-        metavar="X",
-        help="share of the images of each part (default: 0.9 0.1)",
-    )
+    add("--shares", type=fraction, nargs="+", default=[0.9, 0.1], metavar="X", help="of the images (default: 0.9 0.1)")
     add("--images", type=Path, metavar="DIR", help="keep copies of one image file in the same part")
     add("--seed", type=non_negative_int, default=0, metavar="N", help="draw other images")
-    outputs = {
-        fix: "the file in the normal form",
-        imported: "the COCO keypoint file; with several splits, the name of each is added to it",
-        split: "the file of each part",
-        skeleton: "the skeleton file (.toml)",
-    }
-    for action, text in outputs.items():
-        number = {"nargs": "+"} if action is split else {}
-        required = action is not skeleton
-        action.add_argument("--output", type=Path, required=required, metavar="FILE", help=f"{text} to write", **number)
-        add_overwrite_option(action)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -136,26 +93,29 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _lint(args: argparse.Namespace) -> None:
-    _report(args, _read(args), args.json)
+    adjustments = _read(args, False).adjustments
+    if args.json:
+        content = json.dumps([dataclasses.asdict(adjustment) for adjustment in adjustments.sorted()])
+        write_atomically("-", f"{content}\n".encode())
+    _report(args, adjustments, prints=not args.json)
 
 
 def _fix(args: argparse.Namespace) -> None:
     if is_standard_output(args.output):
         raise DataError("name a file with --output; standard output has the report")
-    inputs = chain(input_files(args), list_image_files(args.annotations, args.images))
+    inputs = chain(input_files(args), list_image_files(args.source, args.images))
     check_outputs([args.output], inputs, overwrite=args.overwrite)
     file = _read(args, args.drop)
-    _report(args, file)
-    document = file.document
-    write_output(args.output, json.dumps(document))
-    print_message(f"wrote {args.output}: {describe_counts(document)}")
+    _report(args, file.adjustments)
+    write_output(args.output, json.dumps(file.document))
+    print_message(f"wrote {args.output}: {describe_counts(file.document)}")
 
 
-def _read(args: argparse.Namespace, drop: bool = False) -> AnnotationFile:
+def _read(args: argparse.Namespace, drop: bool) -> AnnotationFile:
     if args.images is not None:
         require_image_folder(args.images)
     return read_annotation_file(
-        args.annotations,
+        args.source,
         None if args.skeleton is None else load_skeleton(args.skeleton),
         folder=args.images,
         exif_frame=load_config(args.config, args.overrides).data.exif_frame,
@@ -166,24 +126,22 @@ def _read(args: argparse.Namespace, drop: bool = False) -> AnnotationFile:
     )
 
 
-def _report(args: argparse.Namespace, file: AnnotationFile, as_json: bool = False) -> None:
+def _report(args: argparse.Namespace, adjustments: Adjustments, prints: bool = True) -> None:
     """Print the adjustments of a file; ``DataError`` if there are contradictions."""
-    adjustments = file.adjustments.sorted()
-    counts = Counter(adjustment.kind for adjustment in adjustments)
-    text = ", ".join(f"{counts[kind]} x {kind}" for kind in KINDS if counts[kind]) or "nothing was adjusted"
-    if as_json:
-        content = json.dumps([dataclasses.asdict(adjustment) for adjustment in adjustments])
-        write_atomically("-", f"{content}\n".encode())
-    else:
-        for adjustment in adjustments:
-            print_message(adjustment)
-    if file.adjustments.contradictions:
-        raise DataError(f"{args.annotations}: {text}; correct what contradicts itself")
-    if not as_json:
-        print_message(f"{args.annotations}: {text}")
+    counts = Counter(adjustment.kind for adjustment in adjustments.sorted())
+    text = ", ".join(f"{count} x {kind}" for kind, count in counts.items()) or "nothing was adjusted"
+    for adjustment in adjustments.sorted() if prints else ():
+        print_message(adjustment)
+    if adjustments.contradictions:
+        raise DataError(f"{args.source}: {text}; correct what contradicts itself")
+    if prints:
+        print_message(f"{args.source}: {text}")
 
 
 def _import(args: argparse.Namespace) -> None:
+    from posenet.annotations.importing.formats import Options, read_source, recognise
+    from posenet.annotations.importing.yolo_pose import label_path
+
     output, splits = args.output, args.split or ["train"]
     if len(splits) > 1 and is_standard_output(output):
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
@@ -192,35 +150,30 @@ def _import(args: argparse.Namespace) -> None:
     format_, source = recognise(args.source)
     if args.split is not None and not format_.has_splits:
         raise DataError(
-            f"{args.source} has no splits, which only YOLO-pose has; leave out --split, and divide the imported file "
-            "with posenet annotations split"
+            f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
         )
     for split, path in zip(splits, outputs):
         frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
         options = Options(args.images, split, args.keypoints, args.part, frames)
-        _write_imported(args, path, read_source(format_, source, options))
+        content, folder, notes = read_source(format_, source, options)
+        file = read_annotation_file(args.source, folder=folder, required=("images",), document=content)
+        file.adjustments.refuse(args.source)
+        images = [folder / image.file_name for image in file.images]
+        check_outputs([path], [*images, *map(label_path, images)], overwrite=args.overwrite)
+        _write_imported(path, file, folder, notes)
 
 
-def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAnnotations) -> None:
+def _write_imported(output: Path, file: AnnotationFile, folder: Path, notes: tuple[str, ...]) -> None:
     """Write the normal form of an import, and say what it took."""
-    content, folder, notes = imported
-    file = read_annotation_file(args.source, folder=folder, required=("images",), document=content)
-    file.adjustments.refuse(args.source)
-    document = file.document
-    images = [folder / image["file_name"] for image in document["images"]]
-    check_outputs([output], [*images, *map(label_path, images)], overwrite=args.overwrite)
-    write_output(output, json.dumps(document))
+    write_output(output, json.dumps(file.document))
     messages = message_stream(output)
-    print_message(describe_counts(document), file=messages)
-    for note in notes:
-        print_message(note, file=messages)
-    for adjustment in file.adjustments.sorted():
-        print_message(adjustment, file=messages)
+    for line in (describe_counts(file.document), *notes, *file.adjustments.sorted()):
+        print_message(line, file=messages)
     if is_standard_output(output):
         return
     print_message(f"wrote {output}; its images are in {folder}", file=messages)
     words = ["lint", output, "--images", folder]
-    if tuple(document["categories"][0].get("keypoints") or ()) != COCO.file_names:
+    if file.parsed_categories[0].keypoints != COCO.file_names:
         words = ["skeleton", output, "--output", output.with_suffix(".toml")]
     print_message(f"next: {command_line('annotations', *words)}", file=messages)
 
@@ -228,9 +181,10 @@ def _write_imported(args: argparse.Namespace, output: Path, imported: ImportedAn
 def _split(args: argparse.Namespace) -> None:
     check_outputs(args.output, input_files(args), overwrite=args.overwrite)
     if len(args.shares) != len(args.output):
-        counts = pluralize(len(args.output), "file"), pluralize(len(args.shares), "share")
-        raise DataError("--output names {}, --shares {}; give one share for each".format(*counts))
-    parts = split_annotations(args.annotations, args.shares, args.seed, args.images)
+        raise DataError(
+            f"{len(args.output)} x --output and {len(args.shares)} x --shares; give one share for each file"
+        )
+    parts = split_annotations(args.source, args.shares, args.seed, args.images)
     for output, document in zip(args.output, parts):
         write_output(output, json.dumps(document))
         print_message(f"wrote {output}: {describe_counts(document)}", file=message_stream(*args.output))
@@ -241,8 +195,8 @@ def _skeleton(args: argparse.Namespace) -> None:
         check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     messages = message_stream(args.output)
     comments = {}
-    suffix = Path(args.source).suffix.lower()
-    if args.source == BUILT_IN or suffix == ".toml":
+    suffix = args.source.suffix.lower()
+    if str(args.source) == BUILT_IN or suffix == ".toml":
         skeleton = load_skeleton(args.source)
     elif suffix == ".h5":
         with Store(args.source) as store:
@@ -253,24 +207,19 @@ def _skeleton(args: argparse.Namespace) -> None:
         skeleton = stored_config(args.source).model.skeleton
     else:
         draft = draft_skeleton(args.source, args.category)
-        skeleton = draft.skeleton
-        comments = draft.comments
+        skeleton, comments = draft.skeleton, draft.comments
         print_message(f"category    {to_single_line(draft.category)}", file=messages)
-    _print_skeleton(skeleton, messages)
-    if args.output is None:
-        return
-    write_output(args.output, skeleton_to_toml(skeleton, comments))
-    if is_standard_output(args.output):
-        return
-    print_message(
-        f"wrote {args.output}; check it, then pass it to build-hdf5 and annotations lint with --skeleton and to train "
-        f"with --set model.skeleton={args.output}",
-        file=messages,
-    )
+    for name, text in _describe(skeleton).items():
+        print_message(f"{name:<12}{to_single_line(text)}", file=messages)
+    if args.output is not None:
+        write_output(args.output, skeleton_to_toml(skeleton, comments))
+    if args.output is not None and not is_standard_output(args.output):
+        use = f"build-hdf5 --skeleton {args.output} and train --set model.skeleton={args.output}"
+        print_message(f"wrote {args.output}; check it, then give it: {use}", file=messages)
 
 
-def _print_skeleton(skeleton: Skeleton, messages: TextIO) -> None:
-    lines = {
+def _describe(skeleton: Skeleton) -> dict[str, str]:
+    return {
         "keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
         "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
         "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
@@ -279,5 +228,3 @@ def _print_skeleton(skeleton: Skeleton, messages: TextIO) -> None:
         "layout": "known" if skeleton.layout else "not known",
         "channels": str(skeleton.num_channels),
     }
-    for name, text in lines.items():
-        print_message(f"{name:<12}{to_single_line(text)}", file=messages)

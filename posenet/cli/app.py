@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from posenet.cli.options import positive_int
 from posenet.cli.predict import PUBLISHED
@@ -31,5 +32,5 @@ def run(args: argparse.Namespace) -> None:
     require_gradio()
     predictor = make_predictor(args)
     with catch_stop_signals() as stop_requested:
-        app(predictor, host=args.host, port=args.port, stop_requested=stop_requested)
+        app(predictor, name=Path(args.checkpoint).name, host=args.host, port=args.port, stop_requested=stop_requested)
     raise KeyboardInterrupt

@@ -36,7 +36,7 @@ from posenet.files import check_outputs
 from posenet.images import find_images
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import Config, load_config
-from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
+from posenet.skeleton.skeleton_file import BUILT_IN
 from posenet.visualization.sheets import preview_paths, write_previews
 
 
@@ -46,56 +46,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--images", type=Path, metavar="DIR", help="folder of the images")
     add("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
     add_switch(parser, "--unlabelled", help="store all images of --images without annotations, for train.teacher")
-    add(
-        "--skeleton",
-        metavar="FILE",
-        default=BUILT_IN,
-        help="skeleton of the annotations: a TOML file (posenet docs custom_data), or coco, the built-in one",
-    )
+    add("--skeleton", metavar="FILE", default=BUILT_IN, help="skeleton of the annotations: a TOML file, or coco")
     add("--output", type=Path, metavar="FILE.h5", help="the store")
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
     add_switch(parser, "--verify", help="read the whole finished store and check it")
     add_switch(parser, "--stats", help="count people, keypoints and sizes")
-    add(
-        "--preview",
-        type=Path,
-        metavar="DIR",
-        help="draw some training samples into this folder, augmented as --config and --set define, with their masks "
-        "and target maps",
-    )
-    add(
-        "--image-ids",
-        nargs="+",
-        metavar="ID",
-        help="store only these images: ids, or one text file of ids (default: all)",
-    )
-    add(
-        "--limit",
-        type=positive_int,
-        metavar="N",
-        help="store only the first N images that have a main person, or of all with --unlabelled (default: all)",
-    )
-    add(
-        "--max-unreadable",
-        type=fraction,
-        default=MAX_UNREADABLE,
-        metavar="SHARE",
-        help="fail when more than this share of the images (rounded up) cannot be read",
-    )
-    add_switch(
-        parser,
-        "--background",
-        help="also store the images without any annotation, or without --annotations all of --images: they teach what "
-        "is no person",
-    )
-    add(
-        "--max-side",
-        type=positive_int,
-        default=0,
-        metavar="N",
-        help="store images with a longer side than N pixels smaller, with their annotations: training reads large "
-        "photographs slowly (default: all as they are)",
-    )
+    text = "draw some training samples into this folder, augmented as --config and --set define, with masks and maps"
+    add("--preview", type=Path, metavar="DIR", help=text)
+    add("--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids")
+    add("--limit", type=positive_int, metavar="N", help="store only the first N images that have a main person")
+    text = "fail when more than this share of the images (rounded up) cannot be read"
+    add("--max-unreadable", type=fraction, default=MAX_UNREADABLE, metavar="SHARE", help=text)
+    text = "also store images without annotations, without --annotations all of --images: they show nobody"
+    add_switch(parser, "--background", help=text)
+    text = "store images with a longer side than N pixels smaller, with their annotations (default: all as they are)"
+    add("--max-side", type=positive_int, default=0, metavar="N", help=text)
     add_overwrite_option(parser)
     add_config_options(parser)
 
@@ -103,17 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Build a store, or inspect one, as the flags say."""
     config = load_config(args.config, args.overrides)
-    if args.unlabelled and args.annotations is not None:
-        raise DataError("--unlabelled stores images without annotations; leave out --unlabelled or --annotations")
-    if args.unlabelled and args.images is None:
-        raise DataError("--unlabelled needs the folder of the images; give it with --images")
-    if args.unlabelled and args.background:
-        raise DataError("--unlabelled and --background store images without annotations; leave out one of them")
-    is_built = args.images is not None and (args.annotations is not None or args.unlabelled or args.background)
+    has_no_labels = args.unlabelled + args.background
+    if args.unlabelled and (args.annotations is not None or args.background):
+        raise DataError("--unlabelled goes with neither --annotations nor --background; leave out one of the two")
+    is_built = args.images is not None and bool(args.annotations is not None or has_no_labels)
     is_inspected = args.verify or args.stats or args.preview is not None
     if args.output is None and (is_built or not is_inspected or not config.data.train):
         raise DataError("name the store with --output")
-    if not is_built and (args.images or args.annotations or not is_inspected):
+    if not is_built and (args.images or args.annotations or has_no_labels or not is_inspected):
         raise DataError(
             "give both --images and --annotations, or --images and --unlabelled or --background, or none of them and "
             "--verify, --stats or --preview"
@@ -133,7 +95,7 @@ def run(args: argparse.Namespace) -> None:
             workers=args.workers,
             max_unreadable=args.max_unreadable,
             overwrite=args.overwrite,
-            skeleton=load_skeleton(args.skeleton),
+            skeleton=args.skeleton,
             exif_frame=config.data.exif_frame,
             max_side=args.max_side,
             background=args.background,
@@ -207,15 +169,12 @@ def _print_report(report: BuildReport) -> None:
     if report.num_without_outline:
         objects = report.store.skeleton.count(report.num_without_outline)
         print_message(f"boxes         {objects} without a usable outline; the box is the mask")
-    for name, count in report.frames.items():
-        print_message(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
-    if report.num_resized:
-        print_message(
-            f"resized       {pluralize(report.num_resized, 'image')} of another size than annotated; "
-            "the annotations are scaled to it"
-        )
-    if report.num_shrunk:
-        print_message(f"made smaller  {pluralize(report.num_shrunk, 'image')}, to --max-side")
+    counts = {f"with an EXIF orientation: {name}": count for name, count in report.frames.items()}
+    counts["scaled with its annotations, because it has another size than annotated"] = report.num_resized
+    counts["made smaller, to --max-side"] = report.num_shrunk
+    for text, count in counts.items():
+        if count:
+            print_message(f"changed       {pluralize(count, 'image')} {text}")
     print_message(f"skipped       {pluralize(len(report.skipped), 'image')} of other proportions or unreadable")
     for line in report.skipped:
         print_message(f"  {to_single_line(line)}")

@@ -15,7 +15,7 @@ from posenet.cli.processes import add_local_rank, add_process_options, run_on_ra
 from posenet.devices.ranks import Ranks
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
-from posenet.inference.evaluation import Evaluation, evaluate
+from posenet.inference.evaluation import Evaluation, backend_of_evaluation, evaluate
 from posenet.inference.networks import device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
@@ -45,12 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the report of posenet diagnose into this folder: what costs the AP (default: none)",
     )
     add_overwrite_option(parser)
-    add_network_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
+    # Full precision and PyTorch, so that the AP is the same on every machine.
+    add_network_options(parser, amp="off", backend="torch for a checkpoint, auto for an exported file")
     add_local_rank(add_process_options(parser))
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict the split in one process or several, print the metrics, and write what the flags ask for."""
+    args.backend = args.backend or backend_of_evaluation(args.checkpoint)
     return run_on_ranks(args, lambda ranks: _evaluate(args, ranks), lambda: _check_flags(args))
 
 
@@ -58,7 +60,11 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
     ranks.run_on_main(lambda: _check_flags(args))
     image_ids = ranks.run_on_all(lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
-    predictor = ranks.run_on_all(lambda: _load_predictor(args, ranks))
+    if ranks.world_size > 1:
+        args.device = ranks.run_on_all(
+            lambda: device_of_process(args.checkpoint, args.device, args.backend, ranks.local_rank)
+        )
+    predictor = ranks.run_on_all(lambda: make_predictor(args))
     evaluation = evaluate(
         predictor,
         args.images,
@@ -72,14 +78,6 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     if ranks.is_main:
         _report(args, evaluation, predictor, image_ids)
     return 0
-
-
-def _load_predictor(args: argparse.Namespace, ranks: Ranks) -> Predictor:
-    """The predictor that the options define, on the device of this process."""
-    if ranks.world_size > 1:
-        device = device_of_process(args.checkpoint, args.device, args.backend, ranks.local_rank)
-        args = argparse.Namespace(**vars(args) | {"device": device})
-    return make_predictor(args)
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -108,8 +106,7 @@ def _report(
         missing = "metrics and no report" if args.report else "metrics"
         print_message(f"{args.annotations} contains no annotations, so there are no {missing}", file=messages)
         return
-    print_message(pluralize(evaluation.images, "image"), file=messages)
-    print_message(evaluation.table(), file=messages)
+    print_message(f"{pluralize(evaluation.images, 'image')}\n{evaluation.table()}", file=messages)
     if advice := evaluation.advise_on_min_score():
         print_message(f"\n{advice}", file=messages)
     if args.report:

@@ -38,7 +38,7 @@ _REMEDIES = (
     (_TRAIN, "--imgsz --img-size --image-size", "use --set train.input_size=N"),
     (_TRAIN, "--project --name --save-dir --out --out-dir --output --output-dir --work-dir --logdir",
      "use --checkpoint-path DIR"),
-    (_TRAIN, "--batch --bs", "use --batch-size, which is that of one process"),
+    (_TRAIN, "--batch --bs --batch-size", "use --set train.batch_size=N, which is that of one process"),
     (_TRAIN, "--learning-rate --lr0 --base-lr", "use --lr"),
     (_TRAIN, "--num-epochs --max-epochs", "use --epochs"),
     (_TRAIN, "--wd", "use --set optim.weight_decay=X"),

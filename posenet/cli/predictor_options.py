@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
+from typing import Any
 
 from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, setting_help
 from posenet.errors import ConfigError
-from posenet.inference.networks import BACKENDS, BackendName, is_exported_file
+from posenet.inference.networks import BACKENDS, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
@@ -27,38 +29,21 @@ def add_checkpoint_option(container: ArgumentContainer, default: str | None = No
     )
 
 
-def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: BackendName | None = None) -> None:
-    """Add the options that say how to run a network; ``amp`` and ``backend`` are the defaults."""
+def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: str = "auto") -> None:
+    """Add the options that say how to run a network; ``amp`` is a default, and ``backend`` describes one."""
     group = parser.add_argument_group("network")
     unset = argparse.SUPPRESS
-    group.add_argument(
-        "--height",
-        type=int,
-        metavar="N",
-        default=unset,
-        help=setting_help("resize images to this height", "inference.height", of_checkpoint=True),
-    )
-    group.add_argument(
-        "--scales",
-        type=float,
-        nargs="+",
-        metavar="S",
-        default=unset,
-        help=setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True),
-    )
-    add_switch(
-        group,
-        "--flip",
-        default=unset,
-        help=setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True),
-    )
+    height = setting_help("resize images to this height", "inference.height", of_checkpoint=True)
+    group.add_argument("--height", type=int, metavar="N", default=unset, help=height)
+    scales = setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True)
+    group.add_argument("--scales", type=float, nargs="+", metavar="S", default=unset, help=scales)
+    flip = setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True)
+    add_switch(group, "--flip", default=unset, help=flip)
     group.add_argument(
         "--backend",
         choices=BACKENDS,
-        default=backend,
-        help="software that runs the network: auto is the fastest one that is installed and as accurate (default: "
-        + (backend or "torch for a checkpoint, auto for an exported file")
-        + ")",
+        help=f"software that runs the network: auto is the fastest one that is installed and as accurate (default: "
+        f"{backend})",
     )
     group.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     group.add_argument(
@@ -70,43 +55,46 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: Back
     add_config_options(parser)
 
 
-def make_predictor(args: argparse.Namespace, min_score: float = 0.0) -> Predictor:
-    """The predictor that the options define."""
-    overrides = {name: getattr(args, name) for name in _SETTINGS if name in args}
-    exif_frame = None
-    tracking = None
-    if is_exported_file(args.checkpoint):
-        keys = [pair.partition("=")[0].strip() for pair in args.overrides]
-        if args.config or any(key.startswith("model.") for key in keys):
+def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images: int | None = None) -> Predictor:
+    """The predictor that the options define; ``num_images`` is that of ``Predictor``."""
+    flags = {name: getattr(args, name) for name in _SETTINGS if name in args}
+    is_exported = is_exported_file(args.checkpoint)
+    if is_exported:
+        if args.config or _overridden(args, "model"):
             raise ConfigError(
                 f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
                 "--config, and model.* in --set"
             )
-        config = load_config(None, args.overrides)
-        names = [key.removeprefix("inference.") for key in keys if key.startswith("inference.")]
-        overrides = {name: getattr(config.inference, name) for name in names} | overrides
-        exif_frame = config.data.exif_frame if "data.exif_frame" in keys else None
-        tracking = config.tracking if any(key.startswith("tracking.") for key in keys) else None
-    predictor = Predictor.from_checkpoint(
+        flags = _overridden(args, "inference") | flags
+    predictor = Predictor(
         args.checkpoint,
-        config=requested_config(args),
+        config=requested_config(args, args.checkpoint),
         device=args.device,
         amp=args.amp,
-        backend=args.backend,
+        backend=args.backend or "auto",
+        num_images=num_images,
         min_score=min_score,
-        **overrides,
+        **flags,
     )
-    predictor.exif_frame = exif_frame or predictor.exif_frame
-    predictor.tracking = tracking or predictor.tracking
+    if is_exported:
+        predictor.exif_frame = _overridden(args, "data").get("exif_frame", predictor.exif_frame)
+        predictor.tracking = dataclasses.replace(predictor.tracking, **_overridden(args, "tracking"))
     return predictor
 
 
-def requested_config(args: argparse.Namespace) -> Config | None:
+def _overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
+    """The keys of a section that ``--set`` names, and their values."""
+    keys = [pair.partition("=")[0].strip().partition(".") for pair in args.overrides]
+    values = getattr(load_config(None, args.overrides), section)
+    return {name: getattr(values, name) for of_section, _, name in keys if of_section == section}
+
+
+def requested_config(args: argparse.Namespace, weights: str) -> Config | None:
     """The configuration of ``--config`` and ``--set``; None for that of the checkpoint or the exported file."""
-    if is_exported_file(args.checkpoint) or not (args.config or args.overrides):
+    if is_exported_file(weights) or not (args.config or args.overrides):
         return None
     if args.config:
         return load_config(args.config, args.overrides)
     from posenet.checkpoints.weights import stored_config
 
-    return load_config(None, args.overrides, base=stored_config(args.checkpoint))
+    return load_config(None, args.overrides, base=stored_config(weights))

@@ -13,7 +13,13 @@ from posenet.cli.main import run_and_report
 from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
 from posenet.devices.cpu import usable_cores
 from posenet.devices.current import join_ranks
-from posenet.devices.launch import rank_info, restarts_after_failure, run_processes, was_started_by_us
+from posenet.devices.launch import (
+    rank_info,
+    restarts_after_failure,
+    run_processes,
+    stop_with_parent,
+    was_started_by_us,
+)
 from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
@@ -86,6 +92,8 @@ def run_on_ranks(
                 pluralize(cores, "core"),
             )
         return run_processes(args.nproc, args.command)
+    if started_by_us:
+        stop_with_parent(os.environ)
     ranks = join() or Ranks()
     try:
         status = run_and_report(lambda: task(ranks), args.prog)

@@ -109,7 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("optimization")
-    _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch")
     _add_setting(group, "--lr", "optim.lr", "learning rate")
     text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
     add_switch(group, "--warmup", short="-w", default=None, help=setting_help(text, "optim.warmup_epochs"))

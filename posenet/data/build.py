@@ -18,6 +18,7 @@ import numpy as np
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.main_persons import (
+    CLEAR_AREA,
     MIN_AREA,
     count_others,
     describe_others,
@@ -311,7 +312,7 @@ def _shrink(file: _ImageFile, max_side: int, areas: np.ndarray) -> _ImageFile:
     longer = max(file.size)
     if not 0 < max_side < longer:
         return file
-    zoom = max([max_side / longer, *np.sqrt(MIN_AREA / areas).tolist()])
+    zoom = max([max_side / longer, *np.sqrt(CLEAR_AREA / areas).tolist()])
     if zoom >= 1:
         return file
     height, width = (max(1, round(side * zoom)) for side in file.size)

@@ -113,6 +113,9 @@ class StoreList:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Close all files."""
         for data_set in self.sets:
             data_set.store.close()

@@ -36,12 +36,9 @@ def parse_device(name: str) -> torch.device:
 
 
 def _unusable(name: str, reason: str) -> ConfigError:
-    if name.partition(":")[0] == "npu" and find_spec("torch_npu") is None:
-        reason = (
-            "Ascend NPUs need the package torch_npu of the same version as PyTorch, and CANN: pip install torch_npu"
-        )
-    hint = f", or cuda:{name} for a GPU" if name.isdecimal() else ", or cuda for a GPU" if name == "gpu" else ""
-    return ConfigError(f"device {name!r} cannot be used here ({reason}); try the device cpu{hint}")
+    if name.startswith("npu") and find_spec("torch_npu") is None:
+        reason = "Ascend NPUs need CANN and the torch_npu of PyTorch's version: pip install torch_npu"
+    return ConfigError(f"device {name!r} cannot be used here ({reason}); try the device cpu, or cuda:0 for a GPU")
 
 
 def make_current(device: torch.device) -> None:
@@ -87,11 +84,6 @@ def peak_memory(device: torch.device) -> int | None:
 def total_memory(device: torch.device) -> int | None:
     """The memory of a CUDA device in bytes; None on other devices."""
     return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else None
-
-
-def uses_cudnn(device: torch.device) -> bool:
-    """Whether the convolutions of a device obey ``torch.backends.cudnn``."""
-    return device.type == "cuda" and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
 
 
 @contextlib.contextmanager

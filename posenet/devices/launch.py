@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import tempfile
+import threading
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,23 +18,23 @@ from posenet.errors import ConfigError, PosenetError
 
 STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
 """Environment variable with the file into which rank 0 writes its exit status."""
+PARENT_VARIABLE = "POSENET_PARENT"
+"""Environment variable with the process that has started those of ``--nproc``."""
+PARENT_SECONDS = 1.0
+"""Time between two looks at whether that process is still there."""
 SHUTDOWN_SECONDS = 120
 """Time in which processes can finish their step and save after a stop signal, or end after another one has failed."""
 CAUSES = {
-    "SIGKILL": "a system that runs out of memory does this, and so does a scheduler: lower data.workers or "
-    "train.batch_size, or ask for more memory",
-    "SIGABRT": "the lines above name the cause; with NCCL it is most often that a rank has lost or has waited too "
-    "long for another one, which ends the process after --timeout minutes",
-    "SIGBUS": "shared memory was probably full; lower data.workers or provide more (docker run --shm-size=8g)",
+    "SIGKILL": "the system or the scheduler does this without memory: lower data.workers or train.batch_size",
+    "SIGABRT": "the lines above name the cause; NCCL does this when it has waited --timeout minutes for a rank",
+    "SIGBUS": "shared memory was probably full: lower data.workers or provide more (docker run --shm-size=8g)",
 }
 """What is known about a process that a signal has ended, and the remedy."""
 FIRST_PORT, NUM_PORTS = 20000, 9000
 """Ports at which jobs meet. Systems choose ports above 32768 for connections."""
 DEFAULT_PORT = 29500
 """Where processes of one machine meet if their launcher gives their job no number; also the default of PyTorch."""
-_JOB_NUMBERS = (
-    "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
-).split()
+_JOB_NUMBERS = "SLURM_JOB_ID SLURM_STEP_ID PMIX_NAMESPACE OMPI_MCA_ess_base_jobid HOROVOD_GLOO_RENDEZVOUS_PORT"
 """Variables that are the same in all processes of a job, and together differ between jobs."""
 
 
@@ -75,22 +77,21 @@ def rank_info(environment: Mapping[str, str]) -> RankInfo:
     launcher = _launcher(environment)
     if launcher is None:
         return RankInfo()
-    numbers = {name: environment.get(name) or "" for name in (launcher.rank, launcher.world_size, launcher.local_rank)}
-    if launcher.name == "srun" and not numbers[launcher.world_size]:
-        numbers[launcher.world_size] = environment.get("SLURM_NTASKS") or "1"  # of releases that do not count a step
-    shown = ", ".join(f"{name}={value}" for name, value in numbers.items() if value)
-    for name in (launcher.rank, launcher.world_size):
-        if not numbers[name]:
-            raise ConfigError(
-                f"{shown} is set, but not {name}: start all processes with one launcher such as torchrun, or unset it"
-            )
+    names = (launcher.rank, launcher.world_size, launcher.local_rank)
+    values = [environment.get(name) or "" for name in names]
+    if launcher.name == "srun" and not values[1]:
+        values[1] = environment.get("SLURM_NTASKS") or "1"  # of releases that do not count the processes of a step
     try:
-        rank, world_size = int(numbers[launcher.rank]), int(numbers[launcher.world_size])
-        local_rank = int(numbers[launcher.local_rank]) if numbers[launcher.local_rank] else None
+        rank, world_size = int(values[0]), int(values[1])
+        local_rank = int(values[2]) if values[2] else None
+        if not (0 <= rank < world_size and 0 <= (local_rank or 0) < world_size):
+            raise ValueError
     except ValueError:
-        raise ConfigError(f"{shown}: these must be whole numbers; {launcher.name} sets them, or unset them") from None
-    if not 0 <= rank < world_size or (local_rank is not None and not 0 <= local_rank < world_size):
-        raise ConfigError(f"{shown}: ranks go from 0 to {max(world_size, 1) - 1}; start all with one launcher")
+        shown = ", ".join(f"{name}={value}" for name, value in zip(names, values))
+        raise ConfigError(
+            f"{shown}: a launcher numbers its processes from 0 and says how many there are; start all with one such as "
+            "torchrun, or unset these variables"
+        ) from None
     return RankInfo(rank, world_size, local_rank, launcher)
 
 
@@ -100,10 +101,8 @@ def _launcher(environment: Mapping[str, str]) -> Launcher | None:
         if launcher.name == "srun":
             # Outside a step of a job, srun has started nothing: the variables are those of the job.
             is_used = "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment
-        elif environment.get(launcher.rank):
-            is_used = True
         else:
-            is_used = environment.get(launcher.world_size) not in (None, "", "1")
+            is_used = bool(environment.get(launcher.rank)) or (environment.get(launcher.world_size) or "1") != "1"
         if is_used:
             return launcher
     return None
@@ -118,43 +117,29 @@ def meeting_point(info: RankInfo, environment: Mapping[str, str]) -> tuple[str, 
     """
     assert info.launcher is not None
     address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT")
-    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
-    is_local = environment.get(info.launcher.local_size) == str(info.world_size)
-    if info.launcher.name == "torchrun":
-        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not environment.get(name)]
-        if missing:
-            raise ConfigError(
-                f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}: start all processes with torchrun, or "
-                "set MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port of it, the same for all"
-            )
-    elif not address and is_local:
-        address = "127.0.0.1"
-    elif not address and nodes:
-        address = first_host(nodes)
-    if not address:
+    if info.launcher.name != "torchrun":
+        nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
+        is_local = environment.get(info.launcher.local_size) == str(info.world_size)
+        address = address or ("127.0.0.1" if is_local else first_host(nodes) if nodes else "")
+        port = port or str(_port_of_job(environment))
+    if not address or not port or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise ConfigError(
-            f"{info.launcher.name} does not say where the processes meet: set MASTER_ADDR to the machine of rank 0 and "
-            "MASTER_PORT to a free port of it for all (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500)"
+            f"MASTER_ADDR={address or ''} MASTER_PORT={port or ''} does not say where the processes meet: set "
+            "the machine of rank 0 and a free port of it for all (mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500)"
         )
-    if not port:
-        return address, _port_of_job(environment)
-    if not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"MASTER_PORT={port} is not a port; set it to a free one of rank 0's machine, such as 29500")
     return address, int(port)
 
 
 def _port_of_job(environment: Mapping[str, str]) -> int:
     """A port that differs, but for one chance in thousands, between the jobs of a machine and the steps of a job."""
-    numbers = [environment[name] for name in _JOB_NUMBERS if environment.get(name)]
+    numbers = [environment[name] for name in _JOB_NUMBERS.split() if environment.get(name)]
     return FIRST_PORT + zlib.crc32(" ".join(numbers).encode()) % NUM_PORTS if numbers else DEFAULT_PORT
 
 
 def first_host(node_list: str) -> str:
     """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
-    match = re.match(r"[^\[,](?:[^\[,]|\[[^\]]*\])*", node_list)  # commas in brackets separate numbers, others hosts
-    if match is None:
-        raise ConfigError(f"{node_list!r} is not a node list of SLURM; set MASTER_ADDR to the machine of rank 0")
-    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", match[0])
+    # Commas in brackets separate numbers, others hosts.
+    return re.sub(r"\[([^\],-]+)[^\]]*\]|,.*", r"\1", node_list)
 
 
 def rank_of_process(environment: Mapping[str, str]) -> int:
@@ -180,10 +165,10 @@ def restarts_after_failure(environment: Mapping[str, str]) -> bool:
 
 
 def run_processes(count: int, arguments: Sequence[str]) -> int:
-    """Run ``posenet ARGUMENTS`` in ``count`` processes on this machine, as torchrun does, until all have ended.
+    """Run ``posenet ARGUMENTS`` in ``count`` processes on this machine with torchrun, until all have ended.
 
-    Ctrl-C, SIGTERM and SIGUSR1 are passed on to the processes. The exit status is 0, or that of the first process that
-    failed; after a signal, that of rank 0. ``PosenetError`` if a process was killed.
+    Stop signals are passed on to them. The exit status is 0, or that of the first process that failed; after a signal,
+    that of rank 0. ``PosenetError`` if a process was killed.
     """
     from torch.distributed import run as torchrun
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -195,6 +180,7 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="posenet-") as folder:
         status_file = Path(folder) / "status"
         os.environ[STATUS_FILE_VARIABLE] = str(status_file)
+        os.environ[PARENT_VARIABLE] = str(os.getpid())
         logging.disable()  # the processes report their errors themselves
         try:
             # Without "--", torchrun takes some flags of the tool for its own.
@@ -213,8 +199,22 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
             return failure.exitcode
         finally:
             logging.disable(logging.NOTSET)
-            del os.environ[STATUS_FILE_VARIABLE]
+            del os.environ[STATUS_FILE_VARIABLE], os.environ[PARENT_VARIABLE]
     return 0
+
+
+def stop_with_parent(environment: Mapping[str, str]) -> None:
+    """Let SIGTERM stop this process, which ``run_processes`` has started, when that has been killed.
+
+    Otherwise the ranks would train on, and nobody would know of them.
+    """
+
+    def watch() -> None:
+        while os.getppid() == int(environment[PARENT_VARIABLE]):
+            time.sleep(PARENT_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def record_status(status: int, environment: Mapping[str, str] = os.environ) -> None:

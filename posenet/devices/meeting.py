@@ -23,7 +23,7 @@ from posenet.messages import first_sentence
 
 POLL_SECONDS = 0.1
 """Time between two looks at who has arrived."""
-FAREWELL_SECONDS = 5.0
+FAREWELL_SECONDS = 2.0
 """Time for which rank 0, where the others look, shows a mistake before it ends."""
 
 Result = TypeVar("Result")
@@ -34,15 +34,10 @@ _meetings = itertools.count()
 
 
 def join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> None:
-    """Make the default process group, of Gloo, from the processes of a launcher.
+    """Make the default process group, of Gloo, from the processes of a launcher, which meet within ``seconds``.
 
-    Args:
-        timeout: that of the collective calls of the group.
-        seconds: time within which the processes meet.
-
-    Raises:
-        ConfigError: the processes can never meet: an address, a rank or a number of processes is wrong.
-        ConnectError: they have not met in time.
+    ``timeout`` is that of the collective calls. ``ConfigError`` if an address, a rank or a number is wrong,
+    ``ConnectError`` if the processes have not met in time.
     """
     if info.world_size == 1:
         store: Store = dist.HashStore()  # type: ignore[attr-defined]
@@ -58,13 +53,14 @@ def join_processes(info: RankInfo, timeout: timedelta, seconds: float) -> None:
     # It has keys of earlier processes, which torchrun has restarted, and of earlier meetings of these.
     prefix = f"posenet/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
     store = dist.PrefixStore(prefix, _stores[host, port])  # type: ignore[attr-defined]
+    failure = f"the processes did not connect at {host}:{port}"
     if not is_hosted_by_torchrun:
         compare = functools.partial(_compare_ranks, store, info, deadline, f"{host}:{port}")
-        call_within(deadline + 2 * FAREWELL_SECONDS, compare, f"the processes did not connect at {host}:{port}")
+        call_within(deadline + 2 * FAREWELL_SECONDS, compare, failure)
     join = functools.partial(
         dist.init_process_group, "gloo", store=store, rank=info.rank, world_size=info.world_size, timeout=timeout
     )
-    call_within(max(deadline, time.monotonic() + 1), join, f"the processes did not connect at {host}:{port}")
+    call_within(max(deadline, time.monotonic() + 1), join, failure)
 
 
 def call_within(deadline: float, function: Callable[[], Result], failure: str) -> Result:
@@ -87,9 +83,8 @@ def call_within(deadline: float, function: Callable[[], Result], failure: str) -
     except (RuntimeError, ValueError, FutureTimeoutError) as error:
         reason = "no answer in time" if isinstance(error, FutureTimeoutError) else first_sentence(error)
         raise ConnectError(
-            f"{failure} ({reason}); check that all were started, that all call posenet, and that no firewall is "
-            "between them. If hosts listen at a wrong address, set GLOO_SOCKET_IFNAME on each to the network interface "
-            "that leads to the others (ip -brief address)"
+            f"{failure} ({reason}); check that all were started and call posenet, and that no firewall is between; "
+            "set GLOO_SOCKET_IFNAME on each host to the network interface that leads to the others (ip -brief address)"
         ) from error
 
 
@@ -124,34 +119,25 @@ def _compare_ranks(store: Store, info: RankInfo, deadline: float, where: str) ->
     """Wait until all ranks have come; ``ConfigError`` if two have the same rank, or other numbers of processes."""
     own = {"rank": info.rank, "world_size": info.world_size, "host": socket.gethostname()}
     first = json.loads(store.compare_set("first", "", json.dumps(own)))
-    problem = ""
     if first["world_size"] != info.world_size:
-        problem = "; ".join(
-            f"rank {some['rank']} on {some['host']} is one of {some['world_size']} processes" for some in (first, own)
-        )
+        found = (f"rank {some['rank']} on {some['host']} is one of {some['world_size']}" for some in (first, own))
+        store.set("problem", f"{'; '.join(found)} processes; give all the same WORLD_SIZE")
     elif store.add(f"rank {info.rank}", 1) > 1:
-        problem = f"two processes are rank {info.rank}, one of them on {own['host']}"
-    if problem:
-        store.set("problem", f"{problem}; give each process another RANK, and all the same WORLD_SIZE")
+        store.set("problem", f"two processes are rank {info.rank}, one on {own['host']}; give each its own RANK")
     store.add("arrived", 1)
     while True:
         arrived = store.add("arrived", 0)
         if store.check(["problem"]):  # whoever has one has said so before it was counted
-            break
+            if info.rank == 0:  # it serves the store
+                time.sleep(FAREWELL_SECONDS)
+            raise ConfigError(store.get("problem").decode())
         if arrived >= info.world_size:
             return
         if time.monotonic() > deadline:
-            missing = [rank for rank in range(info.world_size) if not store.check([f"rank {rank}"])]
-            names = ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else "")
+            missing = [str(rank) for rank in range(info.world_size) if not store.check([f"rank {rank}"])]
             raise ConnectError(
-                f"of {info.world_size} processes, these ranks did not come to {where} within --timeout: {names}; check "
-                "that all were started, and that no firewall is between them"
+                f"of {info.world_size} processes, these ranks did not come to {where} within --timeout: "
+                f"{', '.join(missing[:8])}; check that all were started, and that no firewall is "
+                "between them"
             )
         time.sleep(POLL_SECONDS)
-    num_informed = store.add("informed", 1)
-    if info.rank == 0:
-        end = time.monotonic() + FAREWELL_SECONDS
-        while num_informed < max(first["world_size"], info.world_size) and time.monotonic() < end:
-            time.sleep(POLL_SECONDS)
-            num_informed = store.add("informed", 0)
-    raise ConfigError(store.get("problem").decode())

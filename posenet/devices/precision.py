@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from posenet.devices.device import computes_in_bf16, describe_device, uses_cudnn
+from posenet.devices.device import computes_in_bf16, describe_device
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings import TrainConfig
@@ -73,24 +73,13 @@ def make_grad_scaler(device: torch.device, amp: Amp, loss_scale: float) -> torch
 
 
 def describe_training_mode(device: torch.device, settings: TrainConfig) -> str:
-    """``Device cuda:0 (NVIDIA H100): precision bf16 (auto), channels_last on (auto), TF32 on, cudnn.benchmark on``."""
-    mode = select_training_mode(device, settings)
-    parts = [
-        f"precision {'float32' if mode.amp == 'off' else mode.amp}{_auto(settings.amp)}",
-        f"channels_last {_on_or_off(mode.channels_last)}{_auto(settings.channels_last)}",
-    ]
-    if uses_cudnn(device):
-        if torch.cuda.is_tf32_supported():
-            parts.append(f"TF32 {_on_or_off(torch.backends.cudnn.allow_tf32)}")
-        parts.append(f"cudnn.benchmark {_on_or_off(torch.backends.cudnn.benchmark)}")
+    """``Device cuda:0 (NVIDIA H100): precision bf16, channels_last, TF32``."""
+    amp, channels_last = select_training_mode(device, settings)
+    parts = ["precision " + ("float32" if amp == "off" else amp)]
+    if channels_last:
+        parts.append("channels_last")
+    if settings.tf32 and device.type == "cuda" and torch.cuda.is_tf32_supported():
+        parts.append("TF32")
     if torch.are_deterministic_algorithms_enabled():
         parts.append("deterministic algorithms")
     return f"Device {describe_device(device)}: {', '.join(parts)}"
-
-
-def _auto(setting: str | bool) -> str:
-    return " (auto)" if setting == "auto" else ""
-
-
-def _on_or_off(flag: object) -> str:
-    return "on" if flag else "off"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -63,7 +64,8 @@ def repeat_lost_interrupts() -> Iterator[None]:
 
     def repeat_interrupt(unraisable: Any) -> None:
         if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            repetitions.append(threading.Timer(REPEAT_SECONDS, _interrupt_main_thread))
+            # Sent to the process, the signal also ends a wait of the main thread.
+            repetitions.append(threading.Timer(REPEAT_SECONDS, os.kill, (os.getpid(), signal.SIGINT)))
             repetitions[-1].start()
         else:
             previous(unraisable)
@@ -75,11 +77,3 @@ def repeat_lost_interrupts() -> Iterator[None]:
         sys.unraisablehook = previous
         for repetition in repetitions:
             repetition.join()  # which it interrupts
-
-
-def _interrupt_main_thread() -> None:
-    main_thread = threading.main_thread().ident
-    if hasattr(signal, "pthread_kill") and main_thread is not None:
-        signal.pthread_kill(main_thread, signal.SIGINT)  # this also ends a wait of the thread
-    else:
-        signal.raise_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,12 @@ LOCAL_HOST = "127.0.0.1"
 """The address that only programs on this machine reach."""
 MAX_ROWS = 500
 """People in the table of a video; the file has all of them."""
-HEIGHT = 560
-"""Of the drawing on the page, in pixels."""
 MESSAGE_SECONDS = 30
+_STYLE = """
+.drawing img, .drawing video { width: auto !important; max-width: 100%; max-height: 80vh; margin: 0 auto; }
+.drawing .image-frame, .drawing .image-container, .drawing button { height: auto !important; }
+"""
+"""Photographs have their own size, and fit the window."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ _log = logging.getLogger(__name__)
 def app(
     predictor: Predictor | str | os.PathLike[str] = "simplepose",
     *,
+    name: str = "",
     host: str = LOCAL_HOST,
     port: int | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
@@ -49,6 +54,7 @@ def app(
 
     Args:
         predictor: what finds people: a predictor, or a name or a file for ``Predictor``.
+        name: what the page calls the network; by default what ``predictor`` names.
         host: address to listen at; "0.0.0.0" lets everybody who reaches this machine use the page.
         port: port to listen at; None is the first free one from 7860 on.
         stop_requested: checked all the time; true ends the page, and the prediction of a video.
@@ -63,6 +69,7 @@ def app(
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen at {host}, port {port or 'any'}: {error}; choose another") from error
     if not isinstance(predictor, Predictor):
+        name = name or Path(predictor).name
         predictor = Predictor(predictor)
     # Gradio asks its server whether it is ready: without a log message, and not by way of a proxy.
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -71,7 +78,7 @@ def app(
     finding = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="posenet-app-", ignore_cleanup_errors=True) as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder
-        page = make_page(predictor, Path(folder), stop_requested, finding)
+        page = make_page(predictor, name or type(predictor.network).__name__, Path(folder), stop_requested, finding)
         _, address, _ = page.launch(
             server_name=host,
             server_port=port,
@@ -81,6 +88,7 @@ def app(
             ssr_mode=False,
             run_history=False,
             footer_links=[],
+            css=_STYLE,
         )
         try:
             _log.info("the page is at %s; Ctrl-C ends it", address)
@@ -102,6 +110,7 @@ def require_gradio() -> None:
 
 def make_page(
     predictor: Predictor,
+    name: str,
     folder: Path,
     stop_requested: Callable[[], bool],
     finding: contextlib.AbstractContextManager[Any],
@@ -109,25 +118,26 @@ def make_page(
     """The page as ``gradio.Blocks``.
 
     Args:
+        name: of the network.
         folder: where its files are made; it must be Gradio's temporary folder.
         finding: a lock that is held while people are found in a photograph or a video.
     """
     import gradio as gr
 
     people = predictor.skeleton.people
-    stop = threading.Event()
+    stops: dict[str | None, threading.Event] = {}  # of each user's video
 
     def show(
         drawing: Path | None = None, is_video: bool = False, text: str = "", rows: Any = (), file: Path | None = None
     ) -> list[Any]:
-        headers = [predictor.skeleton.category, "score", "box", *predictor.skeleton.keypoints]
+        headers = [predictor.skeleton.category, "score", "keypoints found", "box: left, top, right, bottom"]
         table = {"headers": ["second", *headers] if is_video else headers, "data": list(rows)}
         return [
-            gr.update(value=None if is_video else drawing, visible=not is_video),
+            gr.update(value=None if is_video else drawing, visible=drawing is not None and not is_video),
             gr.update(value=drawing if is_video else None, visible=is_video),
             html.escape(text),
             gr.update(value=table, visible=bool(rows)),
-            gr.update(value=file, interactive=file is not None),
+            gr.update(value=file, visible=file is not None),
         ]
 
     def find(
@@ -137,6 +147,7 @@ def make_page(
         style: Any,
         track: bool,
         smooth: bool,
+        request: Any,
         progress: Any = gr.Progress(),  # noqa: B008  # Gradio knows it by this default
     ) -> Any:
         if path is None:
@@ -144,7 +155,7 @@ def make_page(
         for score in (min_score, keypoint_score):
             if not 0 <= score <= 1:  # Gradio's sliders refuse None, and accept NaN
                 raise gr.Error(f"{score} is not a score between 0 and 1", print_exception=False)
-        stop.clear()
+        stop = stops[request.session_hash] = threading.Event()
         finder = copy.copy(predictor)
         finder.min_score = min_score
         written = Path(tempfile.mkdtemp(dir=folder))
@@ -178,6 +189,7 @@ def make_page(
                     stop_requested=lambda: stop.is_set() or stop_requested(),
                     keypoint_score=keypoint_score,
                     style=style,
+                    numbers=True,
                     track=track and is_video,
                     smooth=smooth and is_video,
                 )
@@ -191,11 +203,27 @@ def make_page(
         # There is no drawing if the user has stopped the prediction before the first frame.
         return show(next((written / "drawing").glob("*"), None), is_video, f"{summary}{more}", rows, file)
 
+    def activate(path: str | None) -> list[Any]:
+        """Show the controls that do something with a file; a video can be stopped until its people are found."""
+        is_video = path is not None and find_sources([path])[0].kind != "image"
+        return [gr.update(interactive=path is not None), *(gr.update(visible=is_video) for _ in range(3))]
+
+    def stop_video(request: Any) -> None:
+        if request.session_hash in stops:
+            stops[request.session_hash].set()
+
+    for function in (find, stop_video):
+        function.__annotations__["request"] = gr.Request  # by which Gradio gives it
+
     with gr.Blocks(title="posenet") as page:
+        gr.Markdown(
+            f"### {html.escape(name)}\nFinds {people} and their keypoints in photographs and videos, on this machine."
+        )
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
                 with gr.Tab("File"):
-                    file = gr.File(label="Photograph or video", height=160)
+                    file = gr.File(label="Photograph or video", height=140)
+                    example = gr.Button("Try an example", size="sm", visible=_has_example(predictor))
                 with gr.Tab("Camera"):
                     # In a mirrored image, left and right of a person would be exchanged.
                     camera = gr.Image(
@@ -205,41 +233,55 @@ def make_page(
                         type="filepath",
                         image_mode=None,
                     )
-                settings = [
+                track = gr.Checkbox(True, label=f"Track {people} from frame to frame", visible=False)
+                smooth = gr.Checkbox(False, label="Remove the jitter of keypoints", visible=False)
+                stopper = gr.Button("Stop the video", size="sm", visible=False)
+                scores = [
                     gr.Slider(0, 1, MIN_SCORE, step=0.01, label=f"Minimum score of {people}"),
                     gr.Slider(0, 1, KEYPOINT_MIN_SCORE, step=0.01, label="Minimum score of keypoints drawn"),
-                    gr.Radio(STYLES, value=STYLES[0], label="Style of the drawing"),
-                    gr.Checkbox(True, label=f"Track {people} from frame to frame of a video"),
-                    gr.Checkbox(False, label="Remove the jitter of keypoints in a video"),
                 ]
-                with gr.Row():
-                    again = gr.Button("Find again", size="sm", min_width=100)
-                    stopper = gr.Button("Stop", size="sm", min_width=60)
+                style = gr.Radio(STYLES, value=STYLES[0], label="Style of the drawing")
+                again = gr.Button("Find again", size="sm", interactive=False)
             with gr.Column(scale=3):
-                options = {"label": people.capitalize(), "interactive": False, "height": HEIGHT}
+                options = {"show_label": False, "interactive": False, "visible": False, "elem_classes": "drawing"}
                 outputs = [
                     gr.Image(**options, buttons=["download", "fullscreen"]),
-                    gr.Video(**options, visible=False, buttons=["download"]),
+                    gr.Video(**options, buttons=["download"]),
                     gr.HTML(),
-                    gr.Dataframe(
-                        label="Keypoints: x, y in pixels (score)", interactive=False, visible=False, max_height=300
-                    ),
-                    gr.DownloadButton("Download JSON", size="md", interactive=False),
+                    gr.Dataframe(show_label=False, interactive=False, visible=False, max_height=300),
+                    gr.DownloadButton("Download all keypoints (JSON)", size="md", visible=False),
                 ]
-        gr.on([file.change, again.click], find, [file, *settings], outputs)
+        settings = [*scores, style, track, smooth]
+        chosen = gr.on([file.change, again.click], activate, file, [again, track, smooth, stopper], api_name=False)
+        found = chosen.then(find, [file, *settings], outputs, api_name="find")
+        found.then(lambda: gr.update(visible=False), None, stopper, api_name=False)
         camera.change(find, [camera, *settings], outputs, api_name=False)
-        stopper.click(stop.set, queue=False, api_name="stop")
+        example.click(lambda: str(_draw_example(folder)), None, file, api_name=False)
+        stopper.click(stop_video, queue=False, api_name="stop")
     return page
+
+
+def _has_example(predictor: Predictor) -> bool:
+    """Whether this installation draws people, and the network looks for them."""
+    return find_spec("posenet.synthetic") is not None and predictor.skeleton.category == "person"
+
+
+def _draw_example(folder: Path) -> Path:
+    from posenet.synthetic.dataset import write_dataset
+
+    write_dataset(folder / "example", train=0, val=1, workers=1, overwrite=True)
+    return next((folder / "example").glob("val2017/*"))
 
 
 def _rows(result: Result) -> list[list[str]]:
     """What the table shows of each person."""
     second = [] if result.seconds is None else [f"{result.seconds:.2f}"]
+    total = len(result.skeleton.keypoints)
     rows = []
     for number, person in enumerate(result, 1):
-        keypoints = [f"{x:.0f}, {y:.0f} ({score:.2f})" if score > 0 else "" for x, y, score in person.keypoints]
         box = ", ".join(f"{value:.0f}" for value in person.box)
-        rows.append([*second, str(person.id or number), f"{person.score:.2f}", box, *keypoints])
+        found = f"{person.found.sum()} of {total}"
+        rows.append([*second, str(person.id or number), f"{person.score:.2f}", found, box])
     return rows
 
 

@@ -26,7 +26,7 @@ from posenet.images import AnnotatedFrame, check_proportions, count_frames, read
 from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source
-from posenet.inference.networks import device_of_process
+from posenet.inference.networks import BackendName, device_of_process, is_exported_file
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
@@ -51,12 +51,10 @@ CocoResult = dict[str, Any]
 
 
 class ImageReading(NamedTuple):
-    """How an image was read. Sizes are (height, width)."""
+    """How an image was read: the frame in which it is annotated, and its (height, width) there and as annotated."""
 
     frame: AnnotatedFrame
-    """The frame in which it is annotated."""
     size: tuple[int, int]
-    """Of the image in that frame."""
     annotated_size: tuple[int, int]
 
 
@@ -118,9 +116,8 @@ def evaluate(
         ranks: the processes that share the images; None means those of the process group that exists, or that a
             launcher has started, which all call this function. Rank 0 writes the predictions and returns the metrics,
             and the others return None. ``Ranks()`` is this process alone.
-        options: those of ``Predictor.from_checkpoint``: ``config``, ``device``, ``backend``, and keys of the
-            configuration's ``inference`` section, such as ``flip=True``. ``amp`` is "off" by default, float32, so that
-            the AP is the same on every machine.
+        options: those of ``Predictor``. ``amp`` is "off" by default, float32, and ``backend`` PyTorch for a
+            checkpoint, so that the AP is the same on every machine.
 
     Returns:
         The metrics and the predictions; ``metrics["AP"]`` is the AP. None if the file contains no annotations.
@@ -137,28 +134,37 @@ def evaluate(
         inputs = itertools.chain(files, list_image_files(annotations, images))
         check_outputs([output], inputs, overwrite=overwrite)
     if isinstance(checkpoint, Predictor):
-        predictor = checkpoint
+        predictor = copy.copy(checkpoint)
         if options:
             raise ConfigError(
                 f"{', '.join(options)} cannot be changed for a predictor; evaluate its checkpoint instead"
             )
     else:
+        options = {"amp": "off", "backend": backend_of_evaluation(checkpoint)} | options
         if ranks.world_size > 1:
-            device, backend = options.get("device", "auto"), options.get("backend")
-            options["device"] = device_of_process(checkpoint, device, backend, ranks.local_rank)
-        predictor = Predictor.from_checkpoint(checkpoint, **{"amp": "off"} | options)
-    predictor = copy.copy(predictor)
+            device = options.get("device", "auto")
+            options["device"] = device_of_process(checkpoint, device, options["backend"], ranks.local_rank)
+        predictor = Predictor(checkpoint, **options)
     predictor.min_score = 0.0  # people with low scores raise the AP
     split = read_split(annotations, image_ids, predictor.skeleton)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
     mine = list(itertools.chain(*ranks.share(blocks)))
-    results, readings = ranks.run_on_all(
-        lambda: _predict_share(predictor, mine, exif_frame or predictor.exif_frame, split.category, progress)
-    )
-    shares = ranks.gather_objects((results, readings))
+
+    def predict_share() -> tuple[list[CocoResult], list[ImageReading]]:
+        results: list[CocoResult] = []
+        readings: list[ImageReading] = []
+        found = predict_annotated_images(predictor, mine, exif_frame or predictor.exif_frame)
+        with contextlib.closing(found), progress_bar(title="predict", total=len(mine), disable=not progress) as bar:
+            for item in found:
+                results += item.to_coco(split.category)
+                readings.append(item.reading)
+                bar.update()
+        return results, readings
+
+    shares = ranks.gather_objects(ranks.run_on_all(predict_share))
     if not ranks.is_main:
         return None
-    log_readings(itertools.chain(*(readings_of_rank for _, readings_of_rank in shares)))
+    log_readings(itertools.chain(*(readings for _, readings in shares)))
     position = {image.id: index for index, image in enumerate(split.images)}
     results = list(itertools.chain(*(results_of_rank for results_of_rank, _ in shares)))
     results.sort(key=lambda result: position[result["image_id"]])
@@ -169,25 +175,9 @@ def evaluate(
     return replace(compute_coco_metrics(results, split, predictor.skeleton), results=results)
 
 
-def _predict_share(
-    predictor: Predictor,
-    images: Sequence[tuple[CocoImage, Source]],
-    exif_frame: ExifFrame,
-    category: int,
-    progress: bool,
-) -> tuple[list[CocoResult], list[ImageReading]]:
-    """The people in some images in COCO's results format, and how the images were read."""
-    results: list[CocoResult] = []
-    readings: list[ImageReading] = []
-    with (
-        contextlib.closing(predict_annotated_images(predictor, images, exif_frame)) as predicted,
-        progress_bar(title="predict", total=len(images), disable=not progress) as bar,
-    ):
-        for item in predicted:
-            results += item.to_coco(category)
-            readings.append(item.reading)
-            bar.update()
-    return results, readings
+def backend_of_evaluation(checkpoint: str | Path) -> BackendName:
+    """PyTorch for a checkpoint, so that the AP is the same on every machine."""
+    return "auto" if is_exported_file(checkpoint) else "torch"
 
 
 class AnnotatedResult(NamedTuple):
@@ -209,13 +199,8 @@ def predict_annotated_images(
 ) -> Generator[AnnotatedResult, None, None]:
     """Predict images in order, each in the frame of its annotations. Background threads read the next images.
 
-    Args:
-        sources: the images and their files; see ``find_annotated_images``.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
-            ``find_annotated_frame``.
-
-    Raises:
-        DataError: an image is missing, cannot be read, or has other proportions than annotated.
+    ``exif_frame`` is that of ``find_annotated_frame``. ``DataError`` if an image is missing, cannot be read, or has
+    other proportions than annotated.
     """
     waiting: deque[tuple[CocoImage, ImageReading]] = deque()  # of the frames whose results have not come
 
@@ -249,17 +234,11 @@ def log_readings(readings: Iterable[ImageReading]) -> None:
     readings = list(readings)
     for name, count in count_frames(reading.frame for reading in readings).items():
         _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
-    resized = [reading for reading in readings if reading.size != reading.annotated_size]
-    if resized:
+    if resized := [reading for reading in readings if reading.size != reading.annotated_size]:
         (height, width), (annotated_height, annotated_width) = resized[0].size, resized[0].annotated_size
-        _log.warning(
-            "%s of another size than annotated, such as %d x %d instead of %d x %d; people are scaled to that",
-            pluralize(len(resized), "image"),
-            width,
-            height,
-            annotated_width,
-            annotated_height,
-        )
+        example = f"{width} x {height} instead of {annotated_width} x {annotated_height}"
+        count = pluralize(len(resized), "image")
+        _log.warning("%s of another size than annotated, such as %s; people are scaled to that", count, example)
 
 
 def find_annotated_images(
@@ -312,13 +291,14 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
 def _choose_min_score(evaluation: COCOeval) -> float:
     """See ``Evaluation.min_score``."""
     any_size = evaluation.params.areaRng[0]
-    found: list[tuple[float, bool]] = []  # scores, and whether there is such a person
-    num_people = 0
-    for image in evaluation.evalImgs:
-        if image is not None and image["aRng"] == any_size:
-            num_people += len(image["gtIgnore"]) - int(np.sum(image["gtIgnore"]))
-            rows = zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
-            found += [(score, match > 0) for score, match, ignored in rows if not ignored]
+    images = [image for image in evaluation.evalImgs if image is not None and image["aRng"] == any_size]
+    num_people = sum(int(np.sum(np.logical_not(image["gtIgnore"]))) for image in images)
+    found = [  # scores, and whether there is such a person
+        (score, match > 0)
+        for image in images
+        for score, match, ignored in zip(image["dtScores"], image["dtMatches"][0], image["dtIgnore"][0])
+        if not ignored
+    ]
     found.sort(reverse=True)
     num_right = np.cumsum([is_right for _, is_right in found])
     if not len(found) or not num_right[-1]:

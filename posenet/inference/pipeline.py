@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections import Counter, deque
@@ -27,8 +26,6 @@ RUNNING_BYTES = 48 * 2**20
 """Fewer, if their images take more memory together; a single batch may take more."""
 THREADS = 4
 """Threads that prepare batches, and as many that decode them."""
-
-_log = logging.getLogger(__name__)
 
 
 class Batch(NamedTuple):

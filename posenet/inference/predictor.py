@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -63,8 +63,10 @@ class Predictor:
         device: auto, cpu, cuda, cuda:1, mps and so on. For a module, "auto" is the device of its weights.
         amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device. None is "auto"
             for a file and "off" for a module; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
-        backend: the software that runs a file; "auto" is the fastest one that is installed and as accurate. None is
-            PyTorch for a checkpoint, and "auto" for an exported file.
+        backend: the software that runs a file; "auto" is the fastest one that is installed and as accurate. OpenVINO
+            and ONNX Runtime run an ONNX file, to which a checkpoint is converted once, in the user's cache.
+        num_images: how many images the predictor is for, if that is known. For a few, "auto" does not convert a
+            checkpoint, because PyTorch would be ready first.
         min_score: people with a lower score, 0-1, are left out; evaluation needs 0.
         exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it. None is that
             of the configuration.
@@ -86,7 +88,8 @@ class Predictor:
         skeleton: Skeleton | str | Path | None = None,
         device: torch.device | str | None = "auto",
         amp: Amp | Literal["auto"] | None = None,
-        backend: BackendName | None = None,
+        backend: BackendName = "auto",
+        num_images: int | None = None,
         min_score: float = MIN_SCORE,
         exif_frame: ExifFrame | None = None,
         keep_maps: bool = False,
@@ -98,21 +101,23 @@ class Predictor:
         # Nobody has a score of at least NaN.
         if not (isinstance(min_score, (int, float, np.floating)) and 0 <= min_score <= 1):
             raise ConfigError(f"min_score {truncate_for_message(min_score)} is not between 0 and 1; correct it")
+        is_file = isinstance(network, (str, os.PathLike))
         if isinstance(network, (str, os.PathLike)):
-            device = "auto" if device is None else str(device)
             self.network, config = load_network(
-                Path(network), config, device=device, amp=amp or "auto", backend=backend
+                Path(network),
+                config,
+                device=str(device or "auto"),
+                amp=amp or "auto",
+                backend=backend,
+                num_images=num_images,
             )
         else:
             self.network = _network_in_memory(network, device, amp, backend)
         config = config or Config()
         self.settings = override_settings(settings or config.inference, overrides)
         self.skeleton = config.model.skeleton if skeleton is None else load_skeleton(skeleton)
-        is_file = isinstance(network, (str, os.PathLike))
         if is_file and (difference := self.skeleton.different_channels(config.model.skeleton)):
-            raise ConfigError(
-                f"{network} is for another skeleton than the one that is given, which has {difference}; leave it out"
-            )
+            raise ConfigError(f"{network} is for another skeleton than the given one, which has {difference}; omit it")
         if self.settings.flip and not self.skeleton.mirror:
             self.settings = dataclasses.replace(self.settings, flip=False)
             if overrides.get("flip"):
@@ -124,11 +129,6 @@ class Predictor:
         self.exif_frame = exif_frame or config.data.exif_frame
         self.keep_maps = keep_maps
         self.tracking = config.tracking
-
-    @classmethod
-    def from_checkpoint(cls, path: str | os.PathLike[str], **options: Any) -> Self:
-        """The same as ``Predictor(path, **options)``."""
-        return cls(path, **options)
 
     @overload
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> Result: ...
@@ -184,14 +184,14 @@ class Predictor:
         """
         frames = read_frames(inputs, channels, **selection)
         tracking = dataclasses.replace(self.tracking, smooth=self.tracking.smooth or smooth)
-        return self._predict_stream(frames, tracking, track or smooth)
+        return self._predict_stream(frames, tracking if track or smooth else None)
 
     def _predict_stream(
-        self, frames: Generator[Frame, None, None], tracking: TrackingConfig, is_tracked: bool
+        self, frames: Generator[Frame, None, None], tracking: TrackingConfig | None
     ) -> Generator[Result, None, None]:
         with contextlib.closing(frames), contextlib.closing(predict_frames(self, frames)) as results:
             identified: Iterable[Result] = results
-            if is_tracked:
+            if tracking is not None:
                 from posenet.inference.tracking.results import track_people  # a part that can be removed
 
                 identified = track_people(results, tracking)
@@ -290,17 +290,17 @@ def _network_in_memory(
     network: nn.Module | MapFunction,
     device: torch.device | str | None,
     amp: Amp | Literal["auto"] | None,
-    backend: BackendName | None,
+    backend: BackendName,
 ) -> MapFunction:
     """What computes the maps with a module or a function; ``ConfigError`` if ``network`` is neither."""
-    if backend not in (None, "torch"):
+    if backend not in ("auto", "torch"):
         raise ConfigError(f"backend {backend!r} runs files; give the path of the checkpoint instead of the network")
+    if not callable(network):
+        raise ConfigError(
+            f"a predictor needs a path, a name of weights, a module or a function, not a {type(network).__name__}"
+        )
     # A module has ``parameters``; what runs an exported file has not, and must not import PyTorch.
     if not hasattr(network, "parameters"):
-        if not callable(network):
-            raise ConfigError(
-                f"a predictor needs a path, a name of weights, a module or a function, not a {type(network).__name__}"
-            )
         return network
     if not hasattr(network, "heatmaps"):
         raise ConfigError(
@@ -311,35 +311,29 @@ def _network_in_memory(
 
     from posenet.devices.precision import select_amp
 
-    if device == "auto":
-        device = None
-    if amp == "auto":
-        weight = next(network.parameters(), torch.empty(0))
-        amp = select_amp(weight.device if device is None else torch.device(device), "auto")
-    return TorchNetwork(network, device, amp or "off")  # type: ignore[arg-type]
+    weight = next(network.parameters(), torch.empty(0))
+    device = weight.device if device in (None, "auto") else torch.device(device)
+    return TorchNetwork(network, device, select_amp(device, amp or "off"))  # type: ignore[arg-type]
 
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:
     """Settings with other values of some keys; ``ConfigError`` if a key is unknown or a value is out of range."""
-    known = [field.name for field in dataclasses.fields(InferenceConfig)]
-    for name in overrides:
-        if name not in known:
-            raise ConfigError(
-                f"unknown setting inference.{name}; known are {', '.join(known)}; "
-                "min_score, device, amp and backend are arguments of Predictor"
-            )
+    known = dataclasses.asdict(InferenceConfig())
+    if unknown := overrides.keys() - known.keys():
+        raise ConfigError(
+            f"unknown setting inference.{min(unknown)}; known are {', '.join(known)}; "
+            "min_score, device, amp and backend are arguments of Predictor"
+        )
     changes = dict(overrides)
     try:
         if "scales" in changes:
             changes["scales"] = tuple(changes["scales"])  # flags are lists
         changed = dataclasses.replace(settings, **changes)
         if not isinstance(changed.flip, (bool, np.bool_)):
-            raise TypeError
-    except TypeError as error:  # a text instead of a number, for example
-        defaults = {name: getattr(InferenceConfig(), name) for name in overrides}
-        raise ConfigError(f"inference settings {overrides} have values of other types than {defaults}") from error
-    except ValueError as error:
-        raise ConfigError(f"inference settings {overrides}: {error}") from error
+            raise TypeError("flip must be True or False")
+    except (TypeError, ValueError) as error:  # a text instead of a number, for example
+        defaults = {name: known[name] for name in overrides}
+        raise ConfigError(f"inference settings {overrides}: {error}; the defaults are {defaults}") from error
     if "height" in overrides and changed.height > changed.max_height:
         raise ConfigError(
             f"inference.height {changed.height} is above inference.max_height {changed.max_height}, to which images "

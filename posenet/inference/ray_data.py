@@ -25,11 +25,11 @@ class PredictPeople:
 
     Args:
         checkpoint: a checkpoint, an exported file or the name of published weights, which every machine can read.
-        options: those of ``Predictor.from_checkpoint``, such as ``device="cuda"`` and ``min_score``.
+        options: those of ``Predictor``, such as ``device="cuda"`` and ``min_score``.
     """
 
     def __init__(self, checkpoint: str | Path, **options: Any) -> None:
-        self._predictor = Predictor.from_checkpoint(checkpoint, **options)
+        self._predictor = Predictor(checkpoint, **options)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Find the people in a batch.

@@ -27,26 +27,28 @@ from posenet.settings.sections import Config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
-_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
-
 DATA_KEYS = ("train", "val", "val_images", "val_annotations")
 """Settings of ``data`` that name the data."""
 TRAINING_CODE_KEYS = ("model.network", "loss.function", "data.transform")
 """Settings that name code of the user which decides what a step computes, as "module:name"."""
 CODE_KEYS = (*TRAINING_CODE_KEYS, "log.callbacks")
 """All settings that name code of the user; see ``posenet.extensions``."""
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
 
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
 
 
-def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), base: Config | None = None) -> Config:
+def load_config(
+    path: Config | str | Path | None = None, overrides: Iterable[str] = (), base: Config | None = None
+) -> Config:
     """Read an experiment and apply overrides.
 
     Args:
         path: TOML file, or the name of an experiment that posenet brings along, such as ``"tiny"``; keys that it leaves
             out keep their values in ``base``. Its key ``base`` names another experiment, whose settings it changes: a
-            name, or a path relative to the file. The code that it names may be imported from now on, from its folder.
+            name, or a path relative to the file. A ``Config`` takes the place of ``base``. The code that all these name
+            may be imported from now on, from the folder of the file.
         overrides: ``"section.key=value"`` pairs; a value is read as TOML or, if it is not TOML, as plain text. With
             the name of an experiment, ``data.train`` replaces all data that the experiment names.
         base: configuration to start from; None means the defaults.
@@ -54,15 +56,19 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     Raises:
         ConfigError: the file is unreadable, a key is unknown, or a value has the wrong type or is out of range.
     """
-    tables = config_to_dict(base or Config())
+    if isinstance(path, Config):
+        base, path = path, None
+        _allow_code(config_to_dict(base), Path())
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     for pair in pairs:
         if not isinstance(pair, str):
             raise ConfigError(f"an override is a text such as 'train.epochs=3', not {truncate_for_message(pair)}")
+    tables = config_to_dict(base or Config())
     if path is not None:
         if not isinstance(path, (str, Path)):
             raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
-        _update(tables, _read_experiment(path, has_own_data=any(_key_of(pair) == "data.train" for pair in pairs)))
+        has_own_data = any(pair.partition("=")[0].strip() == "data.train" for pair in pairs)
+        _update(tables, _read_experiment(path, has_own_data))
     file_source = str(path or "configuration")
     if not pairs:
         return config_from_dict(tables, file_source)
@@ -106,9 +112,7 @@ def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path
         raise ConfigError(f"{path}: base must be the name or path of an experiment, not {truncate_for_message(base)}")
     has_own_data = has_own_data or (isinstance(data, dict) and "train" in data)
     inherited = _read_experiment(base, has_own_data, (path, *derived))
-    whole = config_to_dict(Config())
-    _update(whole, inherited)
-    config_from_dict(whole, f"{base}, the base of {path}")  # so that an error names the right file
+    config_from_dict(inherited, f"{base}, the base of {path}")  # so that an error names the right file
     _update(inherited, tables)
     return inherited
 
@@ -154,38 +158,23 @@ def config_to_dict(config: Config) -> dict[str, Any]:
 
 def config_to_toml(config: Config) -> str:
     """All settings as an experiment file."""
-    return "\n".join(line for name, table in config_to_dict(config).items() for line in _table_to_toml(name, table))
-
-
-def _table_to_toml(header: str, table: Mapping[str, Any]) -> list[str]:
-    """The lines of a table, and after them those of the tables in it, such as a skeleton."""
-    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{_key_to_toml(key)} = {_value_to_toml(value)}" for key, value in table.items() if key not in inner]
-    lines = [f"[{header}]", *lines, ""]
-    for key, value in inner.items():
-        lines += _table_to_toml(f"{header}.{_key_to_toml(key)}", value)
-    return lines
-
-
-def _key_to_toml(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _value_to_toml(key)
+    tables = config_to_dict(config).items()
+    return "\n\n".join(
+        "\n".join([f"[{name}]", *(f"{key} = {_value_to_toml(value)}" for key, value in table.items())])
+        for name, table in tables
+    )
 
 
 def _value_to_toml(value: Any) -> str:
     """Texts, numbers and switches are written alike in TOML and JSON, except for one control character."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key_to_toml(key)} = {_value_to_toml(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_value_to_toml(key)} = {_value_to_toml(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         items = [_value_to_toml(item) for item in value]
         if any(isinstance(item, (str, list, tuple, Mapping)) for item in value):  # lines of bounded length
             return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
         return f"[{', '.join(items)}]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def allow_code_of(config: Config) -> None:
-    """Allow the code that a ``Config`` of the user's program names, from the current folder."""
-    _allow_code(config_to_dict(config), Path())
 
 
 def config_differences(old: Config, new: Config) -> list[str]:
@@ -202,11 +191,6 @@ def config_differences(old: Config, new: Config) -> list[str]:
 
 def _describe_value(value: Any) -> str:
     return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
-
-
-def _key_of(pair: str) -> str:
-    """The key of an override."""
-    return pair.partition("=")[0].strip()
 
 
 def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
@@ -256,67 +240,49 @@ def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
 
 def _convert_value(expected: Any, value: Any, key: str) -> Any:
     """Convert a value from a table to the ``expected`` type of the setting ``key``, or raise ``ValueError``."""
+    origin = typing.get_origin(expected)
+    members = typing.get_args(expected)
+    shown = truncate_for_message(value)
     if expected is Skeleton:
         return _convert_skeleton(value, key)
     if dataclasses.is_dataclass(expected):
         return _build_section(typing.cast(type, expected), value, key)
-    origin = typing.get_origin(expected)
-    arguments = typing.get_args(expected)
-    if origin is Literal:
-        return _convert_choice(arguments, value, key)
     if origin in (types.UnionType, typing.Union):
-        for member in arguments:
-            if typing.get_origin(member) is Literal:  # bool | Literal[...]
-                return value if isinstance(value, bool) else _convert_choice(typing.get_args(member), value, key, True)
-        return _convert_value(_select_union_member(arguments, value), value, key)
-    if origin is tuple:
-        return _convert_list(arguments, value, key)
-    return _convert_scalar(expected, value, key)
-
-
-def _convert_choice(choices: Sequence[str], value: Any, key: str, or_switch: bool = False) -> str:
-    if isinstance(value, str) and value in choices:
+        return _convert_value(_member_for(members, value), value, key)
+    if origin is Literal:
+        if value not in members or type(value) not in map(type, members):
+            raise ValueError(f"{key} must be one of {', '.join(map(json.dumps, members))}, not {shown}")
         return value
-    if or_switch:
-        expected = " or ".join(["true, false", *map(repr, choices)])
-    else:
-        expected = f"one of {', '.join(map(repr, choices))}"
-    raise ValueError(f"{key} must be {expected}, not {truncate_for_message(value)}")
-
-
-def _select_union_member(members: Sequence[Any], value: Any) -> Any:
-    """The type for a table if there is one and the value is a table; the tuple type for a list; else the scalar type.
-
-    A table that should be in a list gets the tuple type too, which refuses it.
-    """
-    tuple_types = [member for member in members if typing.get_origin(member) is tuple]
-    tables = [member for member in members if dataclasses.is_dataclass(member)]
-    if isinstance(value, Mapping) and (tables or tuple_types):
-        return (tables or tuple_types)[0]
-    if isinstance(value, (list, tuple)) and tuple_types:
-        return tuple_types[0]
-    return next(member for member in members if member not in (*tuple_types, *tables))
-
-
-def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any, ...]:
-    """Convert to ``tuple[X, ...]`` or to a tuple of fixed length; all items have one type."""
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{key} must be a list, not {truncate_for_message(value)}")
-    if item_types[-1] is not Ellipsis and len(value) != len(item_types):
-        raise ValueError(f"{key} must be a list of {len(item_types)} values, not {truncate_for_message(value)}")
-    return tuple(_convert_value(item_types[0], item, key) for item in value)
-
-
-def _convert_scalar(expected: type, value: Any, key: str) -> Any:
-    """Accept exactly the expected type, so that a bool is not accepted as an int; an int may stand for a float."""
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{key} must be a list, not {shown}")
+        if members[-1] is not Ellipsis and len(value) != len(members):
+            raise ValueError(f"{key} must be a list of {len(members)} values, not {shown}")
+        return tuple(_convert_value(members[0], item, key) for item in value)
+    # Exactly the expected type, so that a bool is not accepted as an int; an int may stand for a float.
     if type(value) not in ((int, float) if expected is float else (expected,)):
-        raise ValueError(f"{key} must be of type {expected.__name__}, not {truncate_for_message(value)}")
+        raise ValueError(f"{key} must be of type {expected.__name__}, not {shown}")
     if isinstance(value, str) and _CONTROL_CHARACTER.search(value):
         # In TOML, "C:\new" contains a line end.
-        raise ValueError(f"{key} contains a control character: {truncate_for_message(value)}; {BACKSLASH_REMEDY}")
+        raise ValueError(f"{key} contains a control character: {shown}; {BACKSLASH_REMEDY}")
     if expected is float and not abs(value) <= sys.float_info.max:
-        raise ValueError(f"{key} must be finite, not {truncate_for_message(value)}")
+        raise ValueError(f"{key} must be finite, not {shown}")
     return expected(value)
+
+
+def _member_for(members: Sequence[Any], value: Any) -> Any:
+    """The member of a union for a value: a list for lists, a table for tables, else the first that is neither.
+
+    A table that should be in a list gets the list type too, which refuses it.
+    """
+    lists = [member for member in members if typing.get_origin(member) is tuple]
+    tables = [member for member in members if dataclasses.is_dataclass(member)]
+    others = [member for member in members if member not in (*lists, *tables)]
+    if isinstance(value, Mapping):
+        return (tables or lists or others)[0]
+    if isinstance(value, (list, tuple)):
+        return (lists or others)[0]
+    return others[0]
 
 
 def _convert_skeleton(value: Any, key: str) -> Skeleton:

@@ -25,12 +25,17 @@ NUM_SCALES = 5
 """Resolutions at which every stack predicts: strides 4, 8, 16, 32 and 64."""
 MAX_COUNT = 10**9
 """Upper limit of settings that count epochs, steps or frames."""
+COUNT = 0, MAX_COUNT
+SHARE = 0, 1
+NOT_NEGATIVE = 0, math.inf
 MAX_SEED = 2**63 - 1
 MAX_BATCH = 2**16
 MAX_SIDE = 2**16
 """Upper limit of heights and widths in pixels."""
 MAX_TASKS = 1024
 """Upper limit of processes."""
+Switch = Literal[True, False, "auto"]
+"""On, off, or as it is best."""
 ExifFrame = Literal["stored", "displayed"]
 """The frame of annotated coordinates: the pixels as stored in the file, or the image as viewers display it."""
 
@@ -41,9 +46,17 @@ def _check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _check_integer(key: str, value: int, low: int, high: int = MAX_COUNT) -> None:
-    """Raise ``ValueError`` unless an integer is in its range."""
-    _check(low <= value <= high, f"{key} must be {low} to {high}")
+def _check_ranges(section: object, name: str, **ranges: tuple[float, float]) -> None:
+    """Raise ``ValueError`` unless the settings of a section are in their ranges, limits included."""
+    for key, (low, high) in ranges.items():
+        expected = "not be negative" if (low, high) == NOT_NEGATIVE else f"be {low} to {high}"
+        _check(low <= getattr(section, key) <= high, f"{name}.{key} must {expected}")
+
+
+def _check_positive(section: object, name: str, *keys: str) -> None:
+    """Raise ``ValueError`` unless settings of a section are above 0."""
+    for key in keys:
+        _check(getattr(section, key) > 0, f"{name}.{key} must be positive")
 
 
 def _check_code(key: str, name: str) -> None:
@@ -76,10 +89,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _check_code("model.network", self.network)
-        _check_integer("model.stacks", self.stacks, 1, 16)
+        _check_ranges(self, "model", stacks=(1, 16))
         _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
         _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
-        _check(self.conv_std > 0, "model.conv_std must be positive")
+        _check_positive(self, "model", "conv_std")
 
 
 @dataclass(frozen=True)
@@ -148,7 +161,7 @@ class DataConfig:
         if not isinstance(self.val, str):
             weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
             _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
-        _check_integer("data.workers", self.workers, 0, MAX_TASKS)
+        _check_ranges(self, "data", workers=(0, MAX_TASKS))
         _check(0 <= self.background < 1, "data.background must be from 0 to below 1")
         _check_code("data.transform", self.transform)
 
@@ -187,11 +200,10 @@ class AugmentConfig:
     """Share of the input height that the main person's box fills before the random scale."""
 
     def __post_init__(self) -> None:
-        for name in ("jitter_probability", "scale_probability", "flip_probability", "cutout_probability"):
-            _check(0 <= getattr(self, name) <= 1, f"augment.{name} must be between 0 and 1")
+        _check_ranges(self, "augment", jitter_probability=SHARE, scale_probability=SHARE, flip_probability=SHARE)
+        _check_ranges(self, "augment", cutout_probability=SHARE, degrees=NOT_NEGATIVE, shift=NOT_NEGATIVE)
         _check(0 < self.scale[0] <= self.scale[1], "augment.scale must be [low, high], above 0")
-        _check(self.degrees >= 0 and self.shift >= 0, "augment.degrees and augment.shift must not be negative")
-        _check(self.person_height > 0, "augment.person_height must be positive")
+        _check_positive(self, "augment", "person_height")
 
 
 @dataclass(frozen=True)
@@ -204,10 +216,7 @@ class TargetsConfig:
     """Standard deviation of the Gaussian across a body part."""
 
     def __post_init__(self) -> None:
-        _check(
-            self.keypoint_sigma > 0 and self.part_sigma > 0,
-            "targets.keypoint_sigma and targets.part_sigma must be positive",
-        )
+        _check_positive(self, "targets", "keypoint_sigma", "part_sigma")
 
 
 @dataclass(frozen=True)
@@ -259,12 +268,10 @@ class OptimConfig:
     """Clip the norm of the gradient to this value, which is above its usual values; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        for name in ("weight_decay", "warmup_epochs", "max_grad_norm"):
-            _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
-        _check(self.lr > 0, "optim.lr must be positive")
+        _check_ranges(self, "optim", weight_decay=NOT_NEGATIVE, warmup_epochs=NOT_NEGATIVE, max_grad_norm=NOT_NEGATIVE)
+        _check_ranges(self, "optim", step_epochs=COUNT, accumulate=(1, MAX_COUNT))
+        _check_positive(self, "optim", "lr")
         _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
-        _check_integer("optim.step_epochs", self.step_epochs, 0)
-        _check_integer("optim.accumulate", self.accumulate, 1)
 
 
 @dataclass(frozen=True)
@@ -288,7 +295,7 @@ class TrainConfig:
     """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps and so on; auto selects an accelerator if there is one."""
-    channels_last: bool | Literal["auto"] = "auto"
+    channels_last: Switch = "auto"
     """Keep the weights in channels-last memory layout; auto does on accelerators in bf16 and fp16."""
     tf32: bool = True
     """Let CUDA devices round float32 to TF32 in convolutions; this concerns the precision off."""
@@ -307,12 +314,8 @@ class TrainConfig:
     """Stop after this many scores (AP, or the validation loss without AP) without a better one; 0 never stops."""
 
     def __post_init__(self) -> None:
-        _check_integer("train.batch_size", self.batch_size, 1, MAX_BATCH)
-        _check_integer("train.epochs", self.epochs, 1)
-        _check_integer("train.seed", self.seed, 0, MAX_SEED)
-        _check_integer("train.evaluate_every", self.evaluate_every, 0)
-        _check_integer("train.patience", self.patience, 0)
-        _check(self.loss_scale >= 0, "train.loss_scale must not be negative")
+        _check_ranges(self, "train", batch_size=(1, MAX_BATCH), epochs=(1, MAX_COUNT), seed=(0, MAX_SEED))
+        _check_ranges(self, "train", evaluate_every=COUNT, patience=COUNT, loss_scale=NOT_NEGATIVE)
         allowed = f"a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
         _check(_is_input_size(self.size), f"train.input_size must be {allowed}")
 
@@ -333,7 +336,7 @@ class DistillConfig:
     """Input of the teacher in pixels, in the form of ``train.input_size``; 0 means ``train.input_size``."""
 
     def __post_init__(self) -> None:
-        _check(0 <= self.weight <= 1, "distill.weight must be between 0 and 1")
+        _check_ranges(self, "distill", weight=SHARE)
         allowed = f"0, a multiple of {INPUT_MULTIPLE}, up to {MAX_SIDE}, or two of them"
         _check(self.size is None or _is_input_size(self.size), f"distill.input_size must be {allowed}")
 
@@ -373,7 +376,7 @@ class AverageConfig:
 
     def __post_init__(self) -> None:
         _check(0 < self.decay < 1, "average.decay must be between 0 and 1")
-        _check_integer("average.cycle_epochs", self.cycle_epochs, 0)
+        _check_ranges(self, "average", cycle_epochs=COUNT)
         _check(min(self.cycle_lr) > 0, "average.cycle_lr must be positive")
         _check(
             self.kind != "swa" or self.cycle_epochs > 0,
@@ -393,7 +396,7 @@ class GuardConfig:
 
     def __post_init__(self) -> None:
         _check(self.factor == 0 or self.factor > 1, "guard.factor must be above 1, or 0 for no such limit")
-        _check(self.threshold > 0, "guard.threshold must be positive")
+        _check_positive(self, "guard", "threshold")
 
 
 @dataclass(frozen=True)
@@ -410,9 +413,7 @@ class CheckpointConfig:
     """Number of newest checkpoints to keep; the best one is kept as well."""
 
     def __post_init__(self) -> None:
-        _check_integer("checkpoint.every_steps", self.every_steps, 0)
-        _check(self.every_minutes >= 0, "checkpoint.every_minutes must not be negative")
-        _check_integer("checkpoint.keep", self.keep, 1)
+        _check_ranges(self, "checkpoint", every_steps=COUNT, every_minutes=NOT_NEGATIVE, keep=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)
@@ -421,7 +422,7 @@ class LogConfig:
 
     every_steps: int = 20
     """Optimizer steps between log lines."""
-    tensorboard: bool | Literal["auto"] = "auto"
+    tensorboard: Switch = "auto"
     """Write TensorBoard events. ``auto`` does if TensorBoard is installed; with ``true``, a message says if it is
     not."""
     callbacks: tuple[str, ...] = ()
@@ -430,7 +431,7 @@ class LogConfig:
     def __post_init__(self) -> None:
         for name in self.callbacks:
             _check_code("log.callbacks", name)
-        _check_integer("log.every_steps", self.every_steps, 1)
+        _check_ranges(self, "log", every_steps=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)
@@ -451,10 +452,9 @@ class InferenceConfig:
     """Smallest peak value of a keypoint map that becomes a candidate."""
 
     def __post_init__(self) -> None:
-        for name in ("height", "max_height"):
-            _check_integer(f"inference.{name}", getattr(self, name), INPUT_MULTIPLE, MAX_SIDE)
+        side = INPUT_MULTIPLE, MAX_SIDE
+        _check_ranges(self, "inference", height=side, max_height=side, batch_size=(1, MAX_BATCH))
         _check(bool(self.scales) and all(s > 0 for s in self.scales), "inference.scales must be positive")
-        _check_integer("inference.batch_size", self.batch_size, 1, MAX_BATCH)
         _check(0 < self.keypoint_threshold < 1, "inference.keypoint_threshold must be in (0, 1)")
 
 
@@ -468,7 +468,7 @@ class TrackingConfig:
     """Remove the jitter of keypoints."""
 
     def __post_init__(self) -> None:
-        _check_integer("tracking.confirm_frames", self.confirm_frames, 1)
+        _check_ranges(self, "tracking", confirm_frames=(1, MAX_COUNT))
 
 
 @dataclass(frozen=True)

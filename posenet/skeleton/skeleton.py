@@ -50,6 +50,7 @@ class Skeleton:
         drawn: the pairs of keypoints that drawings join; if empty, all parts.
         colours: colours "#rrggbb" of keypoints in drawings; other keypoints have the colour of their side.
         category: what the objects are, for messages. It does not count where skeletons are compared.
+        category_id: the number of the category in the annotations, for results; it does not count either.
 
     Raises:
         ValueError: the fields contradict each other.
@@ -66,17 +67,24 @@ class Skeleton:
     drawn: tuple[tuple[str, str], ...] = ()
     colours: dict[str, str] = field(default_factory=dict, hash=False)
     category: str = field(default=PERSON, compare=False)
+    category_id: int = field(default=1, compare=False)
     mirror: bool = True
 
     def __post_init__(self) -> None:
         self._replace_short_names()
         self._check_names()
-        self._check_values()
         self._check_symmetry()
+        if any(sigma <= 0 for sigma in self.sigmas):
+            raise ValueError("sigmas must be positive")
+        if any(spread <= 0 for _, spread in self.layout.values()):
+            raise ValueError("the spreads of the layout must be positive")
+        for colour in self.colours.values():
+            if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
+                raise ValueError(f"colour {colour!r} is not of the form #rrggbb")
 
     def _replace_short_names(self) -> None:
         for item in fields(self):
-            if item.name not in ("file_names", "category", "mirror"):
+            if item.name not in ("file_names", "category", "category_id", "mirror"):
                 object.__setattr__(self, item.name, _replace_names(getattr(self, item.name)))
 
     def _check_names(self) -> None:
@@ -99,15 +107,6 @@ class Skeleton:
             raise ValueError(f"a keypoint is derived from {chained[0]}, itself derived; use keypoints of the file")
         if repeated := _repeated(chain.from_iterable(self.left_right)):
             raise ValueError(f"keypoint {repeated[0]} is in two pairs of left and right")
-
-    def _check_values(self) -> None:
-        if any(sigma <= 0 for sigma in self.sigmas):
-            raise ValueError("sigmas must be positive")
-        if any(spread <= 0 for _, spread in self.layout.values()):
-            raise ValueError("the spreads of the layout must be positive")
-        for colour in self.colours.values():
-            if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
-                raise ValueError(f"colour {colour!r} is not of the form #rrggbb")
 
     def _check_symmetry(self) -> None:
         mirror = self._twin_of
@@ -142,13 +141,13 @@ class Skeleton:
             return text
         return re.sub(r"\b([Pp]erson|[Pp]eople)\b", lambda _: self.category, text)
 
-    def noun(self, number: int, adjective: str = "") -> str:
+    def noun(self, number: int) -> str:
         """What stands after the number of objects; see ``noun_of``."""
-        return noun_of(number, self.category, adjective)
+        return noun_of(number, self.category)
 
     def count(self, number: int, adjective: str = "") -> str:
         """So many objects, in words."""
-        return f"{number} {self.noun(number, adjective)}"
+        return f"{number} {noun_of(number, self.category, adjective)}"
 
     @property
     def num_parts(self) -> int:
@@ -171,14 +170,6 @@ class Skeleton:
     def num_decoded_channels(self) -> int:
         """Body parts and keypoints: the first channels, from which people are decoded."""
         return self.num_parts + self.num_keypoints
-
-    @property
-    def mask_channel(self) -> int:
-        return self.num_channels - 2
-
-    @property
-    def foreground_channel(self) -> int:
-        return self.num_channels - 1
 
     @property
     def min_labelled_keypoints(self) -> int:
@@ -238,7 +229,7 @@ class Skeleton:
         part_index = {frozenset(part): index for index, part in enumerate(self.parts)}
         parts = [part_index[frozenset((mirror[a], mirror[b]))] for a, b in self.parts]
         keypoints = (self.num_parts + self.flip_keypoints).tolist()
-        return np.array([*parts, *keypoints, self.mask_channel, self.foreground_channel])
+        return np.array([*parts, *keypoints, self.num_channels - 2, self.num_channels - 1])
 
     @cached_property
     def _file_indices(self) -> list[int]:

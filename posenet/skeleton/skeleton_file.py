@@ -23,7 +23,7 @@ DEFAULT_SIGMA = 0.05
 _NAMES = ("keypoints", "file_names", "channels")
 _PAIRS = ("parts", "left_right", "drawn")
 _TABLES = ("derived", "sigmas", "layout", "colours")
-_KEYS = ("category", *_NAMES, *_PAIRS, "mirror", *_TABLES)
+_KEYS = ("category", "category_id", *_NAMES, *_PAIRS, "mirror", *_TABLES)
 
 
 def load_skeleton(path: Skeleton | str | Path) -> Skeleton:
@@ -54,15 +54,18 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
             raise ValueError(f"{key} is missing or empty")
     if not isinstance(table.get("mirror", True), bool):
         raise ValueError(f"mirror must be true or false, not {table['mirror']!r}")
+    if type(table.get("category_id", 1)) is not int:
+        raise ValueError(f"category_id must be a whole number, not {table['category_id']!r}")
     for key in _TABLES:
         if not isinstance(table.get(key, {}), Mapping):
             raise ValueError(f"{key} must be a table")
-    [category] = _parse_names([table.get("category", PERSON)], "category")
+    for key in _PAIRS:
+        if not isinstance(table.get(key, ()), (list, tuple)):
+            raise ValueError(f"{key} must be a list")
     keypoints = _parse_names(table["keypoints"], "keypoints")
-    pairs = {key: tuple(_parse_pair(pair, key) for pair in _parse_list(table.get(key, []), key)) for key in _PAIRS}
+    pairs = {key: tuple(_parse_pair(pair, key) for pair in table.get(key, ())) for key in _PAIRS}
     derived = {name: _parse_pair(pair, f"derived.{name}") for name, pair in table.get("derived", {}).items()}
     sigmas = {name: _parse_number(value, f"sigmas.{name}") for name, value in table.get("sigmas", {}).items()}
-    layout = {name: _parse_two_numbers(value, f"layout.{name}") for name, value in table.get("layout", {}).items()}
     colours = dict(table.get("colours", {}))
     _parse_names(list(colours.values()), "colours")
     if unknown := [name for name in sigmas if name not in keypoints]:
@@ -75,10 +78,11 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         file_keypoints=keypoints,
         file_names=_parse_names(table.get("file_names", keypoints), "file_names"),
         sigmas=tuple(sigmas.get(name, DEFAULT_SIGMA) for name in keypoints),
-        layout=layout,
+        layout={name: _parse_spread(value, f"layout.{name}") for name, value in table.get("layout", {}).items()},
         drawn=pairs["drawn"],
         colours=colours,
-        category=category,
+        category=_parse_names([table.get("category", PERSON)], "category")[0],
+        category_id=table.get("category_id", 1),
         mirror=table.get("mirror", True),
     )
     first, *others = connected_components(skeleton.keypoints, skeleton.parts)
@@ -101,6 +105,8 @@ def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
     """The plain table from which ``skeleton_from_table`` builds the same skeleton."""
     names = skeleton.file_keypoints
     table: dict[str, Any] = {} if skeleton.category == PERSON else {"category": skeleton.category}
+    if skeleton.category_id != 1:
+        table["category_id"] = skeleton.category_id
     table["keypoints"] = list(names)
     if skeleton.file_names != names:
         table["file_names"] = list(skeleton.file_names)
@@ -144,25 +150,19 @@ def _to_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _parse_list(value: Any, key: str) -> list[Any] | tuple[Any, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{key} must be a list, not {value!r}")
-    return value
-
-
-def _parse_names(value: Any, key: str) -> tuple[str, ...]:
-    names = _parse_list(value, key)
-    for name in names:
+def _parse_names(value: Any, key: str, count: int = 0) -> tuple[str, ...]:
+    """A list of names, of ``count`` if that is not 0."""
+    if not isinstance(value, (list, tuple)) or (count and len(value) != count):
+        raise ValueError(f"{key} must be a list of {f'{count} ' if count else ''}names, not {value!r}")
+    for name in value:
         if not isinstance(name, str) or not name:
             raise ValueError(f"{key} must contain names, not {name!r}")
-    return tuple(names)
+    return tuple(value)
 
 
 def _parse_pair(value: Any, key: str) -> tuple[str, str]:
-    names = _parse_names(value, key)
-    if len(names) != 2:
-        raise ValueError(f"{key} must contain pairs of keypoints, not {value!r}")
-    return names[0], names[1]
+    first, second = _parse_names(value, key, 2)
+    return first, second
 
 
 def _parse_number(value: Any, key: str) -> float:
@@ -171,8 +171,8 @@ def _parse_number(value: Any, key: str) -> float:
     return float(value)
 
 
-def _parse_two_numbers(value: Any, key: str) -> tuple[float, float]:
-    if len(_parse_list(value, key)) != 2:
+def _parse_spread(value: Any, key: str) -> tuple[float, float]:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
         raise ValueError(f"{key} must be [height, spread], not {value!r}")
     return _parse_number(value[0], key), _parse_number(value[1], key)
 

@@ -10,15 +10,15 @@ import hashlib
 import itertools
 import json
 import logging
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posenet.annotations.coco import describe_counts, write_output
+from posenet.annotations.adjustments import MAX_LINE
+from posenet.annotations.coco import describe_counts, read_document, write_output
 from posenet.annotations.copies import groups_of_copies
-from posenet.annotations.importing.formats import read_annotations
-from posenet.annotations.importing.yolo_pose import MissingPlaceError, places_of_split
 from posenet.annotations.main_persons import MIN_AREA, describe_others
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import SkeletonDraft, draft_skeleton
@@ -31,6 +31,7 @@ from posenet.files import read_input, sha256_of, write_atomically
 from posenet.messages import command_line, pluralize
 from posenet.settings import ExifFrame
 from posenet.skeleton import COCO, Skeleton, load_skeleton
+from posenet.skeleton.skeleton import list_names
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
 from posenet.training.find_annotations import is_yolo
 
@@ -44,9 +45,6 @@ WARNINGS_FILE = "warnings.txt"
 """What was left out of the stores, and what may be wrong with their annotations, one line each."""
 CHECKSUM_FILE = "checksum.txt"
 """File with the checksum of the data from which the stores beside it are built; it is written last."""
-
-MAX_LINE = 160
-"""Characters of a line that a step logs."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,26 +61,12 @@ class StorePlan(NamedTuple):
     exif_frame: ExifFrame
     allow_overlap: bool  # of the images for validation and those for training
 
-    @property
-    def has_skeleton(self) -> bool:
-        """Whether the skeleton is there already."""
-        return str(self.skeleton) == BUILT_IN or self.skeleton.exists()
-
-
-class _Source(NamedTuple):
-    """The annotations of one split as they are."""
-
-    split: str  # train or val
-    path: Path  # of the COCO-shaped document
-    document: dict[str, Any]
-    images: Path
-
 
 class _Part(NamedTuple):
-    """The annotations of one split in the normal form."""
+    """The annotations of one split: as they are, then in the normal form."""
 
-    split: str
-    path: Path
+    split: str  # train or val
+    path: Path  # of the document
     document: dict[str, Any]
     images: Path
 
@@ -92,71 +76,72 @@ class _Part(NamedTuple):
         return {image["id"]: self.images / str(image["file_name"]) for image in self.document["images"]}
 
 
-class Stores(NamedTuple):
-    """What ``update_stores`` has made."""
-
-    val_images: Path  # folder of the validation images
-    val_annotations: Path  # their COCO keypoint file
-    warnings: tuple[str, ...]  # what was left out, and what may be wrong: one line each, for the end of a run
-
-
-def update_stores(plan: StorePlan, is_started: bool) -> Stores:
+def update_stores(plan: StorePlan, is_started: bool) -> tuple[Path, tuple[str, ...]]:
     """Make the stores of a run and its skeleton, unless those in the folder fit the data.
 
     If they do not, a run that ``is_started`` goes on with other data, which is logged as a warning.
+
+    Returns:
+        The folder of the validation images; and what was left out, and what may be wrong: one line each.
 
     Raises:
         ConfigError: the skeleton is not a file, or a folder of images is given that the annotations name already.
         DataError: the annotations or the images cannot be used.
     """
     sources = _read_sources(plan)
-    if not plan.has_skeleton and plan.skeleton != plan.folder / SKELETON_FILE:
+    has_skeleton = str(plan.skeleton) == BUILT_IN or plan.skeleton.exists()
+    if not has_skeleton and plan.skeleton != plan.folder / SKELETON_FILE:
         raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
-    checksum_file, warnings_file = plan.folder / CHECKSUM_FILE, plan.folder / WARNINGS_FILE
-    val = plan.folder / "val.json"
+    files = ("train.h5", "val.h5", "train.json", "val.json", WARNINGS_FILE, CHECKSUM_FILE)
+    checksum_file = plan.folder / CHECKSUM_FILE
     is_same = checksum_file.exists() and read_input(checksum_file) == _checksum(plan, sources)
-    files = ("train.h5", "val.h5", "train.json", "val.json", WARNINGS_FILE)
     if is_same and all((plan.folder / name).exists() for name in files):
         _log.info("The data have not changed: using the stores and the skeleton in %s", plan.folder)
     else:
         if is_started and not is_same:
-            _log.warning(
-                "The data have changed since the run in %s began: it goes on with the new ones", plan.folder.parent
-            )
-        _make_stores(plan, sources, is_started)
-    warnings = read_input(warnings_file).decode().splitlines()
-    return Stores(sources[-1].images, val, tuple(warnings))
+            _log.warning("The data have changed since the run in %s began: it goes on with these", plan.folder.parent)
+        checksum_file.unlink(missing_ok=True)
+        warnings = _make_stores(plan, sources, load_skeleton(plan.skeleton) if has_skeleton else None, is_started)
+        write_atomically(plan.folder / WARNINGS_FILE, "".join(f"{line}\n" for line in warnings).encode())
+    return sources[-1].images, tuple(read_input(plan.folder / WARNINGS_FILE).decode().splitlines())
 
 
-def _read_sources(plan: StorePlan) -> list[_Source]:
+def _read_sources(plan: StorePlan) -> list[_Part]:
     """The annotations for training and, if they are given, for validation."""
     sources = [_read_source(plan.train_file, "train", plan.images, plan.folder)]
-    if plan.val_file is not None:
-        images = plan.val_images or (None if is_yolo(plan.val_file) else plan.images)
+    if is_yolo(plan.train_file) and plan.val_file in (None, plan.train_file):
+        from posenet.annotations.importing.yolo_pose import MissingPlaceError, places_of_split
+
         try:
-            sources.append(_read_source(plan.val_file, "val", images, plan.folder))
+            if plan.val_file is not None:
+                sources.append(_read_source(plan.val_file, "val", plan.val_images, plan.folder))
+            elif places_of_split(plan.train_file, "val"):
+                _log.warning("%s: val is ignored, because it names the images of train", plan.train_file)
         except MissingPlaceError as error:
-            if plan.val_file != plan.train_file:
-                raise
             _log.warning("%s: a part of train is split off for validation", error)
-    elif is_yolo(plan.train_file) and places_of_split(plan.train_file, "val"):
-        _log.warning("%s: val is ignored, because it names the images of train", plan.train_file)
+    elif plan.val_file is not None:
+        images = plan.val_images or (None if is_yolo(plan.val_file) else plan.images)
+        sources.append(_read_source(plan.val_file, "val", images, plan.folder))
     return sources
 
 
-def _read_source(file: Path, split: str, images: str | Path | None, folder: Path) -> _Source:
+def _read_source(file: Path, split: str, images: str | Path | None, folder: Path) -> _Part:
     """Read annotations in any format as a COCO-shaped document, which is written into the folder."""
-    document, image_folder, notes = read_annotations(
-        file, images=images, split=split, frames=folder / f"{split}_frames"
-    )
-    for note in notes:
-        _log.warning("%s: %s", file.name, note)
+    try:
+        from posenet.annotations.importing.formats import read_annotations
+    except ModuleNotFoundError:  # a part of the package that may be left out: then only COCO's own format is read
+        document, image_folder = read_document(file), Path(images or file.parent)
+    else:
+        frames = folder / f"{split}_frames"
+        document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
+        for note in notes:
+            _log.warning("%s", textwrap.shorten(f"{file.name}: {note}", MAX_LINE, placeholder=" ..."))
     output = folder / f"imported_{split}.json"
     write_output(output, json.dumps(document))
-    return _Source(split, output, document, image_folder)
+    return _Part(split, output, document, image_folder)
 
 
-def _checksum(plan: StorePlan, sources: Sequence[_Source]) -> bytes:
+def _checksum(plan: StorePlan, sources: Sequence[_Part]) -> bytes:
     """A text that is another one if annotations, sizes or times of images, or the file of the skeleton have changed."""
     digest = hashlib.sha256(plan.exif_frame.encode())
     if plan.skeleton.exists():
@@ -170,10 +155,12 @@ def _checksum(plan: StorePlan, sources: Sequence[_Source]) -> bytes:
     return digest.hexdigest().encode()
 
 
-def _make_stores(plan: StorePlan, sources: Sequence[_Source], is_started: bool) -> None:
-    """Read the annotations, draft the skeleton if there is none, split them if they are not, and build the stores."""
-    (plan.folder / CHECKSUM_FILE).unlink(missing_ok=True)
-    known = load_skeleton(plan.skeleton) if plan.has_skeleton else None
+def _make_stores(plan: StorePlan, sources: list[_Part], known: Skeleton | None, is_started: bool) -> list[str]:
+    """Read the annotations, draft the skeleton if there is none, split them if they are not, and build the stores.
+
+    Returns:
+        The warnings.
+    """
     warnings: list[str] = []
     parts = [_normalise(plan, sources[0], known, warnings)]
     draft = None if known else _draft(parts[0])
@@ -184,11 +171,11 @@ def _make_stores(plan: StorePlan, sources: Sequence[_Source], is_started: bool) 
     if draft:  # only now: the names may be corrected in either file
         _write_draft(draft, parts[0], plan.skeleton, warnings)
     checksum = _checksum(plan, sources)  # before the builds, during which data may change
-    parts_to_build = parts if len(parts) > 1 else _split(parts[0], plan, trained)
-    for part in reversed(parts_to_build):  # the store for training last: until then, it says what was trained on
+    parts = parts if len(parts) > 1 else _split(parts[0], plan, trained)
+    for part in reversed(parts):  # the store for training last: until then, it says what was trained on
         _build(part, plan, warnings)
-    write_atomically(plan.folder / WARNINGS_FILE, "".join(f"{line}\n" for line in warnings).encode())
     write_atomically(plan.folder / CHECKSUM_FILE, checksum)
+    return warnings
 
 
 def _find_trained_images(plan: StorePlan, parts: Sequence[_Part]) -> Collection[Path]:
@@ -208,19 +195,16 @@ def _refuse_overlap(train: _Part, val: _Part, trained: Collection[Path]) -> None
             "another one with checkpoint.path=DIR"
         )
     sides = {(part.split, path): path for part in (train, val) for path in part.paths.values()}
-    groups = [
-        [path for split, path in group if split == "val"] for group in groups_of_copies(sides) if len(dict(group)) > 1
-    ]
-    if groups:
+    groups = [dict(group) for group in groups_of_copies(sides)]
+    if copies := [group["val"] for group in groups if len(group) > 1]:
         raise DataError(
-            f"{pluralize(len(groups), 'image')} for validation, such as {groups[0][0]}: also in the training data; "
+            f"{pluralize(len(copies), 'image')} for validation, such as {copies[0]}: also in the training data; "
             "keep one of the two, or set data.allow_overlap=true to overfit on purpose"
         )
 
 
-def _normalise(plan: StorePlan, source: _Source, skeleton: Skeleton | None, warnings: list[str]) -> _Part:
+def _normalise(plan: StorePlan, source: _Part, skeleton: Skeleton | None, warnings: list[str]) -> _Part:
     """Write annotations in the normal form, and log what that took; ``DataError`` if they contradict themselves."""
-    path = plan.folder / f"{source.split}.json"
     file = read_annotation_file(
         source.path,
         skeleton,
@@ -235,35 +219,31 @@ def _normalise(plan: StorePlan, source: _Source, skeleton: Skeleton | None, warn
     for adjustment in said.sorted():
         level = {"contradiction": logging.ERROR, "derived": logging.INFO}.get(adjustment.kind, logging.WARNING)
         _log.log(level, "%s", adjustment)
-    lint = command_line("annotations", "lint", source.path, "--images", source.images)
     if said.contradictions:
         codes = ", ".join(adjustment.code for adjustment in said.contradictions)
+        lint = command_line("annotations", "lint", source.path, "--images", source.images)
         raise DataError(f"{source.path} contradicts itself ({codes}); {lint} lists where")
     warnings += [f"{source.split}: {line}" for line in said.report_lines()]
-    document = file.document
-    write_output(path, json.dumps(document))
-    _log.info("Read %s: %s", source.path.name, describe_counts(document))
-    return _Part(source.split, path, document, source.images)
+    part = source._replace(path=plan.folder / f"{source.split}.json", document=file.document)
+    write_output(part.path, json.dumps(part.document))
+    _log.info("Read %s: %s", source.path.name, describe_counts(part.document))
+    return part
 
 
 def _draft(train: _Part) -> SkeletonDraft:
     """Draft the skeleton of the category with most annotations; it is COCO's if the keypoints are COCO's."""
-    keypoints = {entry["id"]: tuple(entry.get("keypoints") or ()) for entry in train.document["categories"]}
-    names = {entry["id"]: entry["name"] for entry in train.document["categories"]}
-    counts = Counter(entry["category_id"] for entry in train.document["annotations"] if keypoints[entry["category_id"]])
-    chosen = counts.most_common(1)[0][0] if len({keypoints[number] for number in counts}) > 1 else None
+    categories = {entry["id"]: entry for entry in train.document["categories"] if entry.get("keypoints")}
+    counts = Counter(entry["category_id"] for entry in train.document["annotations"])
+    ranked = [categories[number] for number, _ in counts.most_common() if number in categories]
+    others = [entry["name"] for entry in ranked if entry["keypoints"] != ranked[0]["keypoints"]]
     try:
-        draft = draft_skeleton(train.path, None if chosen is None else names[chosen])
+        draft = draft_skeleton(train.path, ranked[0]["name"] if others else None)
     except DataError as error:
         remedy = command_line("annotations", "skeleton", train.path, "--output", "mine.toml")
         raise DataError(f"{error}: {remedy}; then name that with model.skeleton=FILE.toml") from error
-    if chosen is not None:
-        others = ", ".join(names[number] for number in counts if keypoints[number] != keypoints[chosen])
-        _log.warning(
-            "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME",
-            names[chosen],
-            others,
-        )
+    if others:
+        text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
+        _log.warning(text, ranked[0]["name"], list_names(list(dict.fromkeys(others))))
     if draft.skeleton.file_names == COCO.file_names:
         return dataclasses.replace(draft, skeleton=COCO, comments={})
     return draft
@@ -276,55 +256,47 @@ def _write_draft(draft: SkeletonDraft, train: _Part, output: Path, warnings: lis
     if skeleton == COCO:
         _log.info("Skeleton: that of COCO")
         return
-    pairs = pluralize(len(skeleton.left_right), "pair of left and right", "pairs of left and right")
-    counts = pluralize(skeleton.num_keypoints, "keypoint"), pairs, pluralize(skeleton.num_parts, "part")
-    _log.info("Drafted a skeleton of %s, %s and %s: %s", *counts, output)
-    if draft.twins.source == "measured":
-        _log.info("%s", draft.twins.message)
-    if not skeleton.mirror:
-        warnings.append(f"{draft.twins.message}; write left_right in {output}, or mirror = true")
+    counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
+    if skeleton.mirror:
+        _log.info("Drafted %s: %s, %s, %s", output, *counts, draft.twins.message)
+    else:
+        warnings.append(f"{draft.twins.message}; write left_right in {output}")
         _log.warning("%s", warnings[-1])
     categories = [item for item in train.document["categories"] if item.get("keypoints")]
     same = [str(item.get("name")) for item in categories if tuple(item["keypoints"]) == skeleton.file_names]
     if len(same) > 1:
-        _log.warning(
-            "%s have the same keypoints: they are trained and evaluated as one kind of object", ", ".join(same)
-        )
+        _log.warning("%s have the same keypoints: they are trained as one kind of object", list_names(same))
 
 
-def _select(part: _Part, image_ids: Collection[int], path: Path) -> _Part:
+def _select(part: _Part, image_ids: Collection[int], folder: Path) -> _Part:
     """Write some of the images and their annotations to a file of their own."""
+    path = folder / f"{part.split}.json"
     document = reduce_document(part.document, image_ids)
     write_output(path, json.dumps(document))
     return part._replace(path=path, document=document)
 
 
-def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> tuple[_Part, _Part]:
+def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> list[_Part]:
     """Split off images for validation; a checksum of its name decides for each.
 
     They have a person to train on. Copies of one image stay together, and what was ``trained`` on stays in training.
     """
-    document = part.document
-    usable = _images_with(document, load_skeleton(plan.skeleton))
-    groups = [group for group in groups_of_copies(part.paths) if usable & set(group)]
+    paths = part.paths
+    usable = _images_with(part.document, load_skeleton(plan.skeleton))
+    groups = [group for group in groups_of_copies(paths) if usable & set(group)]
     if len(groups) < 2:
         raise DataError(f"{part.path} has keypoints in {pluralize(len(groups), 'image')}; training needs two or more")
-    names = {image["id"]: image["file_name"] for image in document["images"]}
-    new = [group for group in groups if not any(part.paths[image_id] in trained for image_id in group)]
+    names = {image["id"]: image["file_name"] for image in part.document["images"]}
+    new = [group for group in groups if not any(paths[image_id] in trained for image_id in group)]
     ranked = sorted((min(_rank(names[image_id]) for image_id in group), group) for group in new)
     if not ranked:
         raise DataError(f"this run has trained on all images of {part.path}; name others for validation with val=FILE")
     count = max(sum(rank < VALIDATION_SHARE for rank, _ in ranked), 1)
     chosen = set(itertools.chain(*(group for _, group in ranked[: min(count, len(groups) - 1)])))
-    train = _select(part, set(names) - chosen, plan.folder / "train.json")
-    val = _select(part._replace(split="val"), chosen, plan.folder / "val.json")
-    _log.info(
-        "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own: %s",
-        len(chosen),
-        pluralize(len(document["images"]), "image"),
-        val.path,
-    )
-    return train, val
+    text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"
+    _log.info(text, len(chosen), pluralize(len(names), "image"))
+    val = part._replace(split="val")
+    return [_select(part, names.keys() - chosen, plan.folder), _select(val, chosen, plan.folder)]
 
 
 def _rank(name: str) -> float:
@@ -338,22 +310,21 @@ def _images_with(document: dict[str, Any], skeleton: Skeleton) -> set[int]:
     names = skeleton.file_names
     used = {item["id"] for item in document["categories"] if tuple(item.get("keypoints") or ()) == names}
     people = [entry for entry in document["annotations"] if entry["category_id"] in used and entry["num_keypoints"]]
-    return {
+    minimum = skeleton.min_labelled_keypoints
+    usable = {
         entry["image_id"]
         for entry in people
-        if entry["num_keypoints"] >= skeleton.min_labelled_keypoints
-        and entry["area"] >= MIN_AREA
-        and not entry["iscrowd"]
-    } or {entry["image_id"] for entry in people}
+        if entry["num_keypoints"] >= minimum and entry["area"] >= MIN_AREA and not entry["iscrowd"]
+    }
+    return usable or {entry["image_id"] for entry in people}
 
 
 def _build(part: _Part, plan: StorePlan, warnings: list[str]) -> None:
     """Build the store of a split."""
-    output = plan.folder / f"{part.split}.h5"
     report = build_store(
         part.images,
         part.path,
-        output,
+        plan.folder / f"{part.split}.h5",
         overwrite=True,
         skeleton=load_skeleton(plan.skeleton),
         exif_frame=plan.exif_frame,
@@ -361,15 +332,14 @@ def _build(part: _Part, plan: StorePlan, warnings: list[str]) -> None:
         background=True,
     )
     store = report.store
-    counts = pluralize(store.num_images, "image"), store.skeleton.count(store.num_people)
-    text = f", {report.num_shrunk} made smaller" if report.num_shrunk else ""
-    _log.info("Built %s: %s, %s, %s%s", output.name, *counts, pluralize(len(store), "sample"), text)
+    counts = [pluralize(store.num_images, "image"), store.skeleton.count(store.num_people)]
+    counts += [pluralize(len(store), "sample")]
+    counts += [f"{report.num_shrunk} made smaller"] if report.num_shrunk else []
+    _log.info("Built %s.h5: %s", part.split, ", ".join(counts))
     lines = []
     if num_background := count_background(store):
-        background = store.skeleton.name_objects("as images without people")
-        lines.append(
-            f"{num_background} images without annotations count {background}; if they are not: --set data.background=0"
-        )
+        text = store.skeleton.name_objects("images without annotations count as images without people")
+        lines.append(f"{num_background} {text}; if they are not: --set data.background=0")
     if report.others:
         objects = store.skeleton.count(report.others.total())
         lines.append(f"{objects} without a sample of their own: {describe_others(report.others)}")
@@ -377,5 +347,5 @@ def _build(part: _Part, plan: StorePlan, warnings: list[str]) -> None:
         lines.append(f"{pluralize(report.num_without_main_person, 'image')} left out, without a sample")
     lines += [f"left out: {line}" for line in report.skipped]
     for line in lines:
-        _log.info("%s: %s", output.name, line)
+        _log.info("%s.h5: %s", part.split, line)
     warnings += [f"{part.split}: {line}" for line in lines]

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median_low
 from typing import Any, Literal
 
@@ -36,15 +36,6 @@ Action = Literal["continue", "skip", "roll back", "fail"]
 """What to do after a step. continue: it was good. skip: it was bad and has been skipped. roll back: too many in a row
 were bad; return to the last checkpoint, and go on after the bad batches. fail: too many were bad again, fewer than
 ``RECOVERY_STEPS`` good steps after a return."""
-
-
-@dataclass
-class BadStepCounts:
-    """What the policy has counted so far. Checkpoints contain it."""
-
-    bad_in_a_row: int = 0
-    good_since_roll_back: int | None = None
-    """None if the run has not returned to a checkpoint, or has recovered since."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +96,11 @@ class BadStepPolicy:
     checkpoint says nothing.
     """
 
-    def __init__(self, settings: GuardConfig, inputs: str = "", recovery_steps: int = RECOVERY_STEPS) -> None:
+    def __init__(self, settings: GuardConfig, inputs: str = "") -> None:
         self.inputs = inputs
-        self.recovery_steps = recovery_steps
-        self.counts = BadStepCounts()
+        self.bad_in_a_row = 0
+        self.good_since_roll_back: int | None = None
+        """None if the run has not returned to a checkpoint, or has recovered since."""
         self.loss = Watched(settings.factor, settings.threshold, SHARE_OF_LARGEST)
         """Its history has means over batches and processes; each batch of each process must keep the limit."""
         self.relative_gradient = Watched(settings.factor)
@@ -123,27 +115,37 @@ class BadStepPolicy:
 
     def next_action(self, bad: bool) -> Action:
         """Count one step and decide what to do next. ``bad`` must be the same on all ranks."""
-        counts = self.counts
         if not bad:
-            counts.bad_in_a_row = 0
-            if counts.good_since_roll_back is not None:
-                counts.good_since_roll_back += 1
-                if counts.good_since_roll_back >= self.recovery_steps:
-                    counts.good_since_roll_back = None
+            self.bad_in_a_row = 0
+            if self.good_since_roll_back is not None:
+                self.good_since_roll_back += 1
+                if self.good_since_roll_back >= RECOVERY_STEPS:
+                    self.good_since_roll_back = None
             return "continue"
-        counts.bad_in_a_row += 1
-        if counts.bad_in_a_row < MAX_SKIPS:
+        self.bad_in_a_row += 1
+        if self.bad_in_a_row < MAX_SKIPS:
             return "skip"
-        if counts.good_since_roll_back is not None:
+        if self.good_since_roll_back is not None:
             return "fail"
-        counts.bad_in_a_row = 0
-        counts.good_since_roll_back = 0
+        self.bad_in_a_row = 0
+        self.good_since_roll_back = 0
         return "roll back"
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint contains: the counts and the history."""
-        history = {"losses": self.loss.values, "relative_gradients": self.relative_gradient.values}
-        return {**asdict(self.counts), **history, "inputs": self.inputs}
+        return {
+            "bad_in_a_row": self.bad_in_a_row,
+            "good_since_roll_back": self.good_since_roll_back,
+            "losses": self.loss.values,
+            "relative_gradients": self.relative_gradient.values,
+            "inputs": self.inputs,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> bool:
+        """Continue the counts and the history of a checkpoint; see ``restore_history``."""
+        self.bad_in_a_row = state["bad_in_a_row"]
+        self.good_since_roll_back = state["good_since_roll_back"]
+        return self.restore_history(state)
 
     def restore_history(self, state: Mapping[str, Any]) -> bool:
         """Continue the history of a checkpoint; return False, with an empty one, if it has none or other ``inputs``.

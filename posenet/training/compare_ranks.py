@@ -16,20 +16,11 @@ from posenet.errors import ConfigError, OtherRankError
 from posenet.files import sha256_of
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, config_to_dict
+from posenet.settings.reading import DATA_KEYS
 
 HOST_SETTINGS = frozenset({"data.workers", "train.device"})
 """Settings that depend on the machine. They may differ between machines."""
-PATH_SETTINGS = frozenset(
-    {
-        "data.train",
-        "data.val",
-        "data.val_images",
-        "data.val_annotations",
-        "train.weights",
-        "train.teacher",
-        "checkpoint.path",
-    }
-)
+PATH_SETTINGS = frozenset({*(f"data.{key}" for key in DATA_KEYS), "train.weights", "train.teacher", "checkpoint.path"})
 """Settings that are paths. Machines may have the same files at different paths, so their contents are compared instead.
 
 The initial weights are not compared, because all ranks start from those of rank 0. Images for the AP are not compared.

@@ -2,7 +2,7 @@
 
 ``prepare`` chooses the folder of the run, and makes stores of the annotations in its subfolder ``data``. These are made
 again only if the data have changed. ``train`` then trains on them with what ``choose_experiment`` chooses, and
-``conclude`` evaluates the best checkpoint. Every step logs one line that names the command that does it alone.
+``conclude`` evaluates the best checkpoint. Every step logs one line.
 
 Importing this module does not import PyTorch.
 """
@@ -12,26 +12,25 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
 from posenet.data.store import Store
-from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.errors import CheckpointError, ConfigError
 from posenet.files import read_input, write_atomically
-from posenet.images import write_image
+from posenet.images import require_image_folder, write_image
 from posenet.inference.evaluation import Evaluation, evaluate
 from posenet.messages import command_line, pluralize
-from posenet.settings import Config
+from posenet.settings import Config, load_config
 from posenet.settings.heights import nearest_height
 from posenet.settings.reading import DATA_KEYS, apply_override
 from posenet.skeleton import COCO
 from posenet.training.annotations_to_stores import SKELETON_FILE, StorePlan, update_stores
 from posenet.training.find_annotations import find_annotations
-from posenet.training.run_settings import RUNS_FOLDER, load_experiment, name_of_run, require_weights_to_train
+from posenet.training.run_settings import RUNS_FOLDER, name_of_run, require_weights_to_train
 from posenet.visualization.label_sheet import draw_label_sheet
 
 SOURCE_FILE = "source.txt"
@@ -62,7 +61,7 @@ class PreparedData:
     """Those that were given, without an experiment those of tiny."""
     skeleton: Path
     """File of the skeleton."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...]
     """What was left out, and what may be wrong with the annotations: one line each, to be repeated beside the AP."""
 
     @property
@@ -89,16 +88,18 @@ def prepare(
         ConfigError: a setting is not valid.
         DataError: the annotations or the images cannot be used.
     """
-    _check_paths(images, val, val_images)
+    for name, value in {"images": images, "val": val, "val_images": val_images}.items():
+        if not isinstance(value, (str, Path, type(None))):
+            raise ConfigError(f"{name} is {value!r}; give a path")
+    for image_folder in (images, val_images):
+        if image_folder is not None:
+            require_image_folder(image_folder)
     source = Path(source)
     train_file, val_file = find_annotations(source, None if val is None else Path(val))
-    settings = load_experiment(experiment or "tiny", overrides)
-    tables: dict[str, Any] = {}
-    for pair in overrides:
-        apply_override(tables, pair)
-    pairs = {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
-    _refuse_other_data(source, settings, pairs)
+    settings = load_config(experiment or "tiny", overrides)
+    named = _skeleton_of_overrides(source, settings, overrides)
     folder = Path(settings.checkpoint.path or RUNS_FOLDER / name_of_run(source))
+    files = folder / "data"
     refuse_run_in_use(folder)
     is_started = CheckpointFolder(folder).has_checkpoints()
     if is_started:
@@ -108,63 +109,56 @@ def prepare(
 
         require_weights_to_train(weights)
         stored_config(weights)
-
-    files = folder / "data"
-    named = pairs.get("model.skeleton") or files / SKELETON_FILE
-    if not isinstance(named, (str, Path)):
-        raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
-    skeleton = Path(named)
     plan = StorePlan(
         train_file=train_file,
         val_file=val_file,
         images=images,
         val_images=val_images,
         folder=files,
-        skeleton=skeleton,
+        skeleton=Path(named or files / SKELETON_FILE),
         exif_frame=settings.data.exif_frame,
         allow_overlap=settings.data.allow_overlap,
     )
     with run_lock(folder):
         files.mkdir(exist_ok=True)
         write_atomically(files / SOURCE_FILE, os.fsencode(train_file.resolve()))
-        stores = update_stores(plan, is_started)
+        stored_images, warnings = update_stores(plan, is_started)
     values: dict[str, object] = {
         "checkpoint.path": folder,
         "data.train": files / "train.h5",
         "data.val": files / "val.h5",
-        "data.val_images": stores.val_images,
-        "data.val_annotations": stores.val_annotations,
-        "model.skeleton": skeleton,
+        "data.val_images": stored_images,
+        "data.val_annotations": files / "val.json",
+        "model.skeleton": plan.skeleton,
     }
-    if not settings.train.evaluate_every and "train.evaluate_every" not in pairs:
+    if not settings.train.evaluate_every and not _is_set("train.evaluate_every", overrides):
         values["train.evaluate_every"] = EVALUATE_EVERY
     # A text in JSON is one in TOML, too.
-    data = [f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items()]
-    return PreparedData(
-        folder, tuple(data), stores.val_images, stores.val_annotations, settings, skeleton, stores.warnings
-    )
+    pairs = tuple(f"{key}={json.dumps(value, ensure_ascii=False, default=str)}" for key, value in values.items())
+    return PreparedData(folder, pairs, stored_images, files / "val.json", settings, plan.skeleton, warnings)
 
 
-def _check_paths(images: str | Path | None, val: str | Path | None, val_images: str | Path | None) -> None:
-    """``ConfigError`` if an argument is no path; ``DataError`` if a folder of images does not exist."""
-    for name, value in {"images": images, "val": val, "val_images": val_images}.items():
-        if not isinstance(value, (str, Path, type(None))):
-            raise ConfigError(f"{name} is {value!r}; give a path")
-    for folder in (images, val_images):
-        if folder is not None and not Path(folder).is_dir():
-            raise DataError(f"{folder} is not a folder of images")
+def _is_set(key: str, overrides: Sequence[str]) -> bool:
+    return any(pair.partition("=")[0].strip() == key for pair in overrides)
 
 
-def _refuse_other_data(source: Path, settings: Config, pairs: Collection[str]) -> None:
-    """Raise ``ConfigError`` if the settings, or the overrides with these keys, name other data than the annotations."""
-    if settings.model.skeleton != COCO and "model.skeleton" not in pairs:
+def _skeleton_of_overrides(source: Path, settings: Config, overrides: Sequence[str]) -> str:
+    """The file of the skeleton that the overrides name, or ""; ``ConfigError`` if the settings name other data."""
+    tables: dict[str, Any] = {}
+    for pair in overrides:
+        apply_override(tables, pair)
+    for key in DATA_KEYS:
+        if key in tables.get("data", {}):
+            raise ConfigError(f"data.{key} names other data than {source}; leave out one of the two")
+    named = tables.get("model", {}).get("skeleton", "")
+    if not isinstance(named, str):
+        raise ConfigError("with annotations, model.skeleton is the name of a TOML file, or coco")
+    if not named and settings.model.skeleton != COCO:
         raise ConfigError(
             "with annotations, the skeleton is drafted, not that of the experiment; name a file with "
             "model.skeleton=FILE.toml"
         )
-    for key in (f"data.{name}" for name in DATA_KEYS):
-        if key in pairs:
-            raise ConfigError(f"{key} names other data than {source}; leave out one of the two")
+    return named
 
 
 def _refuse_other_annotations(folder: Path, source: Path, train_file: Path) -> None:
@@ -199,7 +193,7 @@ def show_labels(data: PreparedData, command: str) -> Path:
 def choose_experiment(
     data: PreparedData, overrides: Sequence[str], experiment: Config | str | Path | None, has_accelerator: bool
 ) -> tuple[Config | str | Path | None, list[str]]:
-    """The experiment and the overrides of a run; of a new one, a log message names the command that trains alone.
+    """The experiment and the overrides of a run.
 
     If no experiment is named, it is one for the device, with the network of ``train.weights`` if there are some; but a
     run that continues keeps its own. The height for prediction goes with the size of the training input.
@@ -218,18 +212,13 @@ def choose_experiment(
             pairs = [f"model.{key}={getattr(network, key)}" for key in ("stacks", "width", "growth")] + pairs
             choice += f", with the network of {weights}"
         choice += "; --config NAME takes another one (posenet config lists them)"
-    before, after = load_experiment(experiment, ()), load_experiment(experiment, pairs)
-    is_set = any(pair.partition("=")[0].strip() == "inference.height" for pair in pairs)
-    if after.train.size != before.train.size and not is_set:
+    before, after = load_config(experiment, ()), load_config(experiment, pairs)
+    if after.train.size != before.train.size and not _is_set("inference.height", pairs):
         height = before.inference.height * after.train.size[0] / before.train.size[0]
         pairs.append(f"inference.height={nearest_height(height)}")
         choice += f"; {pairs[-1]} goes with train.input_size"
-    if data.is_started:
-        return experiment, pairs
-    name = "FILE.toml" if isinstance(experiment, Config) else experiment
-    last = {pair.partition("=")[0].strip(): pair for pair in pairs}  # the others of the same setting count for nothing
-    words = [re.sub(r'="([^"\\]*)"$', r"=\1", pair) for pair in last.values()]  # plain texts need no quotes
-    _log.info("Experiment %s%s: %s", name, choice, command_line("train", "--config", name, "--set", *words))
+    if not data.is_started:
+        _log.info("Experiment %s%s", "given as settings" if isinstance(experiment, Config) else experiment, choice)
     return experiment, pairs
 
 
@@ -237,26 +226,26 @@ def conclude(data: PreparedData, progress: bool) -> None:
     """Evaluate the best checkpoint of a run, and log what the run has made."""
     # These import PyTorch, as the run has done.
     from posenet.checkpoints.file import read_checkpoint
-    from posenet.devices.device import select_device
     from posenet.training.log import DRAWINGS_FOLDER
     from posenet.training.validation import digest_of_files
 
     folder = CheckpointFolder(data.folder)
     best = folder.best if folder.best.exists() else folder.last
-    words = ["evaluate", "--checkpoint", best, "--images", data.images, "--annotations", data.annotations]
-    device = data.settings.train.device
     state = read_checkpoint(best)
-    saved = state.get("evaluation") if select_device(device).type == "cpu" else None  # None from elsewhere
+    saved = state.get("evaluation")
     evaluation: Evaluation | None
     if saved and saved["files"] == digest_of_files(data.annotations, data.images):
         evaluation = Evaluation(saved["metrics"], saved["images"], saved["min_score"])
     else:
+        device = data.settings.train.device
         evaluation = evaluate(best, data.images, data.annotations, progress=progress, device=device)
     if evaluation is None:  # a file without people is refused before the run
         return
     ap, count = evaluation.metrics["AP"], pluralize(evaluation.images, "image")
     trained_on = "may have been" if data.settings.data.allow_overlap else "was not"
-    _log.info("AP %.3f of %s on %s that it %s trained on: %s", ap, best, count, trained_on, command_line(*words))
+    _log.info("AP %.3f on %s that it %s trained on", ap, count, trained_on)
+    words = ["--checkpoint", best, "--images", data.images, "--annotations", data.annotations]
+    _log.info("Again: %s", command_line("evaluate", *words))
     for warning in data.warnings:
         _log.warning("%s", warning)
     if evaluation.images < FEW_IMAGES:

@@ -124,10 +124,11 @@ def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
     }
 
 
-def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
-    """The logs that every run has, besides its text log, and those that are configured and whose packages are there.
+def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
+    """The logs of a run besides its text log: those whose packages are there, and those that ``log.callbacks`` names.
 
-    A message says that TensorBoard is missing where it is asked for, and not only "auto".
+    A name stands for an object, or for a class or function that makes one from nothing. ``ConfigError`` if it cannot be
+    imported, or stands for something else.
     """
     logs: list[TrainingCallback] = [SettingsFile(), JsonLines(), DrawingFiles()]
     if settings.tensorboard:
@@ -142,15 +143,6 @@ def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
             logs.append(TensorBoard())
     if has_matplotlib():
         logs.append(Curves())
-    return logs
-
-
-def own_callbacks(settings: LogConfig) -> list[TrainingCallback]:
-    """The callbacks that ``log.callbacks`` names: each an object, or a class or function that makes one from nothing.
-
-    ``ConfigError`` if a name cannot be imported, or stands for something else.
-    """
-    callbacks: list[TrainingCallback] = []
     for name in settings.callbacks:
         callback = load_extension("log.callbacks", name)
         if callable(callback) and not isinstance(callback, TrainingCallback):
@@ -159,8 +151,8 @@ def own_callbacks(settings: LogConfig) -> list[TrainingCallback]:
             raise ConfigError(
                 f"log.callbacks: {name} is a {type(callback).__name__}; give a subclass of posenet.TrainingCallback"
             )
-        callbacks.append(callback)
-    return callbacks
+        logs.append(callback)
+    return logs
 
 
 class TextLog:
@@ -171,7 +163,8 @@ class TextLog:
     """
 
     def __init__(self) -> None:
-        self._early = logging.handlers.MemoryHandler(0)  # without a target, it remembers all messages
+        self._handler = logging.handlers.MemoryHandler(0)  # it remembers all messages until it has a target
+        self._handler.setLevel(logging.INFO)
         self._file: logging.FileHandler | None = None
 
     def __enter__(self) -> TextLog:
@@ -181,7 +174,7 @@ class TextLog:
         for handler in self._others:
             handler.addFilter(self._is_shown)
         _package_logger.setLevel(min(logging.INFO, self._shown_level))
-        _package_logger.addHandler(self._early)
+        _package_logger.addHandler(self._handler)
         return self
 
     def _is_shown(self, record: logging.LogRecord) -> bool:
@@ -191,25 +184,22 @@ class TextLog:
     def open(self, folder: Path) -> None:
         """Write the messages so far and all later ones to ``folder/log.txt``."""
         self._file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
-        self._file.setLevel(logging.INFO)
         self._file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
         # By default a full disk prints a traceback for every message. The other logs warn of it.
         self._file.handleError = lambda record: None  # type: ignore[method-assign]
-        self._early.setTarget(self._file)
-        self._early.close()
-        _package_logger.removeHandler(self._early)
-        _package_logger.addHandler(self._file)
+        self._handler.setTarget(self._file)
+        self._handler.flush()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if self._file is not None and isinstance(error, Exception):
-            text = str(error) if isinstance(error, PosenetError) else repr(error)
-            self._file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, to_single_line(text), None, None))
-        _package_logger.removeHandler(self._early)
+        _package_logger.removeHandler(self._handler)
         _package_logger.setLevel(self._previous_level)
         for handler in self._others:
             handler.removeFilter(self._is_shown)
         if self._file is not None:
-            _package_logger.removeHandler(self._file)
+            if isinstance(error, Exception):
+                text = str(error) if isinstance(error, PosenetError) else repr(error)
+                self._file.handle(logging.LogRecord(_log.name, logging.ERROR, "", 0, to_single_line(text), None, None))
+            self._handler.close()
             with contextlib.suppress(OSError):  # of a full disk
                 self._file.close()
 

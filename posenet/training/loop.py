@@ -75,7 +75,6 @@ class TrainingLoop:
             OtherRankError: one of these on another rank.
         """
         run, progress, num_epochs = self.run, self.progress, self.run.config.train.epochs
-        epochs = pluralize(num_epochs, "epoch")
         if progress.epoch >= num_epochs:
             done = pluralize(progress.epoch, "epoch")
             _log.info("%s has completed %s; --epochs with a larger number continues it", run.folder.path, done)
@@ -85,17 +84,18 @@ class TrainingLoop:
             if not (self.train_one_epoch() and self.finish_epoch()):
                 self.save()
                 run.writer.finish()
-                position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
-                how = "--resume" if self.report.says_next else "the same command"
-                if self._has_done_max_steps():
-                    how = f"{how} with more --max-steps, or without,"
-                _log.info("Stopped after %s, saved in %s; %s continues", position, run.folder.last, how)
-                return self._result(finished=False, stopped=not self._has_done_max_steps())
+                self.report.stopped(self._has_done_max_steps())
+                return self._result(stopped=not self._has_done_max_steps())
         run.writer.finish()
         finished = progress.epoch >= num_epochs
         scores = pluralize(progress.stale, "score")
-        self.report.end(f"Finished {epochs}" if finished else f"Stopped early after {scores} without a better one")
-        return self._result(finished, stopped_early=not finished)
+        why = (
+            f"Finished {pluralize(num_epochs, 'epoch')}"
+            if finished
+            else f"Stopped early after {scores} without a better one"
+        )
+        self.report.end(why)
+        return self._result(finished=finished, stopped_early=not finished)
 
     def train_one_epoch(self) -> bool:
         """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
@@ -151,7 +151,7 @@ class TrainingLoop:
             self._save_before_failing()
             run.runtime.raise_on_all(error or too_many)
         # Not while steps are bad: a return to a checkpoint must find weights from before them.
-        if save and not stop and not run.bad_steps.counts.bad_in_a_row:
+        if save and not stop and not run.bad_steps.bad_in_a_row:
             self.save()
         if not stop:  # a stopped run has not done the step; when resumed, it reads and counts these samples again
             progress.replaced += replaced
@@ -221,7 +221,7 @@ class TrainingLoop:
         progress.start_next_epoch()
         # Not while steps are bad, as in ``_vote``; but a run that ends is always saved.
         is_over = progress.epoch >= run.config.train.epochs or self._must_stop_early()
-        if is_best or is_over or not run.bad_steps.counts.bad_in_a_row:
+        if is_best or is_over or not run.bad_steps.bad_in_a_row:
             self.save(is_best)
         return True
 
@@ -275,7 +275,7 @@ class TrainingLoop:
 
         A run without a step leaves no checkpoint, so that the same command can start it.
         """
-        if self.progress.total_steps and not self.run.bad_steps.counts.bad_in_a_row:
+        if self.progress.total_steps and not self.run.bad_steps.bad_in_a_row:
             self.save()
         # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
         self.run.runtime.sum_over_ranks(0)
@@ -287,13 +287,7 @@ class TrainingLoop:
         """Whether the run has to stop early, because its scores have not become better for long enough."""
         return 0 < self.run.config.train.patience <= self.progress.stale
 
-    def _result(self, finished: bool, *, stopped: bool = False, stopped_early: bool = False) -> TrainingResult:
-        return TrainingResult(
-            self.run.folder.path,
-            finished,
-            self.progress.epoch,
-            self.progress.total_steps,
-            self.progress.best_score,
-            stopped,
-            stopped_early,
-        )
+    def _result(self, finished: bool = False, stopped: bool = False, stopped_early: bool = False) -> TrainingResult:
+        folder, progress = self.run.folder.path, self.progress
+        position = progress.epoch, progress.total_steps, progress.best_score
+        return TrainingResult(folder, finished, *position, stopped, stopped_early)

@@ -62,18 +62,12 @@ class Progress:
 
     def start_next_epoch(self) -> None:
         self.epoch += 1
-        self.step = 0
+        self.step = self.loss_steps = self.skipped = self.replaced = 0
         self.loss_sum = 0.0
-        self.loss_steps = 0
-        self.skipped = 0
-        self.replaced = 0
 
     def forget_scores(self) -> None:
         """Start again without a best score."""
-        self.best = -math.inf
-        self.stale = 0
-        self.best_kind = ""
-        self.best_loss = math.inf
+        self.best, self.best_loss, self.best_kind, self.stale = -math.inf, math.inf, "", 0
 
     def record_score(self, kind: str, value: float | None, val_loss: float | None = None) -> bool:
         """Record the score of an epoch, None if there is none; return whether the epoch is the best so far.
@@ -103,7 +97,7 @@ class Progress:
         if type(old_steps) is not int or not self.step <= old_steps:
             raise ValueError(f"step {self.step} of an epoch of {truncate_for_message(old_steps)} steps")
         if old_steps != new_steps:
-            old_step = self.step
-            self.step = old_step * new_steps // old_steps
+            new_step = self.step * new_steps // old_steps
             message = "An epoch had %d steps and now has %d: step %d of it becomes step %d"
-            _log.info(message, old_steps, new_steps, old_step, self.step)
+            _log.info(message, old_steps, new_steps, self.step, new_step)
+            self.step = new_step

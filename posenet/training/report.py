@@ -38,11 +38,9 @@ def describe_lr(config: Config, runtime: Runtime) -> str:
     """``learning rate 0.001 (optim.lr x 4 processes) for steps of 32 samples``."""
     optim, average, world_size = config.optim, config.average, runtime.world_size
     samples = config.train.batch_size * world_size * optim.accumulate
-    key = "average.cycle_lr" if average.cycle_epochs else "optim.lr"
-    rates = average.cycle_lr if average.cycle_epochs else (optim.lr,)
+    key, rates = ("average.cycle_lr", average.cycle_lr) if average.cycle_epochs else ("optim.lr", (optim.lr,))
     lr = " to ".join(f"{rate * lr_factor(optim, world_size):g}" for rate in rates)
-    processes = pluralize(world_size, "process", "processes")
-    rule = f" x {processes}" if optim.scale_lr else ", not scaled"
+    rule = f" x {pluralize(world_size, 'process', 'processes')}" if optim.scale_lr else ", not scaled"
     return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
 
 
@@ -65,21 +63,18 @@ def describe_run(run: Run) -> str:
 
 def advise_on_network(run: Run, has_experiment: bool) -> str:
     """What to say about a network that is large for the device, or that is the default; empty for others."""
-    network, default = run.config.model, ModelConfig()
-    is_default = (network.stacks, network.width, network.growth) == (default.stacks, default.width, default.growth)
     parameters = _num_parameters(run)
     images = run.config.train.batch_size * run.config.optim.accumulate
     height, width = run.config.train.size
+    advice = "--config tiny is a small network, and posenet config lists all experiments"
     if run.runtime.device.type == "cpu" and parameters * images * height * width > LARGE_ON_CPU:
-        reason = (
+        return (
             f"{parameters / 1e6:.1f} M parameters on {pluralize(images, 'image')} of {width} x {height} are many for a "
-            "CPU: a step may take minutes"
+            f"CPU: a step may take minutes; {advice}"
         )
-    elif is_default and not has_experiment:
-        reason = "without --config, the network is the published one for COCO"
-    else:
-        return ""
-    return f"{reason}; --config tiny is a small network, and posenet config lists all experiments"
+    if run.config.model == ModelConfig(skeleton=run.config.model.skeleton) and not has_experiment:
+        return f"without --config, the network is the published one for COCO; {advice}"
+    return ""
 
 
 def advise_on_devices(runtime: Runtime, device: str) -> str:
@@ -104,9 +99,6 @@ class Report:
     """Whether the last line names the next command, and ``--resume`` continues a stopped run. It is false for a run on
     annotations, which the same command continues."""
 
-    def __post_init__(self) -> None:
-        self._epoch_began = time.monotonic(), self.run.progress.total_steps
-
     def epoch_bar(self) -> tqdm[Any]:
         """The bar over the steps of the current epoch."""
         self._epoch_began = time.monotonic(), self.run.progress.total_steps
@@ -127,15 +119,8 @@ class Report:
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        values: dict[str, Any] = {
-            "epoch": progress.epoch,
-            "loss": loss,
-            "lr": lr,
-            **speed,
-            "terms": run.train_step.terms.read(),
-            "gradient_norm": run.train_step.gradient_norm.read(),
-            **self._memory(),
-        }
+        means = {"terms": run.train_step.terms.read(), "gradient_norm": run.train_step.gradient_norm.read()}
+        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, **means, **self._memory()}
         self.callbacks.call("on_step", progress.total_steps, values)
 
     def skipped_step(self, bad: BadValue, image_ids: Sequence[int]) -> None:
@@ -174,6 +159,15 @@ class Report:
         left = self.run.config.train.epochs - epoch
         took = tqdm.format_interval(seconds)
         return f"{took}, {tqdm.format_interval(seconds / share * left)} left" if left and share else took
+
+    def stopped(self, has_done_max_steps: bool) -> None:
+        """Report where a run was stopped that can continue, and how."""
+        progress = self.run.progress
+        how = "--resume" if self.says_next else "the same command"
+        if has_done_max_steps:
+            how += " with more --max-steps, or without,"
+        position = f"step {progress.total_steps} (epoch {progress.epoch + 1})"
+        _log.info("Stopped after %s, saved in %s; %s continues", position, self.run.folder.last, how)
 
     def end(self, why: str) -> None:
         """Report why the run has ended, its best score, and the checkpoint to use."""

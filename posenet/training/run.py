@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -18,7 +19,7 @@ from posenet.data.loader import BatchLoader
 from posenet.data.store_list import StoreList
 from posenet.data.targets import TargetRenderer
 from posenet.devices.parallel import Runtime
-from posenet.devices.precision import Amp, make_grad_scaler, select_training_mode
+from posenet.devices.precision import make_grad_scaler, select_training_mode
 from posenet.errors import ConfigError
 from posenet.model.build import build_network
 from posenet.model.posenet import PoseNet
@@ -27,10 +28,16 @@ from posenet.training.bad_steps import BadStepPolicy, digest_of_inputs
 from posenet.training.batches import StepBatches, make_step_batches, make_validation_loader
 from posenet.training.compare_ranks import require_same_run
 from posenet.training.freezing import freeze
+from posenet.training.loss import make_loss
 from posenet.training.optimizer import make_optimizer
-from posenet.training.own_loss import make_loss
 from posenet.training.progress import Progress
-from posenet.training.run_data import describe_contents, digest_of_validation, open_run_data, refuse_trained_images
+from posenet.training.run_data import (
+    describe_contents,
+    digest_of_validation,
+    open_train_data,
+    open_val_data,
+    refuse_trained_images,
+)
 from posenet.training.step import ModelWithLoss, TrainStep
 from posenet.training.teacher import load_teacher
 from posenet.training.validation import CocoValidation
@@ -67,8 +74,7 @@ class Run:
     """That of the images and the labels for validation: scores on others do not compare."""
     progress: Progress = field(default_factory=Progress)
     returned_to: str = ""
-    """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``; not that of a roll
-    back after bad steps. See ``resume.find_checkpoint``."""
+    """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``."""
 
     @property
     def folder(self) -> CheckpointFolder:
@@ -83,39 +89,33 @@ class Run:
         return contextlib.nullcontext() if self.average is None else self.average.applied()
 
     def close(self) -> None:
-        """End the data workers."""
-        self.batches.close()
-        if self.validation_loader is not None:
-            self.validation_loader.close()
+        """End the data workers, and close the data."""
+        for part in (self.batches, self.validation_loader, self.train_data, self.val_data):
+            if part is not None:
+                part.close()
 
 
-def build_run(
-    config: Config,
-    runtime: Runtime,
-    folder: CheckpointFolder,
-    is_new: bool,
-    max_steps: int,
-    at_end: contextlib.ExitStack,
-) -> Run:
+def build_run(config: Config, runtime: Runtime, folder: Path, is_new: bool, max_steps: int) -> Run:
     """Make the parts of a run at its start, on the device of the runtime.
 
     Args:
         config: the settings, with values in place of "auto".
+        folder: of the run.
         is_new: the run does not continue a checkpoint, so it starts from ``train.weights``.
         max_steps: the argument of ``train``, which must be the same on all ranks.
-        at_end: closes the data.
 
     Raises:
         PosenetError: a setting or a file cannot be used, or differs between the ranks.
         OtherRankError: one of these on another rank.
     """
     on_all = runtime.run_on_all  # for what may fail on some ranks only
-    train_data, val_data = on_all(lambda: open_run_data(config, at_end))
+    train_data = on_all(lambda: open_train_data(config))
+    val_data = on_all(lambda: open_val_data(config, train_data))
     network = on_all(lambda: _make_network(config, runtime, is_new))
     model = build_model(config, network, runtime.device)
     optimizer = on_all(lambda: make_optimizer(network, config.optim))
     model.teacher = on_all(lambda: load_teacher(config, runtime.device))
-    coco_validation = on_all(lambda: _make_coco_validation(config, network, runtime, model.amp, train_data))
+    coco_validation = on_all(lambda: _make_coco_validation(config, network, runtime, train_data))
     batches = on_all(lambda: make_step_batches(config, train_data, runtime))
     contents = describe_contents(config, train_data, val_data) | {"--max-steps": max_steps}
     if model.teacher is not None:
@@ -130,7 +130,7 @@ def build_run(
     return Run(
         config=config,
         runtime=runtime,
-        writer=CheckpointWriter(folder, config.checkpoint),
+        writer=CheckpointWriter(CheckpointFolder(folder, config.checkpoint.keep), config.checkpoint),
         train_data=train_data,
         val_data=val_data,
         batches=batches,
@@ -160,7 +160,7 @@ def _make_network(config: Config, runtime: Runtime, is_new: bool) -> PoseNet:
 
 
 def _make_coco_validation(
-    config: Config, network: PoseNet, runtime: Runtime, amp: Amp, train_data: StoreList
+    config: Config, network: PoseNet, runtime: Runtime, train_data: StoreList
 ) -> CocoValidation | None:
     """What computes the AP; None if the settings name no images for it."""
     data = config.data
@@ -168,7 +168,7 @@ def _make_coco_validation(
         if config.train.patience and not data.val:
             raise ConfigError("train.patience needs a score; set data.val, or data.val_images and data.val_annotations")
         return None
-    validation = CocoValidation(config, network, runtime, amp)
+    validation = CocoValidation(config, network, runtime)
     refuse_trained_images(config, train_data, [image for image, _ in validation.share])
     return validation
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -31,47 +30,55 @@ _SEPARATE_SPLITS = (
 _log = logging.getLogger(__name__)
 
 
-def open_run_data(config: Config, at_end: contextlib.ExitStack) -> tuple[StoreList, StoreList | None]:
-    """The training data, and the validation data if they are configured; ``at_end`` closes them.
+def open_train_data(config: Config) -> StoreList:
+    """The training data. The caller closes them.
 
-    ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable, the two share images, or
-    images without annotations have no teacher.
+    ``ConfigError`` if none are configured; ``DataError`` if a store is unusable or shows nobody, or if neither labels
+    nor a teacher supervise some images or keypoints.
+    """
+    require_data(config)
+    data, has_teacher = config.data, bool(config.train.teacher)
+    stores = open_data_sets(data.train, config.model.skeleton)
+    _require_people(stores, "data.train", data.train)
+    if stores.num_unlabelled and not has_teacher:
+        raise DataError(
+            f"{describe_paths(data.train)} contains {stores.num_unlabelled} images without annotations, which only a "
+            "teacher supervises; set train.teacher to the checkpoint of a trained network (posenet docs training)"
+        )
+    if len(stores.sets) > 1 or stores.sets[0].mapping is not None:
+        _check_and_describe(stores, data.framing, has_teacher)
+    if num_background := count_background(stores):
+        per_epoch = stores.sample_counts(data.framing, data.background)[-1].per_epoch
+        text = "Images without %s: %d, %d of them per epoch (data.background)"
+        _log.info(text, stores.skeleton.people, num_background, per_epoch)
+    return stores
+
+
+def open_val_data(config: Config, train: StoreList) -> StoreList | None:
+    """The validation data, None if none are configured. The caller closes them.
+
+    ``DataError`` if a store is unusable, shows nobody, lacks labels or shares images with the training data.
     """
     data = config.data
-    require_data(config)
-    train_store = at_end.enter_context(open_data_sets(data.train, config.model.skeleton))
-    _require_people(train_store, data.train, "data.train")
-    num_unlabelled = train_store.num_unlabelled
-    if num_unlabelled and not config.train.teacher:
-        raise DataError(
-            f"{describe_paths(data.train)} contains {num_unlabelled} images without annotations, which only a teacher "
-            "supervises; set train.teacher to the checkpoint of a trained network (posenet docs training)"
-        )
-    if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
-        _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
-    if num_background := count_background(train_store):
-        per_epoch = train_store.sample_counts(data.framing, data.background)[-1].per_epoch
-        text = "Images without %s: %d, %d of them per epoch (data.background)"
-        _log.info(text, train_store.skeleton.people, num_background, per_epoch)
     if not data.val:
-        return train_store, None
-    val_store = at_end.enter_context(open_data_sets(data.val, config.model.skeleton))
-    if val_store.num_unlabelled:
+        return None
+    stores = open_data_sets(data.val, config.model.skeleton)
+    _require_people(stores, "data.val", data.val)  # its loss would be nearly 0
+    if stores.num_unlabelled:
         raise DataError(
             f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
             "data.val, or build it with annotations"
         )
-    _require_people(val_store, data.val, "data.val")  # its loss would be nearly 0
-    shared = find_shared_images(val_store, train_store)
+    shared = find_shared_images(stores, train)
     if len(shared) and not data.allow_overlap:
         raise DataError(
             f"{describe_paths(data.train)} and {describe_paths(data.val)} share {len(shared)} images (first id in "
             f"data.val {shared[0, 0]}); {_SEPARATE_SPLITS}"
         )
-    return train_store, val_store
+    return stores
 
 
-def _require_people(stores: StoreList, paths: DataSets, setting: str) -> None:
+def _require_people(stores: StoreList, setting: str, paths: DataSets) -> None:
     """Raise ``DataError`` if the stores that a setting names have background images alone."""
     if not len(stores):
         contents = stores.skeleton.name_objects("only images without people; name a store with people too")

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from posenet.checkpoints.file import require_checkpoint_file
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use
@@ -25,13 +26,15 @@ PLAIN_NAME = re.compile(
     "data|dataset|annotations|result|train|val(id)?|person_keypoints.*|_annotations.*", re.IGNORECASE
 )
 """What annotation files are called that are not told from others by their names: a run takes that of the folder."""
-
 RESUMED_ANNOTATIONS = "with annotations, a run continues in its folder; leave out resume=PATH"
 """Error for annotations beside a checkpoint to resume."""
 
+Experiment = Config | str | Path | None
+"""See above."""
+
 
 def check_before_start(
-    experiment: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False
+    experiment: Experiment, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False
 ) -> None:
     """Refuse what can be refused without PyTorch: wrong settings, missing files, and a folder that is in use.
 
@@ -62,9 +65,8 @@ def check_before_start(
             how = f"the first lines of posenet config {name} say how"
             raise DataError(f"{error}; {how}, or name your own with data.train=FILE.h5") from error
         raise
-    for path in (config.train.weights, config.train.teacher):
-        if path:
-            require_weights_to_train(path)
+    for path in filter(None, (config.train.weights, config.train.teacher)):
+        require_weights_to_train(path)
 
 
 def require_weights_to_train(name: str) -> None:
@@ -89,18 +91,12 @@ def require_data(config: Config) -> None:
 
 def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointError:
     """The error for a folder with a run that this one does not continue; ``resumed`` is the checkpoint of this one."""
-    if resumed is None:
-        return CheckpointError(
-            f"{folder} already contains a run; continue it with resume=True, or choose another folder with "
-            "checkpoint.path=DIR"
-        )
-    return CheckpointError(
-        f"{folder} contains another run than {resumed}, which this one continues; choose another folder with "
-        "checkpoint.path=DIR"
-    )
+    contents = f"contains another run than {resumed}" if resumed else "already contains a run"
+    remedy = "" if resumed else "continue it with resume=True, or "
+    return CheckpointError(f"{folder} {contents}; {remedy}choose another folder with checkpoint.path=DIR")
 
 
-def folder_of_run(experiment: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path) -> Path:
+def folder_of_run(experiment: Experiment, overrides: Sequence[str], resume: bool | str | Path) -> Path:
     """The folder of a run: where it is set, else that of the checkpoint to resume, else one named after the experiment.
 
     It is known before the checkpoint is read, so that the folder can be locked first.
@@ -109,7 +105,7 @@ def folder_of_run(experiment: Config | str | Path | None, overrides: Sequence[st
         return Path(config_of_new_run(experiment, overrides).checkpoint.path)
     # Other overrides may be valid only for the settings in the checkpoint.
     paths = [pair for pair in overrides if pair.partition("=")[0].strip() == "checkpoint.path"]
-    if path := load_experiment(experiment, paths).checkpoint.path:
+    if path := load_config(experiment, paths).checkpoint.path:
         return Path(path)
     return Path(resume) if Path(resume).is_dir() else Path(resume).parent
 
@@ -123,30 +119,21 @@ def name_of_run(source: Path) -> str:
     return next((name for name in names if name and not PLAIN_NAME.fullmatch(name)), "run")
 
 
-def config_of_new_run(experiment: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:
+def config_of_new_run(experiment: Experiment, overrides: Sequence[str], warmup: bool = False) -> Config:
     """The settings, with a folder and, if ``warmup``, with the default warmup where they have none."""
-    config = load_experiment(experiment, overrides)
+    config = load_config(experiment, overrides)
     if not config.checkpoint.path:
         name = Path(experiment).stem if isinstance(experiment, (str, Path)) else "run"
-        config = with_folder(config, RUNS_FOLDER / name)
+        config = with_settings(config, "checkpoint", path=str(RUNS_FOLDER / name))
     return with_warmup(config) if warmup else config
-
-
-def load_experiment(experiment: Config | str | Path | None, overrides: Sequence[str]) -> Config:
-    """The settings of an experiment with overrides; errors are those of ``load_config``."""
-    if isinstance(experiment, Config):
-        return load_config(None, overrides, base=experiment)
-    return load_config(experiment, overrides)
 
 
 def with_warmup(config: Config) -> Config:
     """The settings with the default warmup if they have none."""
-    if config.optim.warmup_epochs:
-        return config
-    optim = dataclasses.replace(config.optim, warmup_epochs=OptimConfig.warmup_epochs)
-    return dataclasses.replace(config, optim=optim)
+    epochs = config.optim.warmup_epochs or OptimConfig.warmup_epochs
+    return with_settings(config, "optim", warmup_epochs=epochs)
 
 
-def with_folder(config: Config, folder: Path) -> Config:
-    """The settings with another folder of the run."""
-    return dataclasses.replace(config, checkpoint=dataclasses.replace(config.checkpoint, path=str(folder)))
+def with_settings(config: Config, section: str, **values: Any) -> Config:
+    """The settings with other values in one section."""
+    return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **values)})

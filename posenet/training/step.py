@@ -160,18 +160,11 @@ class MeanMeter:
         """Return the mean with five digits, a tensor as lists, and restart; None without values, or if not finite."""
         if self._sum is None:
             return None
-        mean = self._sum / self._count
-        values = mean.tolist() if isinstance(mean, Tensor) else mean
+        mean = torch.as_tensor(self._sum).cpu().double() / self._count
         self._sum = None
         self._count = 0
-        return _five_digits(values) if np.isfinite(values).all() else None
-
-
-def _five_digits(value: Any) -> Any:
-    """A number for the log, or lists of them: five digits are enough and keep it small."""
-    if isinstance(value, list):
-        return [_five_digits(item) for item in value]
-    return float(f"{value:.5g}")
+        # Five digits are enough, and keep the log small.
+        return np.vectorize(lambda value: float(f"{value:.5g}"))(mean).tolist() if mean.isfinite().all() else None
 
 
 @dataclass(eq=False)

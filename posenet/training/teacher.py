@@ -102,9 +102,8 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
         )
     amp = select_amp(device, "auto")
     size = config.distill.size or config.train.size
-    parameters = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-    message = "Teacher: %s, %.1f M parameters, precision %s, input %d x %d; distill.weight %g where labels count"
-    _log.info(message, name, parameters, amp, *size, config.distill.weight)
+    message = "Teacher: %s, precision %s, input %d x %d; distill.weight %g where labels count"
+    _log.info(message, name, amp, *size, config.distill.weight)
     _warn_of_other_widths(teacher_config.targets, config.targets, config.train.size[0] / size[0])
     return Teacher(
         FusedNetwork(network, amp),

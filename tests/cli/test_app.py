@@ -33,11 +33,11 @@ def test_without_gradio_one_line_names_the_extra(
 def test_flags_say_where_the_page_is_and_its_end_is_an_interrupt(
     spot_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    served: list[tuple[int, object, object, bool]] = []
+    served: list[tuple[object, ...]] = []
 
-    def serve(predictor: Predictor, *, host: str, port: int | None, stop_requested: Callable[[], bool]) -> None:
+    def serve(predictor: Predictor, *, stop_requested: Callable[[], bool], **options: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        served.append((predictor.settings.height, host, port, stop_requested()))
+        served.append((predictor.settings.height, *options.values(), stop_requested()))
 
     monkeypatch.setattr("posenet.cli.app.app", serve)
     monkeypatch.setattr("posenet.cli.app.require_gradio", lambda: None)
@@ -45,7 +45,8 @@ def test_flags_say_where_the_page_is_and_its_end_is_an_interrupt(
     for more in ([], ["--host", "0.0.0.0", "--port", "7000"]):
         assert main([*words, *more]) == 130
         assert capsys.readouterr().err.endswith("posenet app: interrupted\n")
-    assert served == [(128, "127.0.0.1", None, True), (128, "0.0.0.0", 7000, True)]
+    name = spot_file.name
+    assert served == [(128, name, "127.0.0.1", None, True), (128, name, "0.0.0.0", 7000, True)]
 
 
 @pytest.mark.slow

@@ -57,9 +57,9 @@ crowds        1
 left out      2 images without a main person, 1 without any annotation (--background stores them)
 no sample     1: 1 without labelled keypoints
 boxes         1 person without a usable outline; the box is the mask
-turned        1 image with an EXIF orientation: displayed frame by setting
-resized       1 image of another size than annotated; the annotations are scaled to it
-made smaller  1 image, to --max-side
+changed       1 image with an EXIF orientation: displayed frame by setting
+changed       1 image scaled with its annotations, because it has another size than annotated
+changed       1 image made smaller, to --max-side
 skipped       1 image of other proportions or unreadable
   {paths[1]} (image 2): No such file or directory
 time          # s
@@ -160,13 +160,13 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
         ("--output a.h5", "give both --images and --annotations"),
         ("--output a.h5 --images images --verify", "give both --images and --annotations"),
         ("--output a.h5 --annotations annotations.json --verify", "give both --images and --annotations"),
-        ("--output a.h5 --images images --unlabelled --background", "leave out one of them"),
+        ("--output a.h5 --images images --unlabelled --background", "nor --background"),
         ("--output none.h5 --verify", "none.h5 does not exist"),
         ("--output a.h5 --images nowhere --annotations annotations.json", "image folder nowhere"),
         ("--output a.h5 --images images --annotations nothing.json", "cannot read annotations"),
-        ("--output a.h5 --unlabelled", "--unlabelled needs the folder of the images"),
-        ("--output a.h5 --unlabelled --no-background --images nowhere", "image folder nowhere"),
-        (f"--output a.h5 {INPUTS} --unlabelled", "leave out --unlabelled or --annotations"),
+        ("--output a.h5 --unlabelled", "give both --images"),
+        ("--output a.h5 --unlabelled --images nowhere", "image folder nowhere"),
+        (f"--output a.h5 {INPUTS} --unlabelled", "neither --annotations"),
         (f"--output annotations.json {INPUTS} --overwrite", "is not an HDF5 file and is not overwritten"),
         (f"--output a.h5 {INPUTS} --image-ids 9", "has no image 9"),
         (f"--output a.h5 {INPUTS} --image-ids ids.txt", "cannot read image ids from ids.txt"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import logging
 from importlib import import_module
 from pathlib import Path
 
@@ -37,64 +35,15 @@ def predictor_of(tool: str, checkpoint: Path, *flags: str) -> Predictor:
     return make_predictor(make_parser(tool).parse_args(with_dashes(words)))
 
 
-@pytest.mark.parametrize(
-    "tool, flags, expected",
-    [
-        ("predict", ["--amp", "off", "--backend", "torch"], "off"),
-        ("predict", ["--amp", "bf16", "--backend", "torch"], "bf16"),
-        ("evaluate", [], "off"),
-    ],
-)
-def test_the_tools_use_a_fused_copy_in_the_requested_precision(
-    tool: str, flags: list[str], expected: str, checkpoint: Path
-) -> None:
-    """Evaluate uses float32 by default, so that the AP is the same everywhere."""
-    network = predictor_of(tool, checkpoint, *flags).network
+@pytest.mark.parametrize("amp", ["off", "bf16"])
+def test_pytorch_runs_a_fused_copy_in_the_requested_precision(amp: str, checkpoint: Path) -> None:
+    network = predictor_of("predict", checkpoint, "--amp", amp, "--backend", "torch").network
     assert isinstance(network, TorchNetwork) and isinstance(network.network, FusedNetwork)
-    assert network.network.amp == expected
-
-
-@pytest.mark.parametrize(
-    "missing, amp, fastest",
-    [
-        ("", "off", "OpenVINO"),
-        ("openvino", "off", "ONNX Runtime"),
-        ("openvino", "bf16", "PyTorch"),
-        ("openvino onnxruntime", "off", "PyTorch"),
-        ("onnx", "off", "PyTorch"),
-    ],
-)
-def test_predict_uses_the_fastest_runtime_that_is_installed_and_says_which(
-    checkpoint: Path,
-    missing: str,
-    amp: str,
-    fastest: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """On a CPU that computes in bf16."""
-    monkeypatch.setattr("posenet.devices.precision.computes_in_bf16", lambda device: True)
-    for package in {"onnx", "openvino", "onnxruntime"} - {*missing.split()}:
-        pytest.importorskip(package)
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing.split() else find_spec(name))
-    caplog.set_level(logging.INFO, "posenet")
-    network = predictor_of("predict", checkpoint, "--amp", amp).network
-    assert isinstance(network, TorchNetwork) == (fastest == "PyTorch")
-    assert f"{checkpoint} runs with {fastest} on cpu" in caplog.text
-
-
-def test_predict_leaves_a_precision_that_the_cpu_does_not_compute_in_to_pytorch(
-    checkpoint: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "posenet")
-    network = predictor_of("predict", checkpoint, "--amp", "fp16").network
-    assert isinstance(network, TorchNetwork) and network.network.amp == "fp16"
-    assert f"{checkpoint} runs with PyTorch on cpu" in caplog.text
+    assert network.network.amp == amp
 
 
 def test_flags_come_before_set_and_set_before_the_checkpoint(checkpoint: Path) -> None:
-    plain = predictor_of("predict", checkpoint)
+    plain = predictor_of("predict", checkpoint, "--backend", "torch")
     assert plain.exif_frame == "stored" and plain.settings.flip is False
     changed = predictor_of("predict", checkpoint, "--set", "data.exif_frame=displayed", "inference.flip=true")
     assert changed.exif_frame == "displayed" and changed.settings.flip

@@ -63,13 +63,13 @@ def test_flags_are_settings_and_arguments_of_train(
     assert train("--config", "tiny")[0] == 0
     overrides = given.pop("overrides")
     assert given == {"config": "tiny", "resume": False, "warmup": False, "max_steps": 0, **others}
-    flags = """--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --sync-bn
+    flags = """--epochs 1 --lr 0.01 --max_grad_norm 5 --print-freq 7 --device cpu --amp bf16 --sync-bn
         --freeze stem.* --loss-scale 64 --weights w.pth --warmup --max-steps 9 --resume -p é/𠮷"""
     assert train(*flags.split())[0] == STOPPED_STATUS
     settings = given.pop("overrides")
     assert given == {"config": None, "resume": True, "warmup": True, "max_steps": 9, **others}
     assert settings[: len(overrides)] == overrides
-    expected = """train.epochs=1 train.batch_size=3 optim.lr=0.01 optim.max_grad_norm=5 log.every_steps=7
+    expected = """train.epochs=1 optim.lr=0.01 optim.max_grad_norm=5 log.every_steps=7
         train.device='cpu' train.amp='bf16' parallel.sync_bn=true train.freeze=['stem.*']
         train.loss_scale=64 train.weights='w.pth' checkpoint.path='é/𠮷'"""
     assert load_config(None, settings) == load_config(None, [*overrides, *expected.split()])

@@ -55,15 +55,6 @@ def test_another_setting_on_the_second_host_is_refused_in_one_line(cluster: Clus
     assert "Traceback" not in outcomes[0].output + outcomes[1].output
 
 
-def test_a_bad_setting_of_one_rank_is_reported_by_it_and_ends_both(cluster: Cluster, tmp_path: Path) -> None:
-    train = cluster.train(tmp_path / "run")
-    outcomes = run_on_both(cluster, [train, [*train, "optim.lr=-1"]])
-    assert [outcome.status for outcome in outcomes] == [2, 2]
-    assert "error: rank 1: an override: optim.lr must be positive" in error_line(outcomes[1].output)
-    assert outcomes[1].output.count("error: ") == 1 and outcomes[0].output.count("error: ") == 0
-    assert not list((tmp_path / "run").glob("*.pth"))
-
-
 def test_only_the_first_host_needs_the_folder_of_the_run(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 alone writes checkpoints and reads them, so the hosts need not share the folder."""
     run = tmp_path / "run"
@@ -103,19 +94,6 @@ def test_missing_host(cluster: Cluster, tmp_path: Path) -> None:
     assert outcome.status == STOPPED_STATUS
     assert "these ranks did not come to 10.77.0.1:29532" in error_line(outcome.output)
     assert outcome.seconds < 120
-
-
-def test_run_waits_while_a_link_is_down_for_three_seconds(cluster: Cluster, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train = cluster.train(run, *ENDLESS)
-    commands = start_on_both(cluster, [train, train])
-    wait_until(lambda: steps_in(run) >= 3)
-    cluster.link("node2", "down")
-    time.sleep(3)
-    cluster.link("node2", "up")
-    reached = steps_in(run)
-    wait_until(lambda: steps_in(run) > reached + 3)
-    commands[0].kill()
 
 
 def test_run_ends_on_both_hosts_when_a_link_goes_down_for_good(cluster: Cluster, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tests.helpers.cluster import (
     ROOT,
     Cluster,
     Command,
-    error_line,
     status_of,
     steps_in,
     wait_until,
@@ -57,16 +56,6 @@ def test_rank_0_may_be_on_another_host_than_the_first(cluster: Cluster, tmp_path
     assert num_processes(tmp_path / "run") == 2
 
 
-def test_two_steps_of_one_allocation_at_once(cluster: Cluster, tmp_path: Path) -> None:
-    script = tmp_path / "steps.sh"
-    runs = [tmp_path / name for name in ("one", "two")]
-    lines = [f"srun --exact -N2 -n2 {' '.join(cluster.train(run))} &\n" for run in runs]
-    script.write_text("#!/bin/bash\n" + "".join(lines) + "wait -n || exit; wait -n\n")
-    outcome = cluster.on("ctl", "salloc", "-N2", "-n4", "bash", script)
-    assert outcome.status == 0, outcome.output
-    assert_same_run(*runs)
-
-
 def test_interactive_shell_without_a_launcher_and_with_nproc(cluster: Cluster, tmp_path: Path) -> None:
     """``salloc`` without a command runs ``srun --interactive --pty $SHELL`` on the first node."""
     shell = tmp_path / "shell.sh"
@@ -79,13 +68,6 @@ def test_interactive_shell_without_a_launcher_and_with_nproc(cluster: Cluster, t
     for name, count in (("alone", 1), ("two", 2)):
         assert status_of(tmp_path / name) == "finished", outcome.output
         assert num_processes(tmp_path / name) == count
-
-
-def test_the_tool_for_one_process_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    outcome = cluster.on("ctl", *SRUN, *cluster.train(tmp_path / "run", tool=ROOT / "tools" / "train.py"))
-    assert outcome.status == 2
-    assert "srun has started 2 processes of this tool" in error_line(outcome.output)
-    assert not (tmp_path / "run").exists()
 
 
 def start_endless_run(cluster: Cluster, run: Path, *options: str, timeout: str = "10") -> tuple[Command, str]:
@@ -117,17 +99,6 @@ def test_cancelled_job(cluster: Cluster, tmp_path: Path) -> None:
     outcome = command.wait()
     assert f"Stopped after step {steps_in(run)} " in outcome.output
     wait_until(lambda: status_of(run) == "stopped", 40)
-
-
-def test_ctrl_c_twice_at_srun_keeps_what_was_saved(cluster: Cluster, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    command, _ = start_endless_run(cluster, run)
-    before = steps_in(run)
-    for _ in range(2):
-        command.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-    command.wait()
-    assert steps_in(run) >= before
 
 
 def test_killed_rank(cluster: Cluster, tmp_path: Path) -> None:

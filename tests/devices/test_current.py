@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,24 +38,11 @@ class Count(posenet.TrainingCallback):
     def on_step(self, step, values):
         self.steps += 1
 
-def main(folder, settings):
-    callback = Count()
-    result = posenet.train(None, settings + [f"checkpoint.path={folder}/run"], callbacks=[callback], progress=False)
-    with open(f"{folder}/steps-{os.getpid()}", "w") as file:
-        file.write(f"{callback.steps} {dist.is_initialized()}")
-
-def spawned(rank, port, folder, settings):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    main(folder, settings)
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    port, folder, *settings = sys.argv[1:]
-    if int(port):
-        import torch.multiprocessing as mp
-        mp.spawn(spawned, (int(port), folder, settings), nprocs=2)
-    else:
-        main(folder, settings)
+folder, *settings = sys.argv[1:]
+callback = Count()
+posenet.train(None, settings + [f"checkpoint.path={folder}/run"], callbacks=[callback], progress=False)
+with open(f"{folder}/steps-{os.getpid()}", "w") as file:
+    file.write(f"{callback.steps} {dist.is_initialized()}")
 """
 
 
@@ -76,12 +63,12 @@ def free_port() -> int:
         return port
 
 
-def run_script(command: list[str], port: int, folder: Path, stores: Stores) -> list[tuple[int, str]]:
+def run_script(command: list[str], folder: Path, stores: Stores) -> list[tuple[int, str]]:
     """Run ``SCRIPT``; return, of each process, the steps that its callback has seen, and whether it has a group."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     settings = [*TINY, *data_settings(stores), "train.device=cpu", "train.epochs=1"]
-    words = [*command, str(script), str(port), str(folder), *settings]
+    words = [*command, str(script), str(folder), *settings]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -92,20 +79,10 @@ def run_script(command: list[str], port: int, folder: Path, stores: Stores) -> l
 @pytest.mark.slow
 def test_a_script_under_torchrun_is_one_run(stores: Stores, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    (_, first), (steps, second) = run_script(torchrun, 0, tmp_path, stores)
+    (_, first), (steps, second) = run_script(torchrun, tmp_path, stores)
     state = last(tmp_path / "run")
     assert state["world_size"] == 2 and steps == state["progress"]["total_steps"] > 0
     assert first == second == "False"
-
-
-@pytest.mark.slow
-def test_a_script_with_a_process_group_of_its_own_is_one_run_and_keeps_the_group(
-    stores: Stores, tmp_path: Path
-) -> None:
-    found = run_script([sys.executable], free_port(), tmp_path, stores)
-    state = last(tmp_path / "run")
-    assert state["world_size"] == 2
-    assert found == [(0, "True"), (state["progress"]["total_steps"], "True")]
 
 
 @pytest.mark.slow
@@ -117,50 +94,19 @@ def test_a_script_under_mpirun_is_one_run(stores: Stores, tmp_path: Path, comman
     program, *options = command.split()
     if not shutil.which(program):
         pytest.skip(f"{program} is not installed")
-    run_script([program, *options, sys.executable], 0, tmp_path, stores)
+    run_script([program, *options, sys.executable], tmp_path, stores)
     assert last(tmp_path / "run")["world_size"] == int(options[-1])
 
 
-NUMBERS: Mapping[str, Callable[[int, int], Mapping[str, object]]] = {
-    "srun": lambda rank, job: {
-        "SLURM_PROCID": rank,
-        "SLURM_LOCALID": rank,
-        "SLURM_STEP_NUM_TASKS": 2,
-        "SLURM_STEP_ID": 0,
-        "SLURM_JOB_ID": job,
-        "SLURM_STEP_NODELIST": "localhost",
-    },
-    "mpirun": lambda rank, job: {
-        "OMPI_COMM_WORLD_RANK": rank,
-        "OMPI_COMM_WORLD_SIZE": 2,
-        "OMPI_COMM_WORLD_LOCAL_RANK": rank,
-        "OMPI_COMM_WORLD_LOCAL_SIZE": 2,
-        "PMIX_NAMESPACE": f"prterun-{job}@1",
-    },
-    "mpiexec": lambda rank, job: {
-        "PMI_RANK": rank,
-        "PMI_SIZE": 2,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": job,
-    },
-    "horovodrun": lambda rank, job: {
-        "HOROVOD_RANK": rank,
-        "HOROVOD_SIZE": 2,
-        "HOROVOD_LOCAL_RANK": rank,
-        "HOROVOD_LOCAL_SIZE": 2,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": job,
-    },
-}
-"""The variables that each launcher gives the processes of a job on this machine."""
-
-
-def fork_launched(name: str, folder: Path, task: Callable[[int], Any]) -> None:
-    """Call ``task(rank)`` in two processes as a launcher would start them."""
+def fork_launched(folder: Path, task: Callable[[int], Any]) -> None:
+    """Call ``task(rank)`` in two processes as horovodrun would start them."""
     folder.mkdir(exist_ok=True)
-    job = free_port()
+    port = str(free_port())
 
     def run(rank: int) -> None:
-        os.environ.update({key: str(value) for key, value in NUMBERS[name](rank, job).items()})
+        numbers = {"RANK": str(rank), "LOCAL_RANK": str(rank), "SIZE": "2", "LOCAL_SIZE": "2"}
+        os.environ.update({f"HOROVOD_{name}": value for name, value in numbers.items()})
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = port
         task(rank)
 
     pids = [fork_process(lambda rank=rank: run(rank), folder / f"{rank}.txt") for rank in range(2)]
@@ -168,35 +114,21 @@ def fork_launched(name: str, folder: Path, task: Callable[[int], Any]) -> None:
     assert statuses == [0, 0], "".join((folder / f"{rank}.txt").read_text() for rank in range(2))
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_two_processes_of_a_launcher_are_one_run(stores: Stores, tmp_path: Path, name: str) -> None:
-    folders = ["one", "two"] if name == "horovodrun" else ["one"]  # the processes may meet again
-
-    def train(rank: int) -> None:
-        recorder = Recorder()
-        for folder in folders:
-            train_tiny(stores, tmp_path / folder, callbacks=[recorder], max_steps=1)
-            assert not dist.is_initialized()
-        assert bool(recorder.steps) == (rank == 0)
-
-    fork_launched(name, tmp_path / "log", train)
-    assert {last(tmp_path / folder)["world_size"] for folder in folders} == {2}
-
-
-def test_one_sample_on_each_of_two_processes_is_enough_for_synchronized_batch_norm(
-    stores: Stores, tmp_path: Path
-) -> None:
+def test_two_processes_of_a_launcher_are_one_run_and_may_meet_again(stores: Stores, tmp_path: Path) -> None:
+    """One sample on each of two processes is enough for a synchronized BatchNorm."""
     settings = ("train.batch_size=1", "parallel.sync_bn=true")
 
     def train(rank: int) -> None:
-        train_tiny(stores, tmp_path / "two", *settings, max_steps=2)
+        recorder = Recorder()
+        for folder in ("one", "two"):
+            train_tiny(stores, tmp_path / folder, *settings, callbacks=[recorder], max_steps=1)
+            assert not dist.is_initialized()
+        assert bool(recorder.steps) == (rank == 0)
 
-    fork_launched("horovodrun", tmp_path / "log", train)
-    assert last(tmp_path / "two")["world_size"] == 2
+    fork_launched(tmp_path / "log", train)
+    assert {last(tmp_path / folder)["world_size"] for folder in ("one", "two")} == {2}
     with pytest.raises(ConfigError, match="train.batch_size"):
-        train_tiny(stores, tmp_path / "one", *settings)
-    with pytest.raises(ConfigError, match="train.batch_size"):
-        train_tiny(stores, tmp_path / "one", settings[0])
+        train_tiny(stores, tmp_path / "alone", *settings)
 
 
 def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> None:
@@ -213,7 +145,7 @@ def test_an_evaluation_is_shared_and_one_within_a_run_is_not(tmp_path: Path) -> 
         work(ranks=Ranks())
         torch.save(shared, tmp_path / f"{rank}.pt")
 
-    fork_launched("horovodrun", tmp_path / "log", run)
+    fork_launched(tmp_path / "log", run)
     alone = [0]
     assert torch.load(tmp_path / "0.pt") == [[0, 1], None, alone]
     assert torch.load(tmp_path / "1.pt") == [[0, 1], alone]
@@ -233,7 +165,7 @@ def test_evaluate_in_two_processes_gives_rank_0_the_metrics_of_one(spot_file: Pa
         found = evaluate()
         assert found is None if rank else found == expected
 
-    fork_launched("mpirun", tmp_path / "log", run)
+    fork_launched(tmp_path / "log", run)
 
 
 def test_a_process_alone_joins_nobody_and_a_group_that_exists_is_used_and_kept(tmp_path: Path) -> None:

@@ -12,13 +12,9 @@ import torch
 from posenet.devices.cpu import usable_cores
 from posenet.devices.device import (
     cudnn_flags,
-    describe_device,
     deterministic_algorithms,
-    peak_memory,
     select_device,
     supports_pinned_memory,
-    total_memory,
-    uses_cudnn,
 )
 from posenet.errors import ConfigError
 
@@ -32,23 +28,12 @@ def test_a_device_is_selected_by_name() -> None:
     assert torch.zeros(1, device=select_device("auto")).item() == 0
 
 
-@pytest.mark.parametrize(
-    "name, remedy",
-    [
-        ("", "cpu"),
-        ("cpux", "cpu"),
-        ("cuda:99", "cpu"),
-        ("meta", "cpu"),
-        ("npu:0", "cpu"),
-        ("1", "cpu, or cuda:1 for a GPU"),
-        ("gpu", "cpu, or cuda for a GPU"),
-    ],
-)
-def test_an_unusable_device_is_named_in_one_short_line(name: str, remedy: str) -> None:
+@pytest.mark.parametrize("name", ["", "cpux", "cuda:99", "meta", "npu:0", "1", "gpu"])
+def test_an_unusable_device_is_named_in_one_short_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         select_device(name)
     message = str(caught.value)
-    assert message.startswith(f"device {name!r} cannot be used here (") and message.endswith(f"try the device {remedy}")
+    assert repr(name) in message and "cpu" in message and "cuda:0" in message
     assert "\n" not in message and len(message) < 400
     assert ("pip install torch_npu" in message) == name.startswith("npu")
 
@@ -69,15 +54,6 @@ def test_the_usable_cores_are_those_that_a_container_leaves_to_the_process(monke
     assert usable_cores() == 2
     monkeypatch.delattr(os, "sched_getaffinity")
     assert usable_cores() == 64
-
-
-def test_cuda_tells_name_and_memory_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * device.index)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1, 80))
-    assert (describe_device(CUDA), peak_memory(CUDA), total_memory(CUDA)) == ("cuda:1 (NVIDIA H100)", 3, 80)
-    for device in (CPU, MPS):
-        assert (describe_device(device), peak_memory(device), total_memory(device)) == (device.type, None, None)
 
 
 def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pinned(
@@ -151,8 +127,3 @@ def test_deterministic_algorithms_are_used_within_the_context_alone_and_not_chos
             assert not torch.backends.cudnn.benchmark
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def test_only_cuda_devices_use_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
-    assert [uses_cudnn(device) for device in (CUDA, torch.device("xpu"), CPU)] == [True, False, False]

@@ -11,15 +11,12 @@ import torch
 
 import posenet
 from posenet.cli.main import run_tool
-from posenet.inference.networks import load_onnx
-from posenet.inference.onnx_export import build_onnx
 from posenet.inference.predictor import Predictor
 from posenet.person import Person
-from posenet.settings import Config, InferenceConfig
+from posenet.settings import InferenceConfig
 from tests.helpers.accelerators import count_host_reads, simulation
 from tests.helpers.drawn_data import build_both
 from tests.helpers.drawn_people import write_dataset
-from tests.helpers.networks import random_network
 from tests.helpers.source_files import ROOT
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.helpers.tiny_training import CPU
@@ -144,27 +141,3 @@ def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.devic
     assert is_simulated or expected > 0.1, "the network has not learned to find people: look at the training"
     assert compute_ap(accelerator, "off") == pytest.approx(expected, abs=AP_TOLERANCE)
     assert compute_ap(accelerator, "bf16") == pytest.approx(expected, abs=BF16_AP_TOLERANCE)
-
-
-@pytest.mark.parametrize("precision", ["off", "fp16"])
-@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
-def test_onnx_runtime_computes_the_maps_of_the_cpu(
-    cuda: torch.device,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    device: str,
-    precision: Literal["off", "fp16"],
-) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="install simplepose[export] for ONNX Runtime")
-    providers = {"cuda": "CUDAExecutionProvider", "tensorrt": "TensorrtExecutionProvider"}
-    if providers[device] not in onnxruntime.get_available_providers():
-        pytest.skip(f"this ONNX Runtime has no {providers[device]}; install onnxruntime-gpu")
-    monkeypatch.setenv("POSENET_HOME", str(tmp_path))
-    images = np.random.default_rng(0).integers(0, 256, (2, 128, 192, 3), np.uint8)
-
-    def compute_maps(device: str, precision: Literal["off", "fp16"]) -> np.ndarray:
-        model = build_onnx(random_network(1), Config(), amp=precision).SerializeToString()
-        compute, _ = load_onnx(model, "onnxruntime", "a.onnx", device=device, amp="auto", threads=None)
-        return compute(images)
-
-    np.testing.assert_allclose(compute_maps(device, precision), compute_maps("cpu", "off"), atol=1e-2)

@@ -111,8 +111,8 @@ def test_without_a_launcher_a_process_is_alone(environment: dict[str, str]) -> N
 @pytest.mark.parametrize(
     "environment, names",
     [
-        ({"RANK": "0"}, "RANK=0 WORLD_SIZE"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 RANK"),
+        ({"RANK": "0"}, "RANK=0 WORLD_SIZE="),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 RANK="),
         (TORCHRUN | {"RANK": "8"}, "RANK=8 WORLD_SIZE=8"),
         (TORCHRUN | {"LOCAL_RANK": "-1"}, "LOCAL_RANK=-1"),
         (TORCHRUN | {"RANK": "first"}, "RANK=first"),
@@ -138,6 +138,7 @@ def test_processes_meet_where_the_user_or_the_launcher_says() -> None:
     assert where(SLURM | {"SLURM_STEP_NODELIST": "gpu08"}) == ("gpu08", port)
     for environment in (SLURM, OPEN_MPI, MPICH, HOROVOD):
         assert where(environment | {"MASTER_ADDR": "here", "MASTER_PORT": "9"}) == ("here", 9)
+    assert len({where(SLURM | {"SLURM_JOB_ID": str(job)})[1] for job in range(500, 600)}) > 95
     # On one machine; the port differs between jobs where these have numbers.
     assert where(MPICH) == ("127.0.0.1", DEFAULT_PORT)
     others = [OPEN_MPI, OPEN_MPI | {"OMPI_MCA_ess_base_jobid": "46333954"}, HOROVOD]
@@ -145,15 +146,6 @@ def test_processes_meet_where_the_user_or_the_launcher_says() -> None:
     assert len({where(environment)[1] for environment in others}) == 3
     # In a job of SLURM, mpirun puts rank 0 on the first host.
     assert where(SLURM | OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"})[0] == "gpu07"
-
-
-def test_the_steps_of_a_job_and_jobs_with_near_ids_meet_at_different_ports() -> None:
-    ports = {
-        where(SLURM | {"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})[1]
-        for job in range(500, 510)
-        for step in range(10)
-    }
-    assert len(ports) > 95
 
 
 @pytest.mark.parametrize(
@@ -164,7 +156,6 @@ def test_the_steps_of_a_job_and_jobs_with_near_ids_meet_at_different_ports() -> 
         (TORCHRUN | {"MASTER_PORT": "abc"}, "MASTER_PORT=abc"),
         (TORCHRUN | {"MASTER_PORT": "65536"}, "MASTER_PORT=65536"),
         (OPEN_MPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, "MASTER_ADDR"),  # on two machines
-        (SLURM | {"SLURM_JOB_NODELIST": "[3]"}, "[3]"),
     ],
 )
 def test_an_unknown_meeting_point_is_refused(environment: dict[str, str], name: str) -> None:
@@ -246,27 +237,38 @@ def test_a_process_that_is_killed_is_named_and_the_others_are_ended(tmp_path: Pa
     started = time.monotonic()
     assert wait_for_exit(run_with_start_code(tmp_path, code, "--version")) == 2
     error = (tmp_path / "error").read_text()
-    assert error.startswith("rank 1 of 2 was ended by SIGKILL, and with it the other ranks; a system that runs out of")
+    assert "rank 1 of 2" in error and "SIGKILL" in error and "train.batch_size" in error
     assert time.monotonic() - started < PATIENCE_SECONDS / 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])  # SIGUSR1 becomes SIGTERM
-def test_stop_signals_reach_every_process_and_the_status_of_rank_0_is_returned(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
+def test_a_signal_to_the_launcher_stops_every_process(tmp_path: Path, number: int) -> None:
+    """SIGUSR1 becomes SIGTERM. After SIGKILL, the processes notice by themselves that nobody waits for them."""
     (tmp_path / "start.py").write_text(
         "import os, pathlib, signal, time\n"
-        "from posenet.devices.launch import record_status\n"
+        "from posenet.devices.launch import record_status, stop_with_parent\n"
+        "file = pathlib.Path(__file__).with_name(os.environ['RANK'])\n"
         "def stop(number, frame):\n"
         f"    record_status({STOPPED_STATUS})\n"
+        "    file.with_suffix('.stopped').touch()\n"
         f"    os._exit({STOPPED_STATUS})\n"
         "for number in (signal.SIGINT, signal.SIGTERM):\n"
         "    signal.signal(number, stop)\n"
-        "pathlib.Path(__file__).with_name(os.environ['RANK'] + '.ready').touch()\n"
+        "stop_with_parent(os.environ)\n"
+        "file.with_suffix('.ready').touch()\n"
         f"time.sleep({PATIENCE_SECONDS})\n"
     )
     launcher = run_with_start_code(tmp_path, "import start", "--version")
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while len(list(tmp_path.glob("*.ready"))) < 2:
-        assert time.monotonic() < deadline, (tmp_path / "output.txt").read_text()
-        time.sleep(0.05)
+    wait_for_files(tmp_path, "*.ready")
     os.kill(launcher, number)
-    assert wait_for_exit(launcher) == STOPPED_STATUS, (tmp_path / "output.txt").read_text()
+    status = -signal.SIGKILL if number == signal.SIGKILL else STOPPED_STATUS
+    assert wait_for_exit(launcher) == status, (tmp_path / "output.txt").read_text()
+    wait_for_files(tmp_path, "*.stopped")
+
+
+def wait_for_files(folder: Path, pattern: str) -> None:
+    """Wait for a file of each of two processes."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(list(folder.glob(pattern))) < 2:
+        assert time.monotonic() < deadline, (folder / "output.txt").read_text()
+        time.sleep(0.05)

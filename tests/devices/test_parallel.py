@@ -7,63 +7,14 @@ import torch
 from torch import nn
 
 from posenet.devices.parallel import DataParallelRuntime, Runtime
-from posenet.devices.ranks import Ranks
-from posenet.errors import ConfigError, OtherRankError, TrainingError
+from posenet.errors import ConfigError, TrainingError
 from tests.helpers.process_groups import single_process_group
 
 TWO_DEVICES = [torch.device("cuda:0"), torch.device("cuda:1")]
 
 
-def test_collective_calls_of_a_single_process_return_its_own_values() -> None:
-    runtime = Runtime()
-    assert runtime.is_main and (runtime.rank, runtime.world_size) == (0, 1)
-    assert runtime.sum_over_ranks(True, 0, 3) == [1, 0, 3]
-    assert runtime.all_reduce_sum(torch.tensor([1.0, 2.0])).tolist() == [1, 2]
-    assert runtime.gather_objects("value") == ["value"]
-    assert runtime.broadcast_object("value") == "value"
-
-
-def test_modules_and_batches_move_to_the_device() -> None:
-    runtime = Runtime()
-    runtime.device = torch.device("meta")
-    module = nn.Linear(1, 1)
-    assert runtime.wrap(module) is module and module.weight.is_meta
-    assert runtime.to_device(torch.zeros(2)).is_meta
-    runtime.select_device("cpu")
-    assert runtime.device == torch.device("cpu")
-
-
-class SecondOfThree(Ranks):
-    """Rank 1 of three, which gathers the values of the others from ``others``."""
-
-    rank = 1
-    world_size = 3
-
-    def __init__(self, first: object, last: object) -> None:
-        self.first = first
-        self.last = last
-
-    def gather_objects(self, value: object) -> list[object]:
-        return [self.first, value, self.last]
-
-
-def test_the_first_rank_with_an_error_reports_it_and_the_others_end_quietly() -> None:
-    def fail() -> None:
-        raise FileNotFoundError("store")
-
-    with pytest.raises(FileNotFoundError):
-        SecondOfThree(False, True).run_on_all(fail)
-    with pytest.raises(OtherRankError, match="rank 0 has failed"):
-        SecondOfThree(True, False).run_on_all(fail)
-    with pytest.raises(OtherRankError, match="rank 2 has failed"):
-        SecondOfThree(False, True).run_on_all(lambda: 1)
-    assert SecondOfThree(False, False).run_on_all(lambda: 1) == 1
-    with pytest.raises(ZeroDivisionError):  # a fault of the program keeps its traceback
-        SecondOfThree(False, False).run_on_all(lambda: 1 // 0)
-
-
 def test_too_little_memory_is_explained_and_other_errors_stay_as_they_are() -> None:
-    with pytest.raises(TrainingError, match="cpu has too little memory; lower train.batch_size"):
+    with pytest.raises(TrainingError, match="cpu .*train.batch_size"):
         with Runtime().explain_errors():
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     error = RuntimeError("shapes cannot be multiplied")
@@ -72,13 +23,11 @@ def test_too_little_memory_is_explained_and_other_errors_stay_as_they_are() -> N
     assert caught.value is error
 
 
-def test_data_parallel_with_a_single_device_is_a_plain_runtime_and_logs_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_data_parallel_with_a_single_device_is_a_plain_runtime() -> None:
     runtime = DataParallelRuntime()
     runtime.select_device("cpu")
     module = nn.BatchNorm2d(2)
-    with caplog.at_level("INFO"):
-        assert runtime.wrap(module) is module
-    assert "cpu is the only device" in caplog.text
+    assert runtime.wrap(module) is module
     assert runtime.convert_sync_batch_norm(module) is module
     for indices in ([0, 0, 7], [0, 7]):  # of devices that are not there
         with pytest.raises(ConfigError, match=",".join(map(str, indices))):
@@ -110,9 +59,9 @@ def test_data_parallel_refuses_devices_that_it_cannot_use(monkeypatch: pytest.Mo
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch, "zeros", lambda *size, device=None: torch.ones(size))
-    with pytest.raises(ConfigError, match=r"2 devices of type xpu.*use posenet train-distributed --nproc 2"):
+    with pytest.raises(ConfigError, match="xpu.*train-distributed --nproc 2"):
         DataParallelRuntime().select_device("xpu")
-    with pytest.raises(ConfigError, match="twice"):
+    with pytest.raises(ConfigError, match="1,1"):
         DataParallelRuntime([1, 1]).select_device("xpu")
     # Devices that can be used are in the order of their numbers, and the first is the current one.
     monkeypatch.setattr("posenet.devices.parallel.scatter", lambda tensor, devices: None)

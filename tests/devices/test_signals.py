@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 
@@ -93,16 +92,3 @@ def test_ctrl_c_that_python_drops_is_repeated_and_ends_a_wait_and_the_context(se
         time.sleep(seconds)
     time.sleep(2 * REPEAT_SECONDS)  # no second one follows
     assert time.monotonic() - start < 20
-
-
-def test_other_errors_that_python_drops_are_reported_by_the_hook_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    reported: list[type[BaseException]] = []
-
-    def own(unraisable: Any) -> None:
-        reported.append(unraisable.exc_type)
-
-    monkeypatch.setattr(sys, "unraisablehook", own)
-    with repeat_lost_interrupts():
-        drop(ValueError)
-    assert sys.unraisablehook is own
-    assert reported == [ValueError]

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic",
-    "--disable-extensions", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--window-size=1280,900",
-)  # fmt: skip
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+    "--headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --disable-quic --disable-extensions --window-size=1280,900"
+).split()
 WAIT = 10.0
 """Seconds until a condition that does not come true fails a test."""
 
@@ -40,11 +38,11 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def count(self, selector: str) -> int:
-        return int(self.run("return document.querySelectorAll(arguments[0]).length", selector))
+        return len(self.texts(selector))
 
     def texts(self, selector: str) -> list[str]:
         """The text of every element that matches, as the page shows it."""
-        script = "return [...document.querySelectorAll(arguments[0])].map(node => node.innerText.trim())"
+        script = "return [...document.querySelectorAll(arguments[0])].map(node => (node.innerText ?? '').trim())"
         return list(self.run(script, selector))
 
     def text(self, selector: str) -> str:
@@ -106,19 +104,17 @@ class Browser:
 @contextmanager
 def open_browser(profile: Path) -> Iterator[Browser]:
     """Start Chromium with an empty profile folder; skip the test if Chromium, its driver or Selenium is missing."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="Selenium is not installed (pip install selenium)")
-    from selenium.webdriver.chrome.service import Service
-
-    binary = next(filter(None, map(shutil.which, BROWSERS)), None)
+    webdriver = pytest.importorskip("selenium.webdriver", reason="needs Selenium (pip install selenium)")
+    binary = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver_binary = shutil.which("chromedriver")
     if binary is None or driver_binary is None:
         pytest.skip("Chromium and its driver are not installed (Debian: apt-get install chromium chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = binary
-    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+    for flag in (*FLAGS, "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(driver_binary))
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_binary))
     try:
         yield Browser(driver)
     finally:

@@ -17,13 +17,24 @@ from pycocotools.cocoeval import COCOeval
 
 from posenet.annotations.coco import COCO_CATEGORY
 from posenet.skeleton import COCO, Skeleton
-from tests.helpers.diagnoses import UPRIGHT, Result, make_result
 from tests.helpers.drawn_data import person as box_person
 
+Result = dict[str, Any]
+
+UPRIGHT = np.array([
+    [0, -95], [4, -99], [-4, -99], [9, -96], [-9, -96], [18, -75], [-18, -75], [26, -45], [-26, -45], [28, -18],
+    [-28, -18], [11, -15], [-11, -15], [12, 25], [-12, 25], [12, 65], [-12, 65],
+], float)  # fmt: skip
+"""(17, 2) keypoints of an upright person in the order of COCO's files, about the hips; the person is 164 high."""
 FAR = 1e5
 """Pixels; nothing there resembles a person of an image."""
 MAX_SHARE = 0.3
 """Largest share of a person's labelled keypoints that get errors, so that the person still matches at OKS 0.5."""
+
+
+def make_result(image_id: int, keypoints: np.ndarray, score: float) -> Result:
+    """An entry of a results file: a person with (17, 3) keypoints."""
+    return {"image_id": image_id, "category_id": 1, "keypoints": keypoints.ravel().tolist(), "score": score}
 
 
 def make_document(annotations: Iterable[dict[str, Any]], image_ids: Iterable[int] = (1,)) -> dict[str, Any]:
@@ -43,15 +54,12 @@ def people_document(num_images: int) -> dict[str, Any]:
             angle = rng.normal(0, 0.2)
             turn = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
             points = points @ turn + rng.uniform((290, 310), (850, 670))  # all are inside their image
-            (left, top), (width, height) = points.min(axis=0).tolist(), np.ptp(points, axis=0).tolist()
+            box = (*points.min(axis=0).tolist(), *np.ptp(points, axis=0).tolist())
             visibility = rng.choice([0, 1, 2], 17, p=[0.15, 0.1, 0.75]) * (rng.random() > 0.1)
             points[visibility == 0] = 0
-            annotations.append(
-                box_person(
-                    0, image_id, (left, top, width, height), int((visibility > 0).sum()), area=0.6 * width * height
-                )
-                | {"keypoints": np.column_stack([points, visibility]).ravel().tolist()}
-            )
+            changes = {"keypoints": np.column_stack([points, visibility]).ravel().tolist()}
+            changes |= {"area": 0.6 * box[2] * box[3], "num_keypoints": int((visibility > 0).sum())}
+            annotations.append(box_person(0, image_id, box, **changes))
         if rng.random() < 0.2:
             annotations.append(box_person(0, image_id, (100, 200, 300, 150), 0, iscrowd=1))
     document = make_document(annotations, range(1, num_images + 1))
@@ -119,22 +127,18 @@ class InjectedErrors:
     def add_keypoint_errors(self, kind: str, count: int, rng: np.random.Generator) -> None:
         """Give ``count`` keypoints of the results an error; all results must be there, in the order of the people."""
         people = people_of(self.document)
-        candidates = [(row, k) for row in range(len(people)) for k in range(17)]
-        for index in rng.permutation(len(candidates)).tolist():
-            if count == 0:
-                return
-            row, k = candidates[index]
+        for index in rng.permutation(17 * len(people)).tolist():
+            row, k = divmod(index, 17)
             touched = self.touched.setdefault(row, set())
-            labelled = people[row]["num_keypoints"]
-            if k in touched or len(touched) + 1 > MAX_SHARE * labelled or people[row]["keypoints"][3 * k + 2] == 0:
+            is_full = len(touched) + 1 > MAX_SHARE * people[row]["num_keypoints"]
+            if count == 0 or k in touched or is_full or people[row]["keypoints"][3 * k + 2] == 0:
                 continue
             place = self._erroneous_place(kind, people, row, k, rng)
-            if place is None:
-                continue
-            self.results[row]["keypoints"][3 * k : 3 * k + 2] = place
-            self.keypoints[kind, k] += 1
-            touched.add(k)
-            count -= 1
+            if place is not None:
+                self.results[row]["keypoints"][3 * k : 3 * k + 2] = place
+                self.keypoints[kind, k] += 1
+                touched.add(k)
+                count -= 1
         assert count == 0, f"these annotations have no place for {count} more errors of kind {kind}"
 
     def _erroneous_place(

@@ -13,25 +13,15 @@ from posenet.annotations.coco import COCO_CATEGORY
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import similar_distance
+from tests.helpers.coco_results import UPRIGHT, Result, make_result
 from tests.helpers.drawn_data import person as box_person
 
-UPRIGHT = np.array([
-    [0, -95], [4, -99], [-4, -99], [9, -96], [-9, -96], [18, -75], [-18, -75], [26, -45], [-26, -45], [28, -18],
-    [-28, -18], [11, -15], [-11, -15], [12, 25], [-12, 25], [12, 65], [-12, 65],
-], float)  # fmt: skip
-"""(17, 2) keypoints of an upright person in the order of COCO's files, about the hips; the person is 164 high."""
 WIDTH = 640
 HEIGHT = 400
 AREAS = {"small": 900.0, "medium": 5000.0, "large": 20000.0}
 NOSE, LEFT_WRIST, RIGHT_WRIST = (COCO.file_names.index(name) for name in ("nose", "left_wrist", "right_wrist"))
 
 Document = dict[str, Any]
-Result = dict[str, Any]
-
-
-def make_result(image_id: int, keypoints: np.ndarray, score: float) -> Result:
-    """An entry of a results file: a person with (17, 3) keypoints."""
-    return {"image_id": image_id, "category_id": 1, "keypoints": keypoints.ravel().tolist(), "score": score}
 
 
 def small_data(names: Sequence[str] = ()) -> tuple[Document, list[Result]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,24 +15,23 @@ from tests.helpers.process_runs import fork_process, wait_for_exit
 @contextlib.contextmanager
 def locked_by_another_process(folder: Path) -> Iterator[int]:
     """Within this context another process, whose id is yielded, holds the lock of ``folder``."""
-    locked_reader, locked_writer = os.pipe()
-    release_reader, release_writer = os.pipe()
+    reader, writer = os.pipe()
 
     def hold_lock() -> None:
         with run_lock(folder):
-            os.write(locked_writer, b"x")
-            os.read(release_reader, 1)
+            os.write(writer, b"x")
+            signal.pause()
 
     pid = fork_process(hold_lock)
-    os.read(locked_reader, 1)
+    os.read(reader, 1)
     try:
         yield pid
     finally:
-        with contextlib.suppress(ChildProcessError):  # the test may have waited for the process
-            os.write(release_writer, b"x")
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the test may have waited for the process
+            os.kill(pid, signal.SIGKILL)
             wait_for_exit(pid)
-        for handle in (locked_reader, locked_writer, release_reader, release_writer):
-            os.close(handle)
+        os.close(reader)
+        os.close(writer)
 
 
 def other_process_can_lock(folder: Path) -> bool:

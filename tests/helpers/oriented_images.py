@@ -6,7 +6,7 @@ import io
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
+from PIL import Image, ImageOps
 
 SIZE = (160, 240)
 """(height, width) of the stored pixels; sides that no reduction rounds."""
@@ -16,13 +16,11 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class OrientedImage:
-    """An image file and where its block is."""
+    """An image file, and (height, width) and x, y of its block in the stored and in the displayed frame."""
 
     data: bytes
     sizes: dict[str, tuple[int, int]]
-    """(height, width) in the stored and in the displayed frame."""
     centres: dict[str, tuple[float, float]]
-    """x, y of the block in both frames."""
 
 
 def oriented_image(
@@ -33,24 +31,19 @@ def oriented_image(
     Args:
         corner: x, y of the block's first stored pixel.
     """
-    pil = pytest.importorskip("PIL.Image")
-    ops = pytest.importorskip("PIL.ImageOps")
     pixels = np.full((*size, 3), 40, np.uint8)
     x, y = corner
     pixels[y : y + BLOCK, x : x + BLOCK] = 250
-    exif = pil.Exif()
+    exif = Image.Exif()
     exif[0x0112] = orientation
     file = io.BytesIO()
     options = {} if suffix == "jpeg" else {"lossless": True}
-    pil.fromarray(pixels).save(file, suffix, exif=exif.tobytes(), **options)
-    with pil.open(io.BytesIO(file.getvalue())) as image:
-        displayed = np.asarray(ops.exif_transpose(image).convert("RGB"))
+    Image.fromarray(pixels).save(file, suffix, exif=exif.tobytes(), **options)
+    with Image.open(io.BytesIO(file.getvalue())) as image:
+        displayed = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
     frames = {"stored": pixels, "displayed": displayed}
-    return OrientedImage(
-        data=file.getvalue(),
-        sizes={name: frame.shape[:2] for name, frame in frames.items()},
-        centres={name: lit_centre(frame) for name, frame in frames.items()},
-    )
+    sizes = {name: frame.shape[:2] for name, frame in frames.items()}
+    return OrientedImage(file.getvalue(), sizes, {name: lit_centre(frame) for name, frame in frames.items()})
 
 
 def lit_centre(image: np.ndarray) -> tuple[float, float]:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 import scipy.io
 
 from posenet.annotations.coco import COCO_CATEGORY
-from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.reader import read_annotation_file
 from posenet.images import read_image, write_image
+
+if TYPE_CHECKING:
+    from posenet.annotations.importing.imported import ImportedAnnotations
 
 Document = dict[str, Any]
 
@@ -59,46 +61,40 @@ def write_cvat(root: Path, images: Path, content: Document) -> Path:
     categories too, and file names are relative to the folder of the images.
     """
     shutil.copytree(images, root / "images" / "default")
-    category = content["categories"][0]
+    category = {key: content["categories"][0][key] for key in ("keypoints", "skeleton")}
     exported: Document = {
         "licenses": [{"name": "", "id": 0, "url": ""}],
-        "info": {"contributor": "", "date_created": "", "description": "", "url": "", "version": "", "year": ""},
+        "info": dict.fromkeys(("contributor", "date_created", "description", "url", "version", "year"), ""),
         "categories": [
             {"id": 1, "name": "car", "supercategory": "", "keypoints": [], "skeleton": []},
-            {"id": 2, "name": "person", "supercategory": ""}
-            | {key: category[key] for key in ("keypoints", "skeleton")},
+            {"id": 2, "name": "person", "supercategory": "", **category},
         ],
         "images": [],
         "annotations": [],
     }
     for number, image in enumerate(content["images"], 1):
         fields = {"license": 0, "flickr_url": "", "coco_url": "", "date_captured": 0}
-        size = {key: image[key] for key in ("width", "height")}
-        exported["images"].append({"id": number, **size, "file_name": image["file_name"], **fields})
+        exported["images"].append(
+            {key: image[key] for key in ("width", "height", "file_name")} | {"id": number, **fields}
+        )
         for entry in annotations_of(image, content):
-            points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
-            labelled = points[points[:, 2] > 0, :2]
-            if not len(labelled):
-                continue
-            low, high = labelled.min(0), labelled.max(0)
-            exported["annotations"].append(
-                {
-                    "id": len(exported["annotations"]) + 1,
-                    "image_id": number,
-                    "category_id": 2,
-                    "segmentation": [],
-                    "area": float(np.prod(high - low)),
-                    "bbox": [*low.tolist(), *(high - low).tolist()],
-                    "iscrowd": 0,
-                    "attributes": {"occluded": False, "keyframe": False},
-                    "keypoints": points.ravel().tolist(),
-                    "num_keypoints": len(labelled),
-                }
-            )
+            if any(entry["keypoints"]):
+                labels = {"segmentation": [], "attributes": {"occluded": False, "keyframe": False}, **_boxed(entry)}
+                ids = {"id": len(exported["annotations"]) + 1, "image_id": number, "category_id": 2}
+                exported["annotations"].append(ids | labels | {"area": labels["bbox"][2] * labels["bbox"][3]})
     (root / "annotations").mkdir()
     path = root / "annotations" / "person_keypoints_default.json"
     path.write_text(json.dumps(exported))
     return path
+
+
+def _boxed(entry: Document) -> Document:
+    """The keypoints of an annotation, how many are labelled, and the box around those."""
+    points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
+    labelled = points[points[:, 2] > 0, :2]
+    low, high = labelled.min(0), labelled.max(0)
+    labels = {"keypoints": points.ravel().tolist(), "num_keypoints": len(labelled)}
+    return labels | {"bbox": [*low.tolist(), *(high - low).tolist()], "iscrowd": 0}
 
 
 def write_labelme(root: Path, images: Path, content: Document) -> Path:
@@ -387,43 +383,27 @@ def write_label_studio_coco(root: Path, images: Path, content: Document, prefix:
     """
     shutil.copytree(images, root / "images")
     names = content["categories"][0]["keypoints"]
+    points = {"id": 1, "name": "default", "supercategory": "default", "keypoints": names, "skeleton": []}
+    annotations: list[Document] = []
     exported: Document = {
         "images": [],
-        "categories": [
-            {"id": 0, "name": "body"},
-            {"id": 1, "name": "default", "supercategory": "default", "keypoints": names, "skeleton": []},
-        ],
-        "annotations": [],
+        "categories": [{"id": 0, "name": "body"}, points],
+        "annotations": annotations,
         "info": {"year": 2026, "version": "1.0", "description": "", "contributor": "Label Studio", "url": ""},
     }
     for number, image in enumerate(content["images"]):
         size = {key: image[key] for key in ("width", "height")}
         exported["images"].append({**size, "id": number, "file_name": prefix + image["file_name"]})
-        merged = [0] * 3 * len(names)
+        merged = np.zeros((len(names), 3))
         for entry in annotations_of(image, content):
             box = entry["bbox"]
             rectangle = {"segmentation": [], "bbox": box, "ignore": 0, "iscrowd": 0, "area": box[2] * box[3]}
-            annotation_id = len(exported["annotations"])
-            exported["annotations"].append({"id": annotation_id, "image_id": number, "category_id": 0, **rectangle})
-            for index in range(0, len(merged), 3):
-                if entry["keypoints"][index + 2]:
-                    x, y = entry["keypoints"][index : index + 2]
-                    merged[index : index + 3] = [round(x), round(y), 2]
-        points = np.reshape(merged, (-1, 3))
-        labelled = points[points[:, 2] > 0, :2]
-        if len(labelled):
-            low, high = labelled.min(0), labelled.max(0)
-            exported["annotations"].append(
-                {
-                    "id": len(exported["annotations"]),
-                    "image_id": number,
-                    "category_id": 1,
-                    "keypoints": merged,
-                    "num_keypoints": len(labelled),
-                    "bbox": [*low.tolist(), *(high - low).tolist()],
-                    "iscrowd": 0,
-                }
-            )
+            annotations.append({"id": len(annotations), "image_id": number, "category_id": 0, **rectangle})
+            own = np.reshape(entry["keypoints"], (-1, 3)).round()
+            merged = np.where(own[:, 2:] > 0, np.c_[own[:, :2], np.full(len(names), 2)], merged)
+        if merged.any():
+            ids = {"id": len(annotations), "image_id": number, "category_id": 1}
+            annotations.append(ids | _boxed({"keypoints": merged}))
     path = root / "result.json"
     path.write_text(json.dumps(exported, indent=2))
     return path

@@ -48,7 +48,7 @@ def write_spot_split(folder: Path) -> Path:
 
 def export_spot_network(path: Path) -> Path:
     """Export ``LinearSpotNetwork`` for images of 192 rows; returns the path."""
-    from posenet.inference.onnx_export import build_onnx
+    from posenet.inference.exports.onnx_export import build_onnx
 
     config = dataclasses.replace(Config(), inference=InferenceConfig(height=192, batch_size=3))
     path.write_bytes(build_onnx(LinearSpotNetwork(), config).SerializeToString())

@@ -129,7 +129,7 @@ class FakeCapture:
         return 0.0
 
     def grab(self) -> bool:
-        self.requested.acquire(timeout=5)
+        self.requested.acquire(timeout=2)
         self._number += 1
         return self._number <= self.count
 

@@ -18,7 +18,7 @@ DRIVE_ID = "1aB2cD3eF4"
 CONFIRMATION_PAGE = (
     "<!DOCTYPE html><html><body><p>Google Drive can't scan this file for viruses.</p>"
     '<form id="download-form" action="https://drive.usercontent.google.com/download" method="get">'
-    '<input type="hidden" name="id" value="{id}"><input type="hidden" name="confirm" value="t">'
+    f'<input type="hidden" name="id" value="{DRIVE_ID}"><input type="hidden" name="confirm" value="t">'
     '<input type="hidden" name="uuid" value="0-1-2"></form></body></html>'
 )
 QUOTA_PAGE = """<!DOCTYPE html><html><body><p class="uc-error-caption">Sorry</p>
@@ -27,14 +27,13 @@ QUOTA_PAGE = """<!DOCTYPE html><html><body><p class="uc-error-caption">Sorry</p>
 
 @dataclass
 class WeightsHost:
-    """What the server sends, which a test may change at any time, and the requests that it has received."""
+    """What the server sends, which a test may change at any time, and the paths that were requested."""
 
     data: bytes
     address: str = ""
     status: int = 200
     quota_is_exceeded: bool = False
     requests: list[str] = field(default_factory=list)
-    """Path of every request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -50,26 +49,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif is_drive and parse_qs(address.query)["id"] != [DRIVE_ID]:
             self.send_error(404)
         elif is_drive and host.quota_is_exceeded:
-            self._send_page(QUOTA_PAGE)
+            self._send(QUOTA_PAGE.encode(), "text/html; charset=utf-8")
         elif address.path in ("/uc", "/open"):
-            self._send_page(CONFIRMATION_PAGE.format(id=DRIVE_ID))
+            self._send(CONFIRMATION_PAGE.encode(), "text/html; charset=utf-8")
         else:
-            self._send_file()
+            self._send(host.data, "application/octet-stream", 'attachment; filename="PoseNet.pth"')
 
-    def _send_page(self, text: str) -> None:
+    def _send(self, data: bytes, kind: str, disposition: str = "") -> None:
         self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def _send_file(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.host.data)))
-        self.send_header("Content-Type", "application/octet-stream")
-        self.send_header("Content-Disposition", 'attachment; filename="PoseNet.pth"')
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Type", kind)
+        if disposition:  # by which gdown knows that this is a file
+            self.send_header("Content-Disposition", disposition)
         self.end_headers()
         with contextlib.suppress(ConnectionError):
-            self.wfile.write(self.host.data)
+            self.wfile.write(data)
 
     def log_message(self, format: str, *args: object) -> None: ...
 

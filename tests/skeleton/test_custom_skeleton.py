@@ -140,7 +140,7 @@ def test_perfect_maps_are_decoded_to_nearly_all_chairs(project: ChairProject, la
 
 
 def test_a_checkpoint_needs_no_skeleton_file(project: ChairProject, checkpoint: Path) -> None:
-    predictor = Predictor.from_checkpoint(checkpoint, keypoint_threshold=1e-9)
+    predictor = Predictor(checkpoint, keypoint_threshold=1e-9)
     assert predictor.skeleton.derived
     assert torch.load(checkpoint, weights_only=True)["config"]["model"]["skeleton"]["keypoints"] == NAMES
     people = predictor(cv2.imread(str(project.val / "1.jpg")))

@@ -114,7 +114,8 @@ def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
     monkeypatch: pytest.MonkeyPatch, max_skips: int, steps: str, expected: str
 ) -> None:
     monkeypatch.setattr(bad_steps, "MAX_SKIPS", max_skips)
-    assert actions(BadStepPolicy(GuardConfig(), recovery_steps=5), steps) == expected
+    monkeypatch.setattr(bad_steps, "RECOVERY_STEPS", 5)
+    assert actions(BadStepPolicy(GuardConfig()), steps) == expected
 
 
 def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:
@@ -157,9 +158,10 @@ def test_the_images_of_a_skipped_step_are_those_of_the_ranks_whose_loss_is_bad(s
     assert len(second["image_ids"]) == 4 and second["image_ids"][2:] == [77, 78]
 
 
-LONG = (*LEARNING, "train.epochs=10")
-"""Seventy steps, in which the loss falls."""
-EXPLOSIONS = {3: 1e3, 5: 1e6, 50: 30, 53: 1e3, 60: 30}
+LONG = (*LEARNING, "train.epochs=10", "guard.factor=40")
+"""Seventy steps, in which the loss falls. With the default factor, the gradients of this very small network come close
+to the limit, and the rounding of a processor would decide."""
+EXPLOSIONS = {3: 1e5, 5: 1e6, 50: 300, 53: 1e4, 60: 300}
 
 
 def mixed(changes: Mapping[int, float], kind: str) -> Change:
@@ -178,7 +180,7 @@ def mixed(changes: Mapping[int, float], kind: str) -> Change:
 def test_an_explosion_leaves_the_weights_of_a_run_without_its_batch(
     stores: Stores, tmp_path: Path, kind: str, amp: str
 ) -> None:
-    """With the default settings of the guard; and no other step is refused."""
+    """And no other step is refused."""
     without = ChangingRuntime(multiply(dict.fromkeys(EXPLOSIONS, math.nan)))
     train_tiny(stores, tmp_path / "without", *LONG, f"train.amp={amp}", runtime=without)
     train_tiny(stores, tmp_path / "with", *LONG, f"train.amp={amp}", runtime=ChangingRuntime(mixed(EXPLOSIONS, kind)))
@@ -221,17 +223,6 @@ def test_a_resumed_run_knows_the_limits_and_other_inputs_begin_without(stores: S
         assert len(last(folder)["guard"]["losses"]) == (3 if name == "same" else 1), name
 
 
-@pytest.mark.usefixtures("two_skips")
-def test_a_return_to_a_checkpoint_returns_to_its_limits(stores: Stores, tmp_path: Path) -> None:
-    exploding = ChangingRuntime(multiply({5: 1e3, 6: 1e3}))
-    settings = ("checkpoint.every_steps=2", "checkpoint.keep=99")
-    train_tiny(stores, tmp_path, *settings, runtime=exploding, max_steps=6)
-    before = read_checkpoint(tmp_path / "step-00000004.pth")["guard"]
-    assert len(before["losses"]) == len(before["relative_gradients"]) == 4
-    after = last(tmp_path)["guard"]
-    assert (after["losses"], after["relative_gradients"]) == (before["losses"], before["relative_gradients"])
-
-
 def train_rank(stores: Stores, folder: Path) -> None:
     """Train in one of two processes, of which the second has an exploding loss and the first an exploding gradient.
 
@@ -264,19 +255,21 @@ def test_the_ranks_skip_together_whichever_of_them_explodes(stores: Stores, tmp_
     assert ranks[0] == ranks[1] and [len(values) for values in ranks[0]] == [4, 4]
 
 
-@pytest.mark.usefixtures("two_skips")
-def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(stores: Stores, tmp_path: Path) -> None:
+def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It goes on with the next batches; no checkpoint is saved between bad steps. The average goes back with them. One
     that was skipped earlier does not count."""
-    exploding = ChangingRuntime(multiply({2: 1e9, 4: 1e9, 5: math.nan}))
+    monkeypatch.setattr(bad_steps, "MAX_SKIPS", 3)
+    exploding = ChangingRuntime(multiply({2: 1e9, 4: 1e9, 5: 1e9, 6: math.nan}))
     settings = (*EVERY_STEP, "train.epochs=1", "average.kind=ema")
     result = train_tiny(stores, tmp_path, *settings, runtime=exploding)
     assert result.finished and result.steps == 7
-    assert [entry["step"] for entry in read_log(tmp_path, "skip")] == [2, 4, 5]
+    assert [entry["step"] for entry in read_log(tmp_path, "skip")] == [2, 4, 5, 6]
     saved = {int(path.stem.removeprefix("step-")) for path in tmp_path.glob("step-*.pth")}
-    assert 4 not in saved and {3, 7} <= saved
+    assert not saved & {4, 5} and {3, 7} <= saved
     assert f"steps skipped in a row: returning to {tmp_path}" in (tmp_path / "log.txt").read_text()
-    after_return = read_checkpoint(tmp_path / "step-00000005.pth")
+    after_return = read_checkpoint(tmp_path / "step-00000006.pth")
     before = read_checkpoint(tmp_path / "step-00000003.pth")
     for name in ("model", "average"):
         assert find_differences(after_return[name], before[name]) == []

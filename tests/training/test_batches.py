@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import multiprocessing
 import os
 import shutil
@@ -12,7 +11,6 @@ import subprocess
 import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,7 +23,7 @@ from posenet.data.sampler import TrainSampler
 from posenet.devices.parallel import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.training import batches, validation
-from posenet.training.batches import SpeedMeter, StepBatches, too_many_unreadable
+from posenet.training.batches import StepBatches, too_many_unreadable
 from tests.helpers.drawn_data import flip_bit
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.process_runs import find_differences, limit_of_time
@@ -83,17 +81,6 @@ def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
     assert stream.meter.samples == 3 * steps * accumulate * 2
     for epoch, step in ((1, 7), (0, 2), (0, 3)):
         assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
-
-
-def test_speed_is_measured_since_the_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = itertools.count(0.0, 2)  # two seconds from one look at it to the next
-    monkeypatch.setattr("posenet.training.batches.time", SimpleNamespace(monotonic=clock.__next__))
-    meter = SpeedMeter()
-    for samples in (8, 2):
-        meter.samples = samples
-        meter.seconds_waited = 0.5
-        assert meter.read() == {"samples_per_s": samples / 2, "data_wait": 0.25}
-    assert (meter.samples, meter.seconds_waited) == (0, 0)
 
 
 def test_workers_go_on_after_a_jump_and_end_when_the_stream_is_closed() -> None:

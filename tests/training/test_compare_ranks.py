@@ -12,7 +12,7 @@ import pytest
 from posenet.devices.parallel import DistributedRuntime
 from posenet.settings import config_to_dict, load_config
 from posenet.training import compare_ranks
-from posenet.training.compare_ranks import code_digest, describe_file, require_same_run
+from posenet.training.compare_ranks import code_digest, require_same_run
 from tests.helpers.process_groups import errors_in_processes
 from tests.helpers.tiny_training import Stores, train_tiny
 
@@ -87,12 +87,3 @@ def test_runs_differ_neither_in_paths_nor_in_workers_but_in_data(stores: Stores,
         assert errors[0].startswith("ConfigError: the processes differ in ") and errors[1] == OTHER_RANK
     assert not (tmp_path / "run").exists()
     assert start(f"data.train={copy}", "train.device=cpu") == ["", ""]
-
-
-def test_files_are_compared_by_content(tmp_path: Path) -> None:
-    first, copy, other = (tmp_path / name for name in ("first", "copy", "other"))
-    first.write_text("{}")
-    copy.write_text("{}")
-    other.write_text("[]")
-    assert describe_file(first) == describe_file(copy) != describe_file(other)
-    assert describe_file(tmp_path / "missing") == "a file that cannot be read (No such file or directory)"

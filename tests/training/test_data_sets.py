@@ -16,7 +16,7 @@ from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.data_set_mapping import KeypointMapping
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
 from tests.helpers.process_runs import assert_same_run
-from tests.helpers.tiny_training import AfterStep, Stores, WatchedRuntime, last, train_tiny
+from tests.helpers.tiny_training import AfterStep, Stores, WatchedRuntime, train_tiny
 
 
 @pytest.fixture
@@ -93,16 +93,6 @@ def test_sets_that_cannot_be_used_together(
         train_tiny(no_val, tmp_path / "run", one)
     with pytest.raises(DataError, match=r"limbs\.h5 and .* share 3 images .*data\.allow_overlap=true"):
         train_tiny(stores, tmp_path / "run", both)
-
-
-def test_validation_data_may_lack_keypoints(stores: Stores, no_val: Stores, tmp_path: Path, limbs: Path) -> None:
-    """The loss is that of the same images with faces, without the terms of the channels that are not annotated."""
-    settings = ("train.epochs=1", "optim.lr=1e-30", "optim.weight_decay=0")
-    whole = train_tiny(stores, tmp_path / "whole", *settings).best["val_loss"]
-    result = train_tiny(no_val, tmp_path / "run", f'data.val=[{{path="{limbs}"}}]', *settings)
-    share = KeypointMapping(FACELESS, COCO).supervised_channels().mean()
-    assert result.best["val_loss"] / whole == pytest.approx(share, rel=0.1)
-    assert last(tmp_path / "run")["progress"]["best_kind"] == "val_loss"
 
 
 def test_body_parts_that_no_set_annotates_are_a_warning(no_val: Stores, tmp_path: Path, limbs: Path) -> None:

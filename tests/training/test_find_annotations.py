@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import posenet
-from posenet.annotations.importing.formats import read_annotations
+from posenet.errors import DataError
 from posenet.training.find_annotations import are_annotations, find_annotations
 
 
 def images_of(file: Path, names: list[str]) -> list[Path]:
     """Where the images are found that a COCO file of these lists."""
+    read_annotations = pytest.importorskip("posenet.annotations.importing.formats").read_annotations
     entries = [{"id": number, "file_name": name} for number, name in enumerate(names, 1)]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"images": entries, "annotations": [], "categories": []}))
@@ -61,6 +62,15 @@ def test_a_file_is_that_of_a_split_if_its_name_has_the_word(
     for name in names:
         (tmp_path / name).write_text("{}")
     assert find_annotations(tmp_path, None) == (tmp_path / train, val and tmp_path / val)
+
+
+def test_of_several_files_the_commands_that_name_one_are_listed(tmp_path: Path) -> None:
+    for name in ("body.json", "hands.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(DataError) as caught:
+        find_annotations(tmp_path, None)
+    assert all(f"posenet train {tmp_path / name}" in str(caught.value) for name in ("body.json", "hands.json"))
+    assert "\n" not in str(caught.value)
 
 
 def test_images_are_found_at_the_nearest_level_or_below_the_annotations(tmp_path: Path) -> None:

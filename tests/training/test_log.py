@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
@@ -10,7 +9,6 @@ import re
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,11 +17,9 @@ import numpy as np
 import pytest
 
 from posenet import TrainingCallback
-from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
-from posenet.training.batches import SpeedMeter
-from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, logs_of_run
+from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -61,35 +57,6 @@ def test_the_memory_of_the_device_is_logged_where_it_tells(
     entry = read_log(tmp_path, "train")[0]
     assert (entry["memory_gib"], entry["memory_share"]) == (3, 0.188)
     assert "memory 3.0 GiB (19% of the device's)" in (tmp_path / "log.txt").read_text()
-
-
-def test_the_bar_and_the_log_have_the_speed_of_all_processes(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(SpeedMeter, "read", lambda meter: {"samples_per_s": 5.0, "data_wait": 0.25})
-    monkeypatch.setattr("posenet.progress_bar.LINE_SECONDS", 0)
-    runtime = Runtime()
-    runtime.world_size = 2  # of which this one is the first
-    train_tiny(stores, tmp_path, "log.every_steps=2", runtime=runtime, max_steps=2, progress=True)
-    [entry] = read_log(tmp_path, "train")
-    assert (entry["step"], entry["samples_per_s"], entry["data_wait"]) == (2, 10, 0.25)
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert "  epoch 1/2:  67% 2/3 [" in line
-    assert line.endswith(f", loss {entry['loss']:.2f}, lr {entry['lr']:.1e}, 10.0 samples/s, data wait 25%]")
-
-
-def test_the_speed_leaves_out_what_happens_between_two_epochs(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = itertools.count()
-    pause = 1000
-    monkeypatch.setattr("posenet.training.batches.time", SimpleNamespace(monotonic=lambda: next(seconds)))
-    callback = Mock(spec=TrainingCallback)
-    callback.on_epoch.side_effect = lambda step, values: [next(seconds) for _ in range(pause)]
-    train_tiny(stores, tmp_path, "train.epochs=2", callbacks=[callback])
-    entries = read_log(tmp_path, "train")
-    assert {entry["epoch"] for entry in entries} == {0, 1}
-    assert min(entry["samples_per_s"] for entry in entries) > 10 / pause
 
 
 def test_a_callback_that_fails_is_named_once_and_ends_no_run(stores: Stores, tmp_path: Path) -> None:
@@ -147,18 +114,6 @@ def test_the_text_log_has_the_messages_from_before_its_folder_is_known(tmp_path:
     assert [line.split()[-1] for line in lines] == ["early", "late"]
 
 
-def test_after_a_run_the_logger_of_the_package_is_as_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A program that trains and then goes on may have set a level of its own, which counts again."""
-    caplog.set_level(logging.WARNING, "posenet")
-    logger = logging.getLogger("posenet")
-    before = logger.level, list(logger.handlers)
-    for is_opened in (True, False):
-        with TextLog() as log:
-            if is_opened:
-                log.open(tmp_path)
-        assert (logger.level, logger.handlers) == before
-
-
 def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -190,7 +145,7 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with caplog.at_level(logging.INFO):
-        logs = logs_of_run(LogConfig(tensorboard=asked_for))
+        logs = callbacks_of_run(LogConfig(tensorboard=asked_for))
     assert [type(log) for log in logs] == [SettingsFile, JsonLines, DrawingFiles]
     packages = re.findall(r"pip install 'simplepose\[(\w+)\]'", caplog.text)
     assert packages == (["tensorboard"] if asked_for is True else [])

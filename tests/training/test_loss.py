@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from posenet.settings import LossConfig, load_config
+from posenet.settings import LossConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import POSITIVE_THRESHOLD, FocalL2Loss
 from posenet.training.step import MeanMeter
@@ -161,17 +161,6 @@ def test_a_coarse_cell_is_weighted_by_its_supervised_share_or_ignored_below_one_
     assert values == pytest.approx([values[0] / 64 * cells for cells in (64, 63.75, 63.5, 63, 63)])
 
 
-def test_the_loss_of_an_image_does_not_depend_on_the_rest_of_the_batch() -> None:
-    predictions, target, mask = random_input(stacks=2, num_images=3)
-    together = make_loss()(predictions, target, mask)
-    for i in range(3):
-        own_predictions = [[maps[i : i + 1] for maps in stack] for stack in predictions]
-        alone = make_loss()(own_predictions, target[i : i + 1], mask[i : i + 1])
-        torch.testing.assert_close(alone[0], together[i])
-    predictions[0][0][1, 0, 0, 0] = math.nan
-    assert make_loss()(predictions, target, mask).isnan().tolist() == [False, True, False]
-
-
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 1.5, 2.0])
 def test_loss_and_gradients_are_those_of_the_formula(gamma: float) -> None:
     predictions, target, mask = measured_input({"seed": 3, "batch": 2, "size": 32, "nstack": 3})
@@ -219,28 +208,6 @@ def test_the_memory_format_of_the_predictions_changes_neither_loss_nor_gradient(
         losses.sum().backward()
         results.append((losses.detach(), [maps.grad for scales in stacks for maps in scales]))
     torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-9)
-
-
-def test_inputs_that_do_not_fit_are_errors() -> None:
-    predictions, target, mask = random_input(2)
-    with pytest.raises(ValueError, match="3 stack weights for 2 stacks"):
-        make_loss(stack_weights=(1, 2, 3))(predictions, target, mask)
-    with pytest.raises(ValueError, match="every stack must predict 5 scales"):
-        make_loss()([predictions[0], predictions[1][:4]], target, mask)
-    with pytest.raises(ValueError, match=r"predictions \(1, 50, 16, 16\) do not fit target \(2, 50, 16, 16\)"):
-        make_loss()([[scale[:1] for scale in predictions[0]]], target, mask)
-
-
-def test_from_config_applies_every_setting_and_none_is_state() -> None:
-    changes: dict[str, Any] = {"gamma": 3.0, "stack_weights": (1.0, 3.0)}
-    overrides = [f"loss.{key}={list(value) if isinstance(value, tuple) else value}" for key, value in changes.items()]
-    configured = FocalL2Loss.from_config(load_config(None, ["model.stacks=2", *overrides]))
-    inputs = random_input(2)
-    assert torch.equal(configured(*inputs), make_loss(**changes)(*inputs))
-    assert configured.state_dict() == {}
-    for key in changes:
-        others = {name: value for name, value in changes.items() if name != key}
-        assert not torch.equal(make_loss(**others)(*inputs), configured(*inputs)), key
 
 
 @pytest.mark.parametrize("method", ["forward", "_cell_losses"])

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posenet.training.progress import Progress
-from posenet.training.resume import restore_values
 
 
 def test_the_mean_loss_leaves_out_skipped_steps_and_starts_again_in_every_epoch() -> None:
@@ -38,14 +37,12 @@ def test_the_validation_loss_decides_between_equal_scores_also_after_a_restart()
     progress = Progress()
     decisions = []
     for ap, loss in epochs:
-        progress = restore_values(Progress, asdict(progress))
+        progress = Progress(**asdict(progress))
         decisions.append(progress.record_score("AP", ap, loss))
     assert decisions == [True, False, True, True, False, True, False]
     assert (progress.best, progress.best_loss, progress.stale) == (0.1, 8.0, 3), "patience counts better scores"
     earlier = {key: value for key, value in asdict(Progress(best_kind="AP", best=0.1)).items() if key != "best_loss"}
-    assert restore_values(Progress, earlier).record_score("AP", 0.1, 7.0), (
-        "checkpoints of earlier versions have no loss"
-    )
+    assert Progress(**earlier).record_score("AP", 0.1, 7.0), "checkpoints of earlier versions have no loss"
 
 
 @given(old_steps=st.integers(1, 1000), new_steps=st.integers(1, 1000), share=st.floats(0, 1))
@@ -62,14 +59,3 @@ def test_an_epoch_of_another_length_keeps_the_completed_share(old_steps: int, ne
 def test_a_position_outside_its_epoch_is_refused(old_steps: Any) -> None:
     with pytest.raises(ValueError, match="step 3 of an epoch of"):
         Progress(step=3).rescale_epoch(old_steps, new_steps=7)
-
-
-def test_progress_survives_a_checkpoint_and_wrong_values_are_refused() -> None:
-    progress = Progress(2, 3, 45, 6.5, 3, 1, 2, -0.25, 4, "val_loss")
-    assert restore_values(Progress, asdict(progress)) == progress
-    wrong: list[tuple[str, Any]] = [("epoch", -1), ("step", 1.5), ("loss_sum", "1"), ("stale", True), ("best", None)]
-    for key, value in wrong:
-        with pytest.raises(ValueError, match=f"{key} is "):
-            restore_values(Progress, asdict(Progress()) | {key: value})
-    with pytest.raises(TypeError, match="extra"):
-        restore_values(Progress, asdict(Progress()) | {"extra": 1})

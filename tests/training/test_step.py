@@ -23,10 +23,9 @@ from posenet.errors import ConfigError
 from posenet.settings import GuardConfig, LossConfig, OptimConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.bad_steps import BadStepPolicy
-from posenet.training.freezing import batch_norm_layers
 from posenet.training.loss import FocalL2Loss
 from posenet.training.optimizer import make_optimizer
-from posenet.training.step import BatchNormStatistics, ModelWithLoss, TrainStep
+from posenet.training.step import ModelWithLoss, TrainStep
 from posenet.training.teacher import Teacher
 from tests.helpers.networks import tiny_network
 from tests.helpers.process_groups import run_in_processes
@@ -153,20 +152,6 @@ def test_the_true_gradient_is_clipped_and_only_if_it_is_too_large(amp: str, loss
     assert torch.equal(updates[1e6], updates[0.0])
 
 
-@pytest.mark.parametrize("max_grad_norm", [0.0, 0.01])
-def test_the_mean_norm_of_the_gradients_before_clipping_is_measured_without_skipped_steps(max_grad_norm: float) -> None:
-    step, reference = make_step(weight_decay=0, max_grad_norm=max_grad_norm), make_step().model
-    assert step.gradient_norm.read() is None
-    expected = []
-    for batch in (make_batch(1), make_batch(2), make_batch(3, math.nan)):
-        reference.load_state_dict(step.model.state_dict())
-        gradients = torch.autograd.grad(reference(*batch[:4], None).sum((1, 2)).mean(), list(reference.parameters()))
-        expected.append(nn.utils.get_total_norm(gradients).item())
-        step([batch])
-    assert step.gradient_norm.read() == pytest.approx((expected[0] + expected[1]) / 2, rel=1e-4)
-    assert step.gradient_norm.read() is None
-
-
 def test_the_logged_terms_are_those_of_the_steps_that_were_not_skipped() -> None:
     step, reference = make_step(), make_step()
     reference([make_batch(1), make_batch(2)])
@@ -256,21 +241,6 @@ def test_the_loss_is_the_mean_over_batches_and_processes_and_any_process_can_mak
     assert find_differences(state_of(step), before) == []
 
 
-def test_statistics_are_restored_and_copied_as_one_tensor_for_each_dtype() -> None:
-    network = tiny_network(stacks=1)
-    statistics = BatchNormStatistics(network)
-    network.train()(torch.rand(2, 3, 64, 64))
-    copied = statistics.read()
-    assert len(copied) == 2
-    expected = {name: value.clone() for name, value in network.state_dict().items()}
-    for layer in batch_norm_layers(network):
-        for buffer in layer.buffers():
-            buffer.add_(1)
-    assert find_differences(network.state_dict(), expected) != []
-    statistics.write(copied)
-    assert find_differences(network.state_dict(), expected) == []
-
-
 # The module of targets, network and loss
 
 SIZE = 64
@@ -350,13 +320,6 @@ class Graphs:
     def __call__(self, graph: torch.fx.GraphModule, inputs: list[Tensor]) -> object:
         self.count += 1
         return graph.forward
-
-
-def test_a_model_says_whether_it_is_compiled() -> None:
-    model = make_model()
-    assert not model.is_compiled
-    model.compile(backend=Graphs())
-    assert model.is_compiled
 
 
 @pytest.mark.slow

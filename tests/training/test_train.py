@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import logging
 import math
 import os
 import random
-import re
 import shutil
 import signal
 import sys
@@ -26,25 +24,22 @@ from torch import nn
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.parallel import DataParallelRuntime, DistributedRuntime, Runtime
+from posenet.devices.parallel import Runtime
 from posenet.errors import CheckpointError, ConfigError, TrainingError
 from posenet.settings import load_config
-from posenet.training.report import advise_on_devices, advise_on_network, describe_lr
+from posenet.training.report import advise_on_network, describe_lr
 from posenet.training.train import TrainingResult
 from tests.helpers.drawn_data import document, person, write_annotations
-from tests.helpers.process_groups import run_in_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     LEARNING,
-    TINY,
     AfterStep,
     ChangingRuntime,
     Recorder,
     Stores,
     WatchedRuntime,
     coco_settings,
-    data_settings,
     last,
     multiply,
     train_tiny,
@@ -74,40 +69,6 @@ def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores
     assert {"last.pth", "best.pth", "log.txt", "log.jsonl", "run.status"} <= set(os.listdir(tmp_path / "run"))
 
 
-def test_the_log_of_a_stopped_and_resumed_run_says_what_it_does_and_how_long_that_takes(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = itertools.count(0.0, 60)  # a minute from one look at it to the next
-    monkeypatch.setattr("posenet.training.report.time", SimpleNamespace(monotonic=clock.__next__))
-    run = tmp_path / "run"
-    settings = *LEARNING, "inference.height=64", "train.epochs=3"
-    train_tiny(stores, run, *settings, max_steps=4)
-    train_tiny(stores, run, *settings, resume=True)
-    lines = re.sub(r"loss \d+\.\d{4}", "loss #", (run / "log.txt").read_text()).splitlines()
-    begins = (
-        f"Training a network of 1 stack, width 16, growth 2 (0.1 M parameters) on 14 samples of {stores['train']}, "
-        f"3 epochs of 7 steps; the run is in {run}"
-    )
-    rate = "learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples"
-    assert [line.partition("  ")[2] for line in lines] == [
-        f"Device cpu: precision float32 (auto), channels_last off (auto); {rate}",
-        begins,
-        f"Training samples with their labels: {run / 'samples.jpg'}",
-        f"Stopped after step 4 (epoch 1), saved in {run / 'last.pth'}; --resume with more --max-steps, or without, "
-        "continues",
-        "Settings kept from the checkpoint",
-        f"Device cpu: precision float32, channels_last off; {rate}",
-        begins,
-        f"Resuming from {run / 'last.pth'}: epoch 1, step 4 of 7",
-        f"Training samples with their labels: {run / 'samples.jpg'}",
-        "Epoch 1 of 3  train_loss #  val_loss #  (01:00, 04:40 left)",  # 3 of its 7 steps take a minute
-        "Epoch 2 of 3  train_loss #  val_loss #  (01:00, 01:00 left)",
-        "Epoch 3 of 3  train_loss #  val_loss #  (01:00)",
-        f"Finished 3 epochs. Best val_loss #: {run / 'best.pth'}; next: posenet predict IMAGES --checkpoint "
-        f"{run / 'best.pth'}",
-    ]
-
-
 def test_the_line_of_the_learning_rate_names_its_settings_and_the_samples_of_a_step() -> None:
     runtime = Runtime()
     steps = ("train.batch_size=2", "optim.accumulate=4", "optim.lr=0.001")
@@ -122,50 +83,24 @@ def test_the_line_of_the_learning_rate_names_its_settings_and_the_samples_of_a_s
         assert describe_lr(load_config(None, settings), runtime) == line
 
 
-def test_settings_may_be_a_file_an_object_or_overrides(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a folder, the run has one named after the file."""
-    monkeypatch.chdir(tmp_path)
-    Path("mine.toml").write_text("[train]\nseed = 3\n")
-    settings = [*TINY, *data_settings(stores)]
-    runs = {
-        "mine": posenet.train("mine.toml", settings, max_steps=2, progress=False),
-        "run": posenet.train(load_config("mine.toml", settings), max_steps=2, progress=False),
-        "folder": train_tiny(stores, Path("checkpoints/folder"), "train.seed=3", max_steps=2),
-    }
-    for name, result in runs.items():
-        assert result.folder == Path("checkpoints") / name
-        assert find_differences(weights(result.folder), weights(runs["folder"].folder)) == []
-    other_seed = train_tiny(stores, tmp_path / "other", max_steps=2)
-    assert find_differences(weights(other_seed.folder), weights(runs["mine"].folder))
-
-
 @pytest.mark.parametrize(
-    "settings, message",
+    "settings, has_experiment, advice",
     [
-        (
-            ["train.input_size=2048"],
-            "M parameters on 2 images of 2048 x 2048 are many for a CPU: a step may take minutes",
-        ),
-        (["train.input_size=1024", "optim.accumulate=4"], "M parameters on 8 images of 1024 x 1024 are many for a CPU"),
-        (["train.input_size=256"], ""),
-        (["train.input_size=64", "model.stacks=4", "model.width=256", "model.growth=128"], ""),
+        (["train.input_size=1024", "optim.accumulate=4"], True, "8 images of 1024 x 1024 are many for a CPU"),
+        (["train.input_size=256"], True, ""),
+        (["train.input_size=64", "model.stacks=4", "model.width=256", "model.growth=128"], False, "the published one"),
     ],
 )
-def test_a_step_that_is_long_on_a_cpu_is_named_before_the_first_one(settings: list[str], message: str) -> None:
+def test_a_network_that_is_large_or_nobody_has_chosen_is_named_before_the_first_step(
+    settings: list[str], has_experiment: bool, advice: str
+) -> None:
     overrides = ["model.stacks=2", "model.width=64", "model.growth=64", "train.batch_size=2", *settings]
     config = posenet.load_config(None, overrides)
     with torch.device("meta"):  # counted, not computed
         network = posenet.PoseNet.from_config(config)
     run: Any = SimpleNamespace(config=config, network=network, runtime=Runtime())
-    advice = advise_on_network(run, has_experiment=True)
-    assert message in advice and bool(message) == bool(advice)
-    assert not advice or advice.endswith("--config tiny is a small network, and posenet config lists all experiments")
-    without = advise_on_network(run, has_experiment=False)
-    is_default = settings[-1] == "model.growth=128"
-    assert without.startswith("without --config, the network is the published one for COCO") == is_default
-    assert is_default or without == advice
+    found = advise_on_network(run, has_experiment)
+    assert advice in found and bool(advice) == ("--config tiny" in found)
 
 
 def test_wrong_arguments_are_a_config_error() -> None:
@@ -303,23 +238,6 @@ def test_the_ap_is_computed_every_few_epochs_and_after_the_last(
     message = f"3 epochs of 1 step; AP after every {every} epochs and the last; the run is in "
     assert (message in (tmp_path / "log.txt").read_text()) == (every > 0)
     assert [values["val_loss"] is None for values in recorder.epochs] == [False] * 3
-
-
-def test_a_step_that_is_larger_than_the_data_set_is_named(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, "train.batch_size=4", "optim.accumulate=4", max_steps=1)
-    log = (tmp_path / "log.txt").read_text()
-    assert "a step takes 16 samples, but an epoch has only 14, which are repeated to fill it; lower train.batch" in log
-
-
-def test_without_validation_data_there_is_no_validation_loss(stores: Stores, tmp_path: Path) -> None:
-    recorder = Recorder()
-    result = train_tiny({"train": stores["train"]}, tmp_path, "train.epochs=1", callbacks=[recorder])
-    assert result.best == {} and not (tmp_path / "best.pth").exists()
-    assert recorder.epochs[0]["val_loss"] is None
-    log = (tmp_path / "log.txt").read_text()
-    assert "data.val is not set: no validation loss; the run is in" in log
-    last = tmp_path / "last.pth"
-    assert f"Finished 1 epoch. The weights: {last}; next: posenet predict IMAGES --checkpoint {last}" in log
 
 
 def test_every_step_has_the_rate_of_the_schedule_and_the_log_every_nth_step(stores: Stores, tmp_path: Path) -> None:
@@ -470,13 +388,6 @@ def test_a_run_logs_what_its_host_wants_to_see_and_all_in_its_file(
         assert "Device cpu" in (tmp_path / str(level) / "log.txt").read_text()
 
 
-def test_the_state_of_pytorch_is_given_back(stores: Stores, tmp_path: Path) -> None:
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    train_tiny(stores, tmp_path, max_steps=1)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_skipped_steps_and_a_validation_loss_that_is_not_finite_are_logged(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path, "train.epochs=1", "optim.lr=1e30")
     log = (tmp_path / "log.txt").read_text()
@@ -535,20 +446,6 @@ def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp
         assert not (tmp_path / "runs").exists(), overrides
 
 
-def test_rank_0_alone_reads_the_initial_weights(stores: Stores, tmp_path: Path) -> None:
-    """With a rate of almost 0, the run of two processes keeps the weights that only rank 0 has found."""
-    train_tiny(stores, tmp_path / "first", "train.seed=7", max_steps=1)
-    source = tmp_path / "first" / "last.pth"
-
-    def fine_tune(runtime: DistributedRuntime) -> Any:
-        path = source if runtime.is_main else tmp_path / "missing.pth"
-        train_tiny(stores, tmp_path / "run", f"train.weights={path}", "optim.lr=1e-30", max_steps=1, runtime=runtime)
-
-    run_in_processes(2, tmp_path / "out", fine_tune)
-    before, after = weights(tmp_path / "first"), weights(tmp_path / "run")
-    assert all(torch.equal(before[name], after[name]) for name in before if name.endswith("conv.weight"))
-
-
 def test_deterministic_algorithms_are_used_until_the_run_ends_and_give_the_same_weights(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -562,34 +459,3 @@ def test_deterministic_algorithms_are_used_until_the_run_ends_and_give_the_same_
     assert not torch.are_deterministic_algorithms_enabled()
     assert find_differences(weights(tmp_path / "default"), weights(tmp_path / "deterministic")) == []
     assert caplog.text.count("deterministic algorithms; learning") == 1
-
-
-def test_an_operator_without_a_deterministic_kernel_is_named(stores: Stores, tmp_path: Path) -> None:
-    def refuse(*_: object) -> None:
-        raise RuntimeError(
-            "blur_cuda does not have a deterministic implementation, but you set "
-            "'torch.use_deterministic_algorithms(True)'. You can turn it off."
-        )
-
-    settings = ("train.epochs=1", "train.deterministic=true")
-    expected = r"cpu cannot train with deterministic algorithms \(blur_cuda does .*\); set train\.deterministic=false"
-    with pytest.raises(TrainingError, match=expected):
-        train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(refuse))
-
-
-def test_several_accelerators_of_which_one_trains_are_named(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with monkeypatch.context() as patch, caplog.at_level("INFO"):
-        patch.setattr("posenet.training.train.advise_on_devices", lambda runtime, device: f"advice for {device}")
-        train_tiny(stores, tmp_path, max_steps=1)
-    assert any(message.startswith("advice for ") for message in caplog.messages)
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
-    runtime = Runtime()
-    assert advise_on_devices(runtime, "auto") == ""  # the CPU
-    runtime.device = torch.device("cuda")
-    assert "posenet train-distributed --nproc 4 uses all" in advise_on_devices(runtime, "auto")
-    assert advise_on_devices(runtime, "cuda:1") == ""
-    parallel = DataParallelRuntime()
-    parallel.device = torch.device("cuda")
-    assert advise_on_devices(parallel, "auto") == ""

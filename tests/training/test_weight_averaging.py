@@ -89,17 +89,6 @@ def test_the_average_is_validated_saved_and_loaded_and_resumes_to_the_bit(
         assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_an_average_of_the_other_kind_is_not_continued(stores: Stores, tmp_path: Path) -> None:
-    """The EMA after five steps is not a mean of five weights, so the first of SWA counts whole."""
-    frozen = "train.freeze=['*.norm.*']"
-    train_tiny(stores, tmp_path, *EMA, frozen, max_steps=5)
-    train_tiny(stores, tmp_path, "average.kind=swa", "average.cycle_epochs=1", resume=True, max_steps=7)
-    state = last(tmp_path)
-    assert state["average"]["count"] == 1
-    averaged = {name: state["model"][name] for name in state["average"]["trained"]}
-    assert find_differences(averaged, state["average"]["trained"]) == []
-
-
 def test_a_run_that_turns_averaging_off_continues_from_the_trained_weights(stores: Stores, tmp_path: Path) -> None:
     train_tiny(stores, tmp_path / "run", *EMA, max_steps=3)
     state = last(tmp_path / "run")

@@ -82,9 +82,9 @@ def count_flop(function: Callable[[], object]) -> int:
     return counter.get_total_flops()
 
 
-def matmul_flop_per_s(device: torch.device, dtype: torch.dtype, repeats: int) -> float:
+def matmul_flop_per_s(device: torch.device, dtype: torch.dtype, repeats: int, side: int = 0) -> float:
     """Operations per second of a large matrix product, the practical limit of a device."""
-    side = MATMUL_SIDE.get(device.type, 8192)
+    side = side or MATMUL_SIDE.get(device.type, 8192)
     a, b = torch.randn(2, side, side, device=device).to(dtype)
     return 2 * side**3 / measure({"matmul": lambda: a @ b}, repeats)["matmul"]
 

@@ -13,7 +13,8 @@ from posenet.annotations.coco import SECTIONS, read_document, remedy_for_format
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.cvat import import_cvat, parse_xml
 from posenet.annotations.importing.deeplabcut import find_tables, import_deeplabcut, is_table
-from posenet.annotations.importing.imported import ImportedAnnotations, Options, Source
+from posenet.annotations.importing.imported import ImportedAnnotations, Source
+from posenet.annotations.importing.imported import Options as Options
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.labelme import import_labelme, is_labelme
 from posenet.annotations.importing.published_sets import (
@@ -37,6 +38,13 @@ MAX_BYTES_OF_AN_IMAGE = 2**26
 """A larger JSON file is not that of an image or a video; it takes long to read."""
 SHOWN_FILES = 5
 """Number of file names in a message."""
+
+HINTS = {
+    ("image_id", "score"): "results, not annotations; give a file with images and annotations",
+    ("annotation_id",): "no groups of keypoints, as JSON-MIN of Label Studio; export the project as JSON",
+    ("categories", "info"): "no annotations, as the notes of Label Studio's export as YOLO; export the project as JSON",
+}
+"""What is wrong with files that are no annotations, by keys of their content."""
 
 
 class Format(NamedTuple):
@@ -89,8 +97,9 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
     for format_ in FORMATS:
         if format_.fits(source):
             return format_, source
-    if _is_list(source, "image_id", "score"):
-        raise DataError(f"{source.path} has results, not annotations; give a file with images and annotations")
+    for keys, remedy in HINTS.items():
+        if _is_list(source, *keys) or _has_keys(source.content, *keys):
+            raise DataError(f"{source.path} has {remedy}")
     raise _unknown(source.path)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from posenet.annotations.coco import Entry
 from posenet.annotations.importing.imported import ImportedAnnotations, Notes, Object, Options, Source, to_coco
-from posenet.annotations.left_right import is_flip_idx
+from posenet.annotations.twins import is_flip_idx
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
 from posenet.images import find_images

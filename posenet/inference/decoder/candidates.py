@@ -42,7 +42,6 @@ from posenet.skeleton import Skeleton
 MAX_PAIRS_PER_CELL = 60
 """Pairs of candidates for all body parts together, for every cell of a map."""
 MANY_PAIRS = 2**12
-"""Pairs of a body part from which only short ones are kept."""
 """Of a body part with more pairs than this, only short ones become limbs."""
 MAX_NEAREST = 10
 """Short pairs at each of their ends. Of the limbs inside the people of crowds, 95 % are one of the two shortest."""
@@ -156,11 +155,8 @@ def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.
     return offset.clip(-0.5, 0.5)
 
 
-def limit_candidates(
-    candidates: KeypointCandidates, num_cells: int, skeleton: Skeleton, max_peaks: int | None = None
-) -> KeypointCandidates:
-    """The strongest candidates of each keypoint: at most ``max_peaks``, and so few that their pairs stay below the
-    limit (see the module)."""
+def limit_candidates(candidates: KeypointCandidates, num_cells: int, skeleton: Skeleton) -> KeypointCandidates:
+    """The strongest candidates of each keypoint, so few that their pairs stay below the limit (see the module)."""
     count = np.bincount(candidates.keypoint, minlength=skeleton.num_keypoints)
 
     def num_pairs(most: int) -> int:
@@ -168,12 +164,10 @@ def limit_candidates(
         return int(first @ second)
 
     largest = int(count.max(initial=0))
-    limit = MAX_PAIRS_PER_CELL * num_cells
-    kept_peaks = largest if max_peaks is None else min(max_peaks, largest)
-    if num_pairs(kept_peaks) > limit:
-        kept_peaks = bisect.bisect_right(range(kept_peaks), limit, key=num_pairs) - 1
-    place = np.arange(len(candidates.keypoint)) - np.searchsorted(candidates.keypoint, candidates.keypoint)
-    kept = np.flatnonzero(place < kept_peaks)
+    if num_pairs(largest) <= MAX_PAIRS_PER_CELL * num_cells:
+        return candidates
+    most = bisect.bisect_right(range(largest), MAX_PAIRS_PER_CELL * num_cells, key=num_pairs) - 1
+    kept = np.arange(len(candidates.keypoint)) - np.searchsorted(candidates.keypoint, candidates.keypoint) < most
     return KeypointCandidates(candidates.keypoint[kept], candidates.xy[kept], candidates.score[kept])
 
 
@@ -193,21 +187,20 @@ def _pairs_to_score(
     """(M,) part and (M, 2) rows of the pairs that pass the prefilter and are short enough (see the module), sorted."""
     start = np.searchsorted(candidates.keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
     is_large = np.diff(start)[skeleton.part_ends].prod(axis=1) > MANY_PAIRS
-    small = np.flatnonzero(~is_large)
-    pairs = [(np.zeros(0, np.int64),) * 3]
-    for part, first, second in _all_pairs(start, skeleton.part_ends, small):
-        kept = np.flatnonzero(_mean_response(maps, candidates.xy, part, first, second) > threshold)
-        pairs.append((part[kept], first[kept], second[kept]))
-    for large_part in np.flatnonzero(is_large):
-        pairs += _short_pairs(maps, candidates.xy, large_part, start, threshold, skeleton)
-    part, first, second = (np.concatenate(column) for column in zip(*pairs))
-    if not is_large.any():
-        return part, np.stack([first, second], axis=1)
-    length = _length(candidates.xy, first, second)
-    is_short = _rank_within(part * len(candidates.xy) + second, length) < MAX_NEAREST
-    kept = np.flatnonzero(is_short | ~is_large[part])
-    kept = kept[np.argsort(part[kept], kind="stable")]
-    return part[kept], np.stack([first[kept], second[kept]], axis=1)
+    part, first, second = _all_pairs(start, skeleton.part_ends, np.flatnonzero(~is_large))
+    kept = np.flatnonzero(_mean_response(maps, candidates.xy, part, first, second) > threshold)
+    part, first, second = part[kept], first[kept], second[kept]
+    if is_large.any():
+        pairs = [(part, first, second)]
+        for large_part in np.flatnonzero(is_large):
+            pairs += _short_pairs(maps, candidates.xy, large_part, start, threshold, skeleton)
+        part, first, second = (np.concatenate(column) for column in zip(*pairs))
+        length = _length(candidates.xy, first, second)
+        is_short = _rank_within(part * len(candidates.xy) + second, length) < MAX_NEAREST
+        kept = np.flatnonzero(is_short | ~is_large[part])
+        kept = kept[np.argsort(part[kept], kind="stable")]
+        part, first, second = part[kept], first[kept], second[kept]
+    return part, np.stack([first, second], axis=1)
 
 
 def _short_pairs(
@@ -272,22 +265,15 @@ def _length(xy: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray
 
 def _all_pairs(
     start: np.ndarray, part_ends: np.ndarray, parts: np.ndarray
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Part and two rows of all pairs of candidates for the ends of some parts, up to ``PAIRS_PER_STEP`` at a time.
-
-    ``start`` is the first row of each keypoint.
-    """
-    count = start[1:] - start[:-1]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Part and two rows of all pairs of candidates for the ends of some parts; ``start``: their first rows."""
+    count = np.diff(start)
     first, second = part_ends[parts].T
     num_pairs = count[first] * count[second]
-    end = num_pairs.cumsum()
-    begin = end - num_pairs  # the number of the first pair of each part
-    for low in range(0, int(num_pairs.sum()), PAIRS_PER_STEP):
-        high = low + PAIRS_PER_STEP
-        place = np.repeat(np.arange(len(parts)), end.clip(low, high) - begin.clip(low, high))
-        number = np.arange(low, low + len(place)) - begin[place]  # of the pair within its part
-        num_second = count[second][place]
-        yield parts[place], start[first][place] + number // num_second, start[second][place] + number % num_second
+    place = np.repeat(np.arange(len(parts)), num_pairs)
+    number = np.arange(len(place)) - (num_pairs.cumsum() - num_pairs)[place]  # of the pair within its part
+    num_second = count[second][place]
+    return parts[place], start[first][place] + number // num_second, start[second][place] + number % num_second
 
 
 def _points_between(

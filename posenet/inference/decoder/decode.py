@@ -21,12 +21,7 @@ from posenet.inference.decoder.candidates import (
     find_limbs,
     limit_candidates,
 )
-from posenet.inference.decoder.pose_model import (
-    MAX_DEVIATION,
-    MIN_FOR_ESTIMATE,
-    PoseModel,
-    pose_model_of,
-)
+from posenet.inference.decoder.pose_model import MAX_DEVIATION, MIN_FOR_ESTIMATE, PoseModel, pose_model_of
 from posenet.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
@@ -34,8 +29,6 @@ from posenet.skeleton import COCO, Skeleton
 if TYPE_CHECKING:
     from torch import Tensor
 
-MIN_KEYPOINTS = 1
-"""People with fewer keypoints are dropped."""
 MIN_SCORE = 0.05
 """People with a lower score are dropped."""
 PART_THRESHOLD = 0.1
@@ -52,8 +45,6 @@ CELLS_PER_PERSON = 40
 """Cells of a map for each person that it has room for: the best ones are kept. Only maps of noise have more."""
 MIN_ROOM = 100
 """People for whom small maps have room."""
-PAIRS_PER_STEP = 2**16
-"""Pairs of fragments and people whose costs are computed together, which also limits the memory."""
 
 
 def decode(
@@ -62,8 +53,6 @@ def decode(
     stride: int = MAP_STRIDE,
     keypoint_threshold: float = InferenceConfig.keypoint_threshold,
     part_threshold: float = PART_THRESHOLD,
-    max_peaks: int | None = None,
-    min_keypoints: int = MIN_KEYPOINTS,
     min_score: float = MIN_SCORE,
     skeleton: Skeleton = COCO,
 ) -> list[Person]:
@@ -75,10 +64,6 @@ def decode(
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs a higher response than this on the map of its body part.
-        max_peaks: number of candidates of each keypoint, the strongest ones. None is as many as there are, but for maps
-            of noise: time and memory are limited in proportion to the size of the maps; see ``candidates``. Where
-            this limit is reached, the pose model is not used.
-        min_keypoints: people with fewer keypoints are dropped.
         min_score: people with a lower score are dropped, before limbs to other people lower the score further.
         skeleton: meaning of the channels.
 
@@ -86,23 +71,23 @@ def decode(
         People, highest score first, with keypoints in pixels of the network input. ``assemble_people`` states their
         score. Two people can have the same keypoint where theirs coincide (``complete_people``). If the skeleton has a
         layout, keypoints with low scores are moved from their peak towards where the rest of their person suggests.
+        In maps of noise, time and memory are limited in proportion to the size of the maps; see ``candidates``.
 
     Raises:
         ValueError: the shape or the type of the maps does not fit, or an argument is out of range.
         DataError: a value that the people depend on is NaN or infinite.
     """
-    if not keypoint_threshold > 0 or stride < 1 or (max_peaks is not None and max_peaks < 1):
-        raise ValueError("keypoint_threshold must be above 0; stride and max_peaks must be at least 1")
+    if not keypoint_threshold > 0 or stride < 1:
+        raise ValueError("keypoint_threshold must be above 0, and stride at least 1")
     maps = check_maps(maps, skeleton)
     peaks = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold)
-    candidates = limit_candidates(peaks, maps[0].size, skeleton, max_peaks)
-    is_noise = max_peaks is None and len(candidates.score) < len(peaks.score)
+    candidates = limit_candidates(peaks, maps[0].size, skeleton)
+    is_noise = len(candidates.score) < len(peaks.score)
     limbs = find_limbs(maps[skeleton.part_channels], candidates, part_threshold, skeleton)
     return assemble_people(
         candidates,
         limbs,
         stride=stride,
-        min_keypoints=min_keypoints,
         min_score=min_score,
         max_people=max(MIN_ROOM, maps[0].size // CELLS_PER_PERSON),
         pose_model=pose_model_of(skeleton) if skeleton.layout and not is_noise else None,
@@ -130,7 +115,6 @@ def assemble_people(
     limbs: Limbs,
     *,
     stride: int,
-    min_keypoints: int,
     min_score: float,
     max_people: int,
     pose_model: PoseModel | None,
@@ -147,29 +131,26 @@ def assemble_people(
     ``min_score`` applies to the product without this last factor. Where maps exceed 1, the scores of people and of
     keypoints are 1.
     """
-    all_limbs = limbs
-    limbs = drop_weak_limbs(all_limbs, len(candidates.score), skeleton)
-    strong_limbs = best_limbs(limbs, len(candidates.score))
-    label, limbs_are_complete = group_into_people(candidates, strong_limbs, max_people, pose_model)
+    strong_limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
+    rivals = best_limbs(strong_limbs, len(candidates.score))
+    label, limbs_are_complete = group_into_people(candidates, rivals, max_people, pose_model)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
-    is_kept = (count >= min_keypoints) & (score >= min_score)
-    score *= _share_of_limbs_within(limbs, label, len(count))
+    is_kept = score >= min_score
+    score *= _share_of_limbs_within(strong_limbs, label, len(count))
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")][:max_people]  # labels, highest score first
 
     row = np.full(len(count), -1)  # label to row of the result; -1 where the person is dropped
     row[kept] = np.arange(len(kept))
     owner = row[label]
-    people = np.full((len(kept), skeleton.num_keypoints), -1)  # the candidate of each keypoint, or -1
     owned = np.flatnonzero(owner >= 0)
-    people[owner[owned], candidates.keypoint[owned]] = owned
-    found = people >= 0
-    keypoints = np.zeros((*people.shape, 3), np.float32)
-    keypoints[found, :2] = candidates.xy[people[found]]
-    keypoints[found, 2] = candidates.score[people[found]]
-    linked = _linked_pairs(all_limbs, owner)
-    keypoints, estimates = complete_people(keypoints, candidates, linked, limbs_are_complete, pose_model)
+    keypoints = np.zeros((len(kept), skeleton.num_keypoints, 3), np.float32)
+    keypoints[owner[owned], candidates.keypoint[owned], :2] = candidates.xy[owned]
+    keypoints[owner[owned], candidates.keypoint[owned], 2] = candidates.score[owned]
+    keypoints, estimates = complete_people(
+        keypoints, candidates, _linked_pairs(limbs, owner), limbs_are_complete, pose_model
+    )
     if pose_model is not None:
         keypoints = pose_model.refine_keypoints(keypoints)
     found = keypoints[..., 2] > 0
@@ -224,9 +205,9 @@ def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) 
     Returns:
         (N,) label of each candidate's group: the row of one of its members.
     """
-    members = [[row] for row in range(len(keypoint))]
+    group = list(range(len(keypoint)))  # of each candidate; a group that was merged leads to the one that it is part of
     keypoint_bits = [1 << index for index in keypoint.tolist()]  # the keypoints of each group, one bit for each
-    links: list[dict[int, float]] = [{} for _ in members]  # links[a][b] is the link between groups a and b
+    links: list[dict[int, float]] = [{} for _ in group]  # links[a][b] is the link between groups a and b
     queue = list(zip((-score).tolist(), *ends.T.tolist()))  # (-link, a, b): a heap returns the smallest first
     for negative_link, a, b in queue:
         links[a][b] = links[b][a] = -negative_link
@@ -237,43 +218,29 @@ def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) 
             continue
         if len(links[a]) < len(links[b]):
             a, b = b, a
-        members[a] += members[b]
-        members[b] = []
+        group[b] = a
         keypoint_bits[a] |= keypoint_bits[b]
-        _merge_links(links, keypoint_bits, a, b, queue)
-    label = [0] * len(members)
-    for group, rows in enumerate(members):
-        for row in rows:
-            label[row] = group
-    return np.array(label, np.int64)
-
-
-def _merge_links(
-    links: list[dict[int, float]], keypoint_bits: list[int], a: int, b: int, queue: list[tuple[float, int, int]]
-) -> None:
-    """Add the links of group b to those of group a, and remove a's links to groups with a keypoint of b."""
-    links_of_a = links[a]
-    links_of_b = links[b]
-    links[b] = {}
-    del links_of_a[b]
-    del links_of_b[a]
-    for other, link in links_of_b.items():
-        del links[other][b]
-        if not keypoint_bits[a] & keypoint_bits[other]:
-            link += links_of_a.get(other, 0.0)
-            links_of_a[other] = links[other][a] = link
-            heappush(queue, (-link, a, other))
-    for other in [other for other in links_of_a if keypoint_bits[a] & keypoint_bits[other]]:
-        del links_of_a[other]
-        del links[other][a]
+        # The links of b are added to those of a, which loses its links to groups with a keypoint of b.
+        links_of_a, links_of_b, links[b] = links[a], links[b], {}
+        del links_of_a[b], links_of_b[a]
+        for other, link in links_of_b.items():
+            del links[other][b]
+            if not keypoint_bits[a] & keypoint_bits[other]:
+                link += links_of_a.get(other, 0.0)
+                links_of_a[other] = links[other][a] = link
+                heappush(queue, (-link, a, other))
+        for other in [other for other in links_of_a if keypoint_bits[a] & keypoint_bits[other]]:
+            del links_of_a[other], links[other][a]
+    label = np.array(group, np.int64)
+    while (label != label[label]).any():
+        label = label[label]
+    return label
 
 
 def assign_fragments(
     pose_model: PoseModel, position: np.ndarray, score: np.ndarray, limbs_are_complete: bool, max_groups: int
 ) -> np.ndarray:
-    """Assign every fragment to the person whose pose fits it best.
-
-    The person lacks the keypoints of the fragment; see ``_assignment_costs`` for the other conditions.
+    """Assign every fragment to the person who lacks its keypoints, and whose pose fits it best.
 
     Args:
         position, score: (G, K) positions and scores of the groups; see ``pose_model``.
@@ -306,8 +273,7 @@ def assign_fragments(
     in_order = np.argsort(cost, kind="stable")[: np.isfinite(cost).sum()]
     receivers: set[int] = set()
     for fragment, person in zip(ranked[row[in_order]].tolist(), people[column[in_order]].tolist()):
-        # A group may be both a fragment and a person. After it has been assigned, it receives no fragment, and
-        # after it has received one, it is not assigned.
+        # A group may be both. Once assigned, it receives no fragment; once it has received one, it is not assigned.
         is_free = target[fragment] == fragment and fragment not in receivers and target[person] == person
         if is_free and not (found[fragment] & found[person]).any():
             target[fragment] = person
@@ -326,26 +292,22 @@ def _assignment_costs(
 
         mean(d^2 / sigma^2) + mean(log sigma^2)
 
-    Args:
-        fragment, person: (M,) groups.
+    ``fragment`` and ``person`` are (M,) groups.
     """
     people, row = np.unique(person, return_inverse=True)
     expected, sigma = pose_model.expect_keypoints(position[people], found[people])
-    log_variance = np.log(sigma**2)
     count = found.sum(axis=1)
-    share = found / np.maximum(count, 1)[:, None]  # (G, K)
     # One keypoint of a fragment often shows that the mean of all is beyond the limit.
     keypoint = found.argmax(axis=1)[fragment]
     distance = np.abs(position[fragment, keypoint] - expected[row, keypoint]) / sigma[row, keypoint]
     near = np.flatnonzero(distance**2 <= MAX_DEVIATION**2 * count[fragment])
-    cost = np.full(len(row), np.inf)
-    for start in range(0, len(near), PAIRS_PER_STEP):
-        step = near[start : start + PAIRS_PER_STEP]
-        distance = np.abs(position[fragment[step]] - expected[row[step]]) / sigma[row[step]]  # (pairs, K)
-        square_deviation = np.einsum("mk,mk->m", share[fragment[step]], distance**2)
-        mean_log_variance = np.einsum("mk,mk->m", share[fragment[step]], log_variance[row[step]])
-        is_possible = square_deviation <= MAX_DEVIATION**2
-        cost[step[is_possible]] = (square_deviation + mean_log_variance)[is_possible]
+    fragment, row = fragment[near], row[near]
+    share = (found / np.maximum(count, 1)[:, None])[fragment]  # (pairs, K)
+    distance = np.abs(position[fragment] - expected[row]) / sigma[row]
+    square_deviation = np.einsum("mk,mk->m", share, distance**2)
+    log_variance = np.einsum("mk,mk->m", share, np.log(sigma**2)[row])
+    cost = np.full(len(person), np.inf)
+    cost[near] = np.where(square_deviation <= MAX_DEVIATION**2, square_deviation + log_variance, np.inf)
     return cost
 
 

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.request import url2pathname
 
 import numpy as np
 
 from posenet.downloading import first_bytes, is_address, is_data_address, split_address, without_credentials
 from posenet.errors import ConfigError, DataError
 from posenet.files import read_input
-from posenet.images import IMAGE_SUFFIXES, find_images, holds_several_images
+from posenet.images import IMAGE_SUFFIXES, find_images, holds_several_images, is_web_page
 
 VIDEO_SUFFIXES = frozenset(
     ".264 .265 .3g2 .3gp .apng .asf .avi .divx .dv .f4v .flv .gif .h264 .h265 .hevc .ivf .m1v .m2ts .m2v .m4v .mjpeg "
@@ -40,10 +41,15 @@ MAX_FRAME_RATE = 480.0
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
 
-_WEIGHTS = "a file of weights, which are given as checkpoint=FILE"
-_ANNOTATIONS = "a file of annotations, which posenet train takes"
-_NO_IMAGES = dict.fromkeys([".pth", ".pt", ".onnx"], _WEIGHTS) | dict.fromkeys([".yaml", ".yml", ".json"], _ANNOTATIONS)
-"""What files are that somebody may name in the place of images, by their suffixes."""
+_NO_INPUTS = {
+    ".pth .pt .onnx": "weights, which are given as checkpoint=FILE",
+    ".yaml .yml .json": "annotations, which posenet train takes",
+    ".txt .lst": "a list, which standard input takes: posenet predict - < FILE",
+    ".zip .tar .gz .tgz .7z .rar": "an archive; unpack it",
+    ".pdf .svg": "a drawing of lines; save its pages as PNG",
+    ".npy .npz .mat": "an array, which posenet.Predictor takes in memory",
+}
+"""What somebody may name in the place of images, by the suffixes."""
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
 _MAY_HOLD_SEVERAL = frozenset(".apng .avif .gif .png .tif .tiff .webp".split())
@@ -156,12 +162,14 @@ class FrameSelection:
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` if a value selects no frame of any video."""
-        if not 0 <= self.start < math.inf:
-            raise ConfigError(f"start {self.start} is no number of seconds; give 0 or more")
-        if not self.duration >= 0:
-            raise ConfigError(f"duration {self.duration} is no number of seconds; give 0 or more")
-        if not (isinstance(self.stride, numbers.Integral) and self.stride >= 1):
-            raise ConfigError(f"stride {self.stride} is no number of frames; give 1 or more")
+        is_possible = {
+            "start": 0 <= self.start < math.inf,
+            "duration": self.duration >= 0,
+            "stride": isinstance(self.stride, numbers.Integral) and self.stride >= 1,
+        }
+        for name, is_right in is_possible.items():
+            if not is_right:
+                raise ConfigError(f"{name} {getattr(self, name)} selects no frame; give seconds >= 0, a stride >= 1")
         object.__setattr__(self, "stride", int(self.stride))  # also of NumPy's numbers, which are no JSON
 
 
@@ -197,6 +205,10 @@ def find_sources(
 
 
 def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
+    if item.lower().startswith("file://"):
+        item = url2pathname(split_address(item).path)
+    if item.startswith("~") and not os.path.lexists(item):  # where no shell has replaced it
+        item = os.path.expanduser(item)
     path = Path(item)
     if not item:
         raise DataError(
@@ -211,8 +223,9 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     elif is_address(item):
         yield _named_source(item)
     else:
-        if path.suffix.lower() in _NO_IMAGES and path.is_file():
-            raise DataError(f"{path} is {_NO_IMAGES[path.suffix.lower()]}; give images, videos or folders of them")
+        for suffixes, content in _NO_INPUTS.items() if path.is_file() else ():
+            if path.suffix.lower() in suffixes.split():
+                raise DataError(f"{path} has {content}; give images, videos or folders of them")
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
             yield _file_source(file, subfolder)
@@ -280,8 +293,10 @@ def _kind_of_address(url: str) -> Kind:
         return "image"
     if address.scheme not in ("http", "https") or suffix in VIDEO_SUFFIXES - _MAY_HOLD_SEVERAL:
         return "video"
-    kind = _kind_of_start(first_bytes(url, START_BYTES))
-    return "image" if kind == "video" and suffix in _MAY_HOLD_SEVERAL else kind
+    start = first_bytes(url, START_BYTES)
+    kind = _kind_of_start(start)
+    # Reading a web page as an image reports that it is one.
+    return "image" if kind == "video" and (suffix in _MAY_HOLD_SEVERAL or is_web_page(start)) else kind
 
 
 def _kind_of_start(start: bytes) -> Kind:

@@ -262,6 +262,7 @@ class VideoWriter:
         exact_rate = Fraction(max(rate, MIN_WRITTEN_RATE)).limit_denominator(1001)
         # AVI has no times: its frames follow each other at the rate of its clock.
         self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
+        self._size = size
         self._last_tick = -1
         self._start: float | None = None
         self._reformatter = VideoReformatter()
@@ -280,7 +281,18 @@ class VideoWriter:
         self._container.start_encoding()
 
     def write(self, image: np.ndarray, seconds: float) -> None:
-        """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one."""
+        """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one.
+
+        An image of another shape than the first ones gets black borders.
+        """
+        height, width = self._size
+        if abs(image.shape[0] * width - image.shape[1] * height) > max(height, width):
+            canvas_height = max(image.shape[0], round(image.shape[1] * height / width))
+            canvas_width = max(image.shape[1], round(image.shape[0] * width / height))
+            canvas = np.zeros((canvas_height, canvas_width, 3), np.uint8)
+            top, left = (canvas_height - image.shape[0]) // 2, (canvas_width - image.shape[1]) // 2
+            canvas[top : top + image.shape[0], left : left + image.shape[1]] = image
+            image = canvas
         if self._start is None:
             self._start = seconds
         time = seconds - self._start

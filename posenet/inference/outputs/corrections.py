@@ -11,12 +11,11 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 from xml.etree import ElementTree
 
 import numpy as np
 
-from posenet.annotations.importing.sleap import require_sleap_io
 from posenet.errors import ConfigError, DataError
 from posenet.files import atomic_replacement, check_outputs, resolve_link, write_atomically
 from posenet.inference.media.sources import Source
@@ -36,23 +35,9 @@ CorrectionFormat = Literal["sleap", "cvat", "label_studio", "coco"]
 SUFFIXES: dict[str, CorrectionFormat] = {".slp": "sleap", ".xml": "cvat", ".json": "label_studio"}
 """The format that the suffix of a file chooses."""
 
-
-class FoundPeople(NamedTuple):
-    """The N people of an image or a frame."""
-
-    source: Source
-    number: int | None  # of a frame of a video; None for an image
-    size: tuple[int, int]  # height, width in pixels
-    keypoints: Sequence[np.ndarray]  # N times (F, 3) x, y, score in the order of annotation files; 0 for not found
-    scores: Sequence[float]
-    ids: Sequence[int | None]  # of tracked people
-
-    @property
-    def image_path(self) -> str:
-        """The absolute path of the image or the video."""
-        if self.source.path is None:
-            raise DataError(f"{self.source.name} is no file, which a labelling tool needs; save the image first")
-        return str(self.source.path.absolute())
+Found = tuple[Source, Record]
+"""An image or a frame with the people of whom keypoints were found; their ``keypoints`` are arrays (F, 3) of x, y and
+score in the order of annotation files, 0 for those that were not found."""
 
 
 def export_results(results: Iterable[Result], path: str | Path, format: CorrectionFormat | None = None) -> None:
@@ -72,17 +57,13 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
     if not readable:
         raise DataError(f"there are no results to write to {path}; give those of images that can be read")
     sources = list(dict.fromkeys(result.frame.source for result in readable))
+    if lost := [source.name for source in sources if source.path is None]:
+        raise DataError(f"{lost[0]} is no file, which a labelling tool needs; save the image first")
     check_outputs([path], [source.path for source in sources if source.path is not None], overwrite=True)
     skeleton = readable[0].skeleton
-    if chosen == "coco":
-        for source in sources:
-            if source.path is None:
-                raise DataError(f"{source.name} is no file, which a data set needs; save the image first")
-        writer = write_coco(path, sources, skeleton)
-    else:
-        writer = write_corrections(path, skeleton, chosen)
     ids = ImageIds(sources)
-    with writer as write:
+    is_coco = chosen == "coco"
+    with write_coco(path, sources, skeleton) if is_coco else write_corrections(path, skeleton, chosen) as write:
         for result in readable:
             write(result.frame.source, record_of(result, ids))
 
@@ -94,143 +75,140 @@ def choose_format(path: Path, format: CorrectionFormat | None = None) -> Correct
         reason = f"format={format}" if format else f"{path}"
         raise ConfigError(f"{reason} is no format for corrections; end the name with {', '.join(SUFFIXES)}")
     if chosen == "sleap":
-        require_sleap_io()
+        _import_sleap_io()
     return chosen
+
+
+def _import_sleap_io() -> Any:
+    from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
+
+    return require_sleap_io()
 
 
 @contextlib.contextmanager
 def write_corrections(path: Path, skeleton: Skeleton, format: CorrectionFormat | None = None) -> Iterator[Write]:
     """Collect the people of all images, and write the file at the end, completely or not at all."""
-    writers: dict[str, Callable[[Path, Skeleton, Sequence[FoundPeople]], None]] = {
+    writers: dict[str, Callable[[Path, Skeleton, Sequence[Found]], None]] = {
         "sleap": _write_sleap,
         "cvat": _write_cvat,
         "label_studio": _write_label_studio,
     }
     write_file = writers[choose_format(path, format)]
-    found: list[FoundPeople] = []
+    found: list[Found] = []
 
     def write(source: Source, record: Record) -> None:
-        rows = [np.reshape(person["keypoints"], (-1, 3)) for person in record["people"]]
-        people = [(keypoints, person) for keypoints, person in zip(rows, record["people"]) if keypoints[:, 2].any()]
-        keypoints = [rows for rows, _ in people]
-        scores = [person["score"] for _, person in people]
-        ids = [person.get("id") for _, person in people]
-        size = record["height"], record["width"]
-        found.append(FoundPeople(source, record.get("frame"), size, keypoints, scores, ids))
+        people = [person | {"keypoints": np.reshape(person["keypoints"], (-1, 3))} for person in record["people"]]
+        people = [person for person in people if person["keypoints"][:, 2].any()]
+        found.append((source, record | {"people": people}))
 
     yield write
     write_file(path, skeleton, found)
 
 
-def _write_label_studio(path: Path, skeleton: Skeleton, found: Sequence[FoundPeople]) -> None:
+def _write_label_studio(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
     """Tasks with predictions: a rectangle for each person, with the keypoints in it. Images alone, no videos."""
-    names = listed_names([people.source for people in found])
+    names = listed_names([source for source, _ in found])
     tasks = []
-    for people in found:
-        if people.number is not None:
+    for source, record in found:
+        if "frame" in record:
             raise DataError(
-                f"{people.source.name} is a video, of which Label Studio shows no frames; export to .slp or .xml, or "
-                "predict its frames as images"
+                f"{source.name} is a video, of which Label Studio shows no frames; export to .slp or .xml, or predict "
+                "its frames as images"
             )
-        height, width = people.size
-        unit = np.array([width, height]) / 100
-        common = {"to_name": "image", "original_width": width, "original_height": height, "image_rotation": 0}
+        size = record["width"], record["height"]
+        common = {"to_name": "image", "original_width": size[0], "original_height": size[1], "image_rotation": 0}
         regions: list[dict[str, Any]] = []
-        for number, (keypoints, score) in enumerate(zip(people.keypoints, people.scores), 1):
+        for number, person in enumerate(record["people"], 1):
+            keypoints = person["keypoints"] * (100 / size[0], 100 / size[1], 1)
             is_found = keypoints[:, 2] > 0
-            corner = keypoints[is_found, :2].min(axis=0)
-            sides = np.maximum(np.ptp(keypoints[is_found, :2], axis=0), 1)
-            x, y = (corner / unit).tolist()
-            box_width, box_height = (sides / unit).tolist()
-            value: dict[str, Any] = {"x": x, "y": y, "width": box_width, "height": box_height, "rotation": 0}
+            x, y = keypoints[is_found, :2].min(axis=0).tolist()
+            sides = np.maximum(np.ptp(keypoints[is_found, :2], axis=0), np.divide(100, size)).tolist()
+            value: dict[str, Any] = {"x": x, "y": y, "width": sides[0], "height": sides[1], "rotation": 0}
             value["rectanglelabels"] = [skeleton.category]
-            rectangle = {"id": f"p{number}", "type": "rectanglelabels", "from_name": "box", "score": score}
+            rectangle = {"id": f"p{number}", "type": "rectanglelabels", "from_name": "box", "score": person["score"]}
             regions.append(rectangle | common | {"value": value})
             for index in np.flatnonzero(is_found).tolist():
-                x, y = (keypoints[index, :2] / unit).tolist()
+                x, y = keypoints[index, :2].tolist()
                 value = {"x": x, "y": y, "width": 0.5, "keypointlabels": [skeleton.file_names[index]]}
                 point = {"id": f"p{number}k{index}", "type": "keypointlabels", "from_name": "keypoints"}
                 regions.append(point | common | {"parentID": f"p{number}", "value": value})
-        mean = float(np.mean(people.scores)) if people.scores else 0.0
-        prediction = {"model_version": "posenet", "score": mean, "result": regions}
-        tasks.append({"data": {"image": f"/data/local-files/?d={names[people.source]}"}, "predictions": [prediction]})
+        scores = [person["score"] for person in record["people"]]
+        prediction = {"model_version": "posenet", "score": float(np.mean(scores or [0])), "result": regions}
+        tasks.append({"data": {"image": f"/data/local-files/?d={names[source]}"}, "predictions": [prediction]})
     write_atomically(path, json.dumps(tasks).encode())
 
 
-def _write_cvat(path: Path, skeleton: Skeleton, found: Sequence[FoundPeople]) -> None:
+def _write_cvat(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
     """Skeletons in "CVAT 1.1": of images, or of the frames of one video, as tracks."""
-    videos = {people.source for people in found if people.number is not None}
-    if videos and (len(videos) > 1 or any(people.number is None for people in found)):
+    videos = {source for source, record in found if "frame" in record}
+    if videos and (len(videos) > 1 or len({source for source, _ in found}) > 1):
         raise DataError("a file of CVAT is of images or of one video; export each video to a file of its own")
     root = ElementTree.Element("annotations")
-    ElementTree.SubElement(root, "version").text = "1.1"
-    _add_labels(ElementTree.SubElement(root, "meta"), skeleton, videos)
-    if videos:
-        _add_tracks(root, skeleton, found)
-    else:
-        names = listed_names([people.source for people in found])
-        for number, people in enumerate(found):
-            height, width = people.size
-            about = {"id": str(number), "name": names[people.source], "width": str(width), "height": str(height)}
-            image = ElementTree.SubElement(root, "image", about)
-            for keypoints in people.keypoints:
-                attributes = {"label": skeleton.category, "source": "auto", "z_order": "0"}
-                _add_points(ElementTree.SubElement(image, "skeleton", attributes), skeleton, keypoints)
+    _add(root, "version", text="1.1")
+    task = _add(_add(root, "meta"), "task")
+    _add_labels(_add(task, "labels"), skeleton)
+    for video in videos:
+        _add(task, "source", text=video.name)
+        _add_tracks(root, skeleton, [record for _, record in found])
+    names = {} if videos else listed_names([source for source, _ in found])
+    for number, (source, record) in enumerate(found if names else ()):
+        image = _add(root, "image", id=number, name=names[source], width=record["width"], height=record["height"])
+        for person in record["people"]:
+            shape = _add(image, "skeleton", label=skeleton.category, source="auto", z_order=0)
+            _add_points(shape, skeleton, person["keypoints"])
     ElementTree.indent(root)
     write_atomically(path, ElementTree.tostring(root, "unicode").encode("utf-8", "surrogateescape"))
 
 
-def _add_labels(meta: ElementTree.Element, skeleton: Skeleton, videos: Iterable[Source]) -> None:
+def _add(parent: ElementTree.Element, tag: str, text: str | None = None, **attributes: object) -> ElementTree.Element:
+    element = ElementTree.SubElement(parent, tag, {name: str(value) for name, value in attributes.items()})
+    element.text = text
+    return element
+
+
+def _add_labels(labels: ElementTree.Element, skeleton: Skeleton) -> None:
     """The label of a skeleton and those of its points, as a task has them."""
-    task = ElementTree.SubElement(meta, "task")
-    labels = ElementTree.SubElement(task, "labels")
-    label = ElementTree.SubElement(labels, "label")
-    ElementTree.SubElement(label, "name").text = skeleton.category
-    ElementTree.SubElement(label, "type").text = "skeleton"
+    label = _add(labels, "label")
+    _add(label, "name", text=skeleton.category)
+    _add(label, "type", text="skeleton")
     drawing = [
         f'<line data-type="edge" data-node-from="{a}" data-node-to="{b}"></line>' for a, b in edges_of(skeleton)
     ] + [
         f'<circle data-type="element node" data-node-id="{number}" data-label-name="{name}"></circle>'
         for number, name in enumerate(skeleton.file_names, 1)
     ]
-    ElementTree.SubElement(label, "svg").text = "".join(drawing)
+    _add(label, "svg", text="".join(drawing))
     for name in skeleton.file_names:
-        own = ElementTree.SubElement(labels, "label")
-        ElementTree.SubElement(own, "name").text = name
-        ElementTree.SubElement(own, "type").text = "points"
-        ElementTree.SubElement(own, "parent").text = skeleton.category
-    for video in videos:
-        ElementTree.SubElement(task, "source").text = video.name
+        own = _add(labels, "label")
+        _add(own, "name", text=name)
+        _add(own, "type", text="points")
+        _add(own, "parent", text=skeleton.category)
 
 
-def _add_tracks(root: ElementTree.Element, skeleton: Skeleton, found: Sequence[FoundPeople]) -> None:
+def _add_tracks(root: ElementTree.Element, skeleton: Skeleton, records: Sequence[Record]) -> None:
     """A track for each tracked person, and one of a single frame for each other one; each ends with its last frame."""
-    tracks: dict[object, list[tuple[int, np.ndarray]]] = {}
-    for people in found:
-        for index, (keypoints, person_id) in enumerate(zip(people.keypoints, people.ids)):
-            key = (people.number, index) if person_id is None else person_id
-            tracks.setdefault(key, []).append((int(people.number or 0), keypoints))
-    numbers = [int(people.number or 0) for people in found]
-    following = dict(itertools.pairwise(numbers))
+    tracks: dict[object, dict[int, np.ndarray]] = {}
+    for record in records:
+        for index, person in enumerate(record["people"]):
+            key = person.get("id", (record["frame"], index))
+            tracks.setdefault(key, {})[record["frame"]] = person["keypoints"]
+    following = dict(itertools.pairwise(record["frame"] for record in records))
     for number, frames in enumerate(tracks.values()):
-        track = ElementTree.SubElement(root, "track", {"id": str(number), "label": skeleton.category, "source": "auto"})
-        seen = {frame for frame, _ in frames}
+        track = _add(root, "track", id=number, label=skeleton.category, source="auto")
         nothing = np.zeros((len(skeleton.file_names), 3))
-        ends = [(following[frame], nothing) for frame in seen if following.get(frame, frame) not in seen]
-        for frame, keypoints in sorted([*frames, *ends], key=lambda item: item[0]):
-            shape = ElementTree.SubElement(track, "skeleton", {"frame": str(frame), "keyframe": "1", "z_order": "0"})
-            _add_points(shape, skeleton, keypoints)
+        ends = {following[frame]: nothing for frame in frames if following.get(frame, frame) not in frames}
+        for frame, keypoints in sorted((frames | ends).items()):
+            _add_points(_add(track, "skeleton", frame=frame, keyframe=1, z_order=0), skeleton, keypoints)
 
 
 def _add_points(shape: ElementTree.Element, skeleton: Skeleton, keypoints: np.ndarray) -> None:
     for name, (x, y, score) in zip(skeleton.file_names, keypoints.tolist()):
-        mark = {"outside": str(int(score <= 0)), "occluded": "0", "points": f"{x:.3f},{y:.3f}"}
-        ElementTree.SubElement(shape, "points", {"label": name} | mark)
+        _add(shape, "points", label=name, outside=int(score <= 0), occluded=0, points=f"{x:.3f},{y:.3f}")
 
 
-def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[FoundPeople]) -> None:
+def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
     """Labels of SLEAP, which can be moved at once. Images of one size are a video of their own."""
-    sleap_io = require_sleap_io()
+    sleap_io = _import_sleap_io()
     names = list(skeleton.file_names)
     shown_as = dict(zip(skeleton.file_keypoints, names))
     shape = sleap_io.Skeleton(nodes=[sleap_io.Node(name) for name in names], name=skeleton.category)
@@ -239,31 +217,28 @@ def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[FoundPeople]) -
     for left, right in skeleton.left_right:
         if left in shown_as and right in shown_as:
             shape.add_symmetry(shown_as[left], shown_as[right])
-    tracks: dict[int, Any] = {}
-    images: dict[tuple[int, int], list[FoundPeople]] = {}
-    videos: dict[Source, list[FoundPeople]] = {}
-    for people in found:
-        group: Any = (
-            images.setdefault(people.size, []) if people.number is None else videos.setdefault(people.source, [])
-        )
-        group.append(people)
+    tracks: dict[int | None, Any] = {}
+    videos: dict[object, list[Found]] = {}
+    for source, record in found:
+        group = source if "frame" in record else (record["height"], record["width"])
+        videos.setdefault(group, []).append((source, record))
     frames = []
-    for own in [*images.values(), *videos.values()]:
-        is_video = own[0].number is not None
-        if is_video:
-            video = sleap_io.Video(filename=own[0].image_path, open_backend=False)
+    for own in videos.values():
+        paths = [str(source.path and source.path.absolute()) for source, _ in own]
+        if "frame" in own[0][1]:
+            video = sleap_io.Video(filename=paths[0], open_backend=False)
         else:
-            video = sleap_io.Video.from_filename([people.image_path for people in own])
-        for index, people in enumerate(own):
+            video = sleap_io.Video.from_filename(paths)
+        for index, (_, record) in enumerate(own):
             instances = []
-            for keypoints, person_id in zip(people.keypoints, people.ids):
+            for person in record["people"]:
+                keypoints, number = person["keypoints"], person.get("id")
                 points = np.where(keypoints[:, 2:] > 0, keypoints[:, :2], np.nan)
-                track = None
-                if person_id is not None:
-                    track = tracks.setdefault(person_id, sleap_io.Track(name=str(person_id)))
-                instances.append(sleap_io.Instance.from_numpy(points, skeleton=shape, track=track))
-            number = people.number if is_video else index
-            frames.append(sleap_io.LabeledFrame(video=video, frame_idx=number, instances=instances))
+                if number is not None:
+                    tracks.setdefault(number, sleap_io.Track(name=str(number)))
+                instances.append(sleap_io.Instance.from_numpy(points, skeleton=shape, track=tracks.get(number)))
+            place = record.get("frame", index)
+            frames.append(sleap_io.LabeledFrame(video=video, frame_idx=place, instances=instances))
     labels = sleap_io.Labels(frames, skeletons=[shape])
     with atomic_replacement(resolve_link(path), ".slp") as temporary:
         sleap_io.save_slp(labels, str(temporary), embed=False, verbose=False)

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +90,11 @@ def record_of(result: Result, ids: ImageIds) -> Record:
     height, width = frame.size
     people = []
     for person in result:
-        entry = person.to_coco_result(image_id) | {"box": person.box.astype(float).round(3).tolist()}
+        entry = person.to_coco_result(image_id, person.skeleton.category_id) | {
+            "box": person.box.astype(float).round(3).tolist()
+        }
+        if person.skeleton.category != COCO.category:
+            entry["category"] = person.skeleton.category
         people.append(entry if person.id is None else entry | {"id": person.id})
     about = {"image_id": image_id, "file_name": frame.source.name, **_moment(frame)}
     return about | {"height": height, "width": width, "people": people}
@@ -105,34 +109,23 @@ def _moment(frame: Frame) -> dict[str, Any]:
 def write_json(path: Path) -> Iterator[Write]:
     """COCO results as one JSON list, one line for each person. Nothing is held in memory.
 
-    A person has also the file name, in a video the frame and the time, and the id if it is tracked.
+    A person has also the file name, in a video the frame and the time, the id if it is tracked, and the name of the
+    category if that is not a person.
     """
     with open_text_output(path) as file:
-        with _json_list(file) as append:
+        before = "[\n"
 
-            def write(source: Source, record: Record) -> None:
-                about = {name: record[name] for name in ("file_name", "frame", "time") if name in record}
-                for person in record["people"]:
-                    entry = {name: value for name, value in person.items() if name not in ("box", "id")} | about
-                    append(entry | {"id": person["id"]} if "id" in person else entry)
-                file.flush()
+        def write(source: Source, record: Record) -> None:
+            nonlocal before
+            about = {name: record[name] for name in ("file_name", "frame", "time") if name in record}
+            for person in record["people"]:
+                entry = {name: value for name, value in person.items() if name not in ("box", "id")} | about
+                file.write(before + json.dumps(entry | {"id": person["id"]} if "id" in person else entry))
+                before = ",\n"
+            file.flush()
 
-            yield write
-        file.write("\n")
-
-
-@contextlib.contextmanager
-def _json_list(file: TextIO) -> Iterator[Callable[[object], None]]:
-    """Write a JSON list to a file, one line for each item; the function that this yields appends one."""
-    is_empty = True
-
-    def append(item: object) -> None:
-        nonlocal is_empty
-        file.write(("[\n" if is_empty else ",\n") + json.dumps(item))
-        is_empty = False
-
-    yield append
-    file.write("[]" if is_empty else "\n]")
+        yield write
+        file.write("[]\n" if before == "[\n" else "\n]\n")
 
 
 def image_folder(sources: Iterable[Source]) -> Path:
@@ -169,58 +162,47 @@ def listed_names(sources: Iterable[Source]) -> dict[Source, str]:
 
 @contextlib.contextmanager
 def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Iterator[Write]:
-    """Images and people as a COCO data set, without holding the people in memory; see docs/predicting.md.
+    """Images and people as a COCO data set, written at the end; see docs/predicting.md.
 
     A person of whom only derived keypoints were found, such as the neck, has no keypoint that COCO knows and is left
     out. The names and ids of images depend on all ``sources``.
     """
     names = listed_names(sources)
     ids = ImageIds(sources)
-    annotation_ids = itertools.count(1)
     images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+
+    def write(source: Source, record: Record) -> None:
+        image = {"id": ids.next_number(source), "file_name": names[source]}
+        image |= {"height": record["height"], "width": record["width"]}
+        if (number := record.get("frame")) is not None:
+            image["file_name"] += f"/{number:06d}.jpg"
+            image |= {"video": source.name, "frame": number, "time": record["time"]}
+        images.append(image)
+        for person in record["people"]:
+            keypoints = np.reshape(person["keypoints"], (-1, 3))
+            if keypoints[:, 2].any():
+                entry = {"id": len(annotations) + 1, "image_id": image["id"], "category_id": person["category_id"]}
+                entry |= _annotation(keypoints) | {"score": person["score"]}
+                annotations.append(entry | {"track_id": person["id"]} if "id" in person else entry)
+
     with open_text_output(path) as file:
-        category = json.dumps([_category(skeleton)])
-        file.write(f'{{"info": {{"description": "People found by posenet"}}, "licenses": [], "categories": {category}')
-        file.write(',\n"annotations": ')
-        with _json_list(file) as append_annotation:
-
-            def write(source: Source, record: Record) -> None:
-                number = record.get("frame")
-                name = names[source]
-                image: dict[str, Any] = {
-                    "id": ids.next_number(source),
-                    "file_name": name if number is None else f"{name}/{number:06d}.jpg",
-                    "height": record["height"],
-                    "width": record["width"],
-                }
-                if number is not None:
-                    image |= {"video": source.name, "frame": number, "time": record["time"]}
-                images.append(image)
-                for person in record["people"]:
-                    keypoints = np.reshape(person["keypoints"], (-1, 3))
-                    if not keypoints[:, 2].any():
-                        continue
-                    entry = {"id": next(annotation_ids), "image_id": image["id"]} | _annotation(keypoints)
-                    entry["score"] = person["score"]
-                    append_annotation(entry | {"track_id": person["id"]} if "id" in person else entry)
-
-            yield write
-        file.write(',\n"images": ')
-        with _json_list(file) as append_image:
-            for image in images:
-                append_image(image)
-        file.write("}\n")
+        yield write
+        about = {"description": "People found by posenet"}
+        document = {"info": about, "licenses": [], "categories": [_category(skeleton)]}
+        json.dump(document | {"annotations": annotations, "images": images}, file)
+        file.write("\n")
 
 
 def _category(skeleton: Skeleton) -> dict[str, Any]:
     """The entry of ``categories`` for a skeleton: COCO's own, or one with the lines that drawings have."""
     if skeleton.file_names == COCO.file_names and skeleton.category == COCO.category:
-        return COCO_CATEGORY
+        return COCO_CATEGORY | {"id": skeleton.category_id}
     names = list(skeleton.file_keypoints)
     twin = twins(skeleton.left_right)
     return {
         "supercategory": skeleton.category,
-        "id": COCO_CATEGORY["id"],
+        "id": skeleton.category_id,
         "name": skeleton.category,
         "keypoints": list(skeleton.file_names),
         "skeleton": edges_of(skeleton),
@@ -241,7 +223,6 @@ def _annotation(keypoints: np.ndarray) -> dict[str, Any]:
     width, height = np.maximum(np.ptp(keypoints[found, :2], axis=0), 1)  # many tools refuse empty boxes
     visible = np.where(found[:, None], keypoints * (1, 1, 0) + (0, 0, 2), 0)
     return {
-        "category_id": COCO_CATEGORY["id"],
         "iscrowd": 0,
         "bbox": np.round([left, top, width, height], 3).tolist(),
         "area": round(float(width * height), 3),

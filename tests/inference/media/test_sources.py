@@ -10,7 +10,7 @@ import pytest
 from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.media.frames import read_frames
-from posenet.inference.media.sources import find_sources, parse_standard_input, plausible_rate
+from posenet.inference.media.sources import Source, find_sources, parse_standard_input, plausible_rate
 from tests.helpers.image_bytes import encode
 from tests.helpers.media_server import answer, media_server, raw_server
 from tests.helpers.videos import GREY, write_animation, write_video
@@ -114,3 +114,25 @@ def test_what_is_no_name_of_an_input_is_a_short_error(name: str) -> None:
     with pytest.raises(DataError) as caught:
         find_sources([name])
     assert len(str(caught.value)) < 200
+
+
+def test_an_address_of_a_file_and_a_tilde_name_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_image(tmp_path / "a b.png", GREY)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ((tmp_path / "a b.png").as_uri(), "~/a b.png"):
+        assert find_sources([name]) == [Source("image", tmp_path / "a b.png")]
+
+
+def test_a_web_page_at_an_address_is_named(tmp_path: Path) -> None:
+    for name in ("watch", "a.jpg"):
+        (tmp_path / name).write_text("<!DOCTYPE html><html><body>a video</body></html>")
+    with media_server(tmp_path) as server:
+        for frame in read_frames([f"{server}/watch", f"{server}/a.jpg"]):
+            assert "is a web page" in str(frame.error)
+
+
+@pytest.mark.parametrize("name, remedy", [("a.zip", "unpack"), ("a.txt", "posenet predict - <"), ("a.pdf", "PNG")])
+def test_a_file_that_cannot_hold_images_says_what_to_do(tmp_path: Path, name: str, remedy: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(DataError, match=f"{name} .*{remedy}"):
+        find_sources([tmp_path / name])

@@ -29,6 +29,7 @@ from posenet.inference.outputs.people_files import (
 from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.videos import GREY
 
@@ -122,6 +123,21 @@ def test_a_table_has_one_row_for_each_person(written):
         "v.mp4,3,0.1235,7,0.1235,1.25,2.0,3.0,4.0,3.0,4.0,0.75,,,,1.25,2.0,0.5",
         "v.mp4,3,0.1235,,0.5,8.0,9.0,8.0,9.0,,,,,,,,,",
     ]
+
+
+def test_results_name_the_category_of_their_skeleton(tmp_path):
+    """Its number is that of the annotations with which the skeleton was drafted, so that these tools compare them."""
+    cat = dataclasses.replace(SKELETON, category="cat", category_id=17)
+    cat = skeleton_from_table(skeleton_to_table(cat))
+    result = Result(image_frame("1.png"), [Person(np.full((4, 3), 0.5, np.float32), 0.5, cat)], cat)
+    with write_json(tmp_path / "p.json") as write, write_coco(tmp_path / "c.json", [result.frame.source], cat) as add:
+        write_result(write, result)
+        write_result(add, result)
+    [person] = json.loads((tmp_path / "p.json").read_text())
+    content = json.loads((tmp_path / "c.json").read_text())
+    assert (person["category_id"], person["category"]) == (17, "cat")
+    assert [(category["id"], category["name"]) for category in content["categories"]] == [(17, "cat")]
+    assert [entry["category_id"] for entry in content["annotations"]] == [17]
 
 
 def test_a_program_that_reads_standard_output_gets_every_person_at_once(capsys):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from posenet.errors import CheckpointError, ConfigError
+from posenet.inference.networks import is_installed
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, PADDING, Config, config_from_dict, config_to_dict
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
@@ -24,13 +24,13 @@ _CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
 
 def require_packages(*packages: str) -> None:
     """``ConfigError`` if a package that exporting needs is not installed."""
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    missing = [package for package in packages if not is_installed(package)]
     if missing:
         raise ConfigError(f"exporting needs the package {' and '.join(missing)}; pip install 'simplepose[export]'")
 
 
 def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with convolutions in float32, fp16 or int8: what prediction needs of the configuration.
+    """The properties of a file with convolutions in float32 or int8: what prediction needs of the configuration.
 
     ``read_config`` does not need the entries from ``colours`` to ``channels``: they are for other programs.
     """

@@ -1,0 +1,1 @@
+"""What compares the annotations with each other: a part of the package that reading and training do without."""

@@ -1,8 +1,0 @@
-"""The same as ``posenet weights``; see ``--help``."""
-
-import sys
-
-from posenet.cli.main import run_tool
-
-if __name__ == "__main__":
-    sys.exit(run_tool("weights"))
