@@ -100,11 +100,10 @@ class TestOwnFunction:
             "def darken(sample, generator):\n    sample.image[:] //= 3\n    return sample\n"
         )
         results = {}
-        for name, transform in (("plain", ""), ("dark", "my_changes:darken"), ("again", "my_changes:darken")):
-            train_tiny(stores, tmp_path / name, f"data.transform={transform}", max_steps=2)
+        for name, transform in (("plain", ""), ("dark", "my_changes:darken")):
+            train_tiny(stores, tmp_path / name, f"data.transform={transform}", max_steps=1)
             results[name] = weights(tmp_path / name)
-        for name, is_same in (("plain", False), ("again", True)):
-            assert all(torch.equal(results["dark"][key], value) for key, value in results[name].items()) == is_same
+        assert not all(torch.equal(results["dark"][key], value) for key, value in results["plain"].items())
 
     @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function", "..math:pi", "math:pi"])
     def test_a_name_of_no_function_is_refused(self, name: str) -> None:
