@@ -1,7 +1,7 @@
 """An accelerator: its tests, prediction, the training step, trainings on photographs, and the loaders beside the step.
 
-A machine with an accelerator is often lent for minutes. Every result is written as soon as it is there, an error becomes
-a note below its table, and no measurement begins after the time of its part, or after ``--minutes``.
+A machine with an accelerator is often lent for minutes. Every result is written as soon as it is there, an error
+becomes a note below its table, and no measurement begins after the time of its part, or after ``--minutes``.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from posenet.devices.cpu import usable_cores
 from posenet.devices.device import peak_memory
 from posenet.devices.precision import DTYPES
 from posenet.errors import ConfigError
+from posenet.images import read_image, write_image
 from posenet.messages import to_single_line
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, config_to_dict, load_config
@@ -138,7 +139,7 @@ def time_prediction(args: argparse.Namespace, config: Config, device: torch.devi
     folder, images, checkpoint = drawn_people(args), args.output / "images", args.output / "untrained.pth"
     images.mkdir(exist_ok=True)
     for path in (folder / "val2017").iterdir():
-        cv2.imwrite(str(images / path.name), cv2.resize(cv2.imread(str(path)), (640, 480)))
+        write_image(images / path.name, cv2.resize(read_image(path), (640, 480)))
     network = PoseNet.from_config(config)
     write_checkpoint(checkpoint, {"model": network.state_dict(), "config": config_to_dict(config)})
     columns = ("images/s", "network alone, images/s", "share", "other processor time, ms/image", "images per batch")
