@@ -32,7 +32,7 @@ BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
 """Software that runs a network; "auto" is the fastest that is installed and as accurate."""
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 """Packages that run ONNX files, and what they are called; the fastest on a CPU first. Each is an extra of posenet."""
-FEW_IMAGES = 4
+FEW_IMAGES = 8
 """For so many images, PyTorch ends before a checkpoint is converted for a faster runtime. Measured with the networks of
 ``tiny`` and of four stacks; see docs/deployment.md."""
 
@@ -124,6 +124,7 @@ def _load_checkpoint(
         _log.info("%s runs with %s on %s", path, RUNTIMES.get(backend, "PyTorch"), torch_device)
     if model is not None:
         return run_converted(model, config, backend, path, device, amp)
+    assert config is not None  # the network was loaded
     if config.model.network:
         return TorchNetwork(network, torch_device, torch_amp), config
     # The fused network has that precision in itself.
