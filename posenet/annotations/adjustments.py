@@ -119,10 +119,10 @@ class Adjustment:
         room = MAX_LINE - len(f"{self.kind}: {message} (, ...); {self.consequence} [{self.code}]")
         shown: list[str] = []
         for place in map(to_single_line, self.places):
-            room -= len(place) + 2
-            if room < 0:
-                shown.append("...")
+            if len(place) > room:
+                shown.append("..." if shown else f"{place[: max(room, 0)]}...")
                 break
+            room -= len(place) + 2
             shown.append(place)
         places = f" ({', '.join(shown)})" if shown else ""
         return f"{message}{places}; {self.consequence}"

@@ -61,7 +61,7 @@ def _measure(joints: np.ndarray, known: Sequence[tuple[int, int]], unknown: Sequ
 
 def _count_pairs(pairs: Sequence[Pair]) -> str:
     if not pairs:
-        return "no pairs of left and right, every keypoint is its own twin"
+        return "no pairs of left and right"
     return pluralize(len(pairs), "pair of left and right", "pairs of left and right")
 
 

@@ -149,7 +149,9 @@ def _import(args: argparse.Namespace) -> None:
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
     format_, source = recognise(args.source)
     if args.split is not None and not format_.has_splits:
-        raise DataError(f"{args.source} has no splits; leave out --split, and divide the file with annotations split")
+        raise DataError(
+            f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
+        )
     for split, path in zip(splits, outputs):
         frames = None if is_standard_output(path) else path.with_name(f"{path.stem}_frames")
         options = Options(args.images, split, args.keypoints, args.part, frames)

@@ -10,11 +10,13 @@ import hashlib
 import itertools
 import json
 import logging
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from posenet.annotations.adjustments import MAX_LINE
 from posenet.annotations.coco import describe_counts, read_document, write_output
 from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.main_persons import MIN_AREA, describe_others
@@ -133,7 +135,7 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
         frames = folder / f"{split}_frames"
         document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
         for note in notes:
-            _log.warning("%s: %s", file.name, note)
+            _log.warning("%s", textwrap.shorten(f"{file.name}: {note}", MAX_LINE, placeholder=" ..."))
     output = folder / f"imported_{split}.json"
     write_output(output, json.dumps(document))
     return _Part(split, output, document, image_folder)
@@ -256,7 +258,7 @@ def _write_draft(draft: SkeletonDraft, train: _Part, output: Path, warnings: lis
         return
     counts = pluralize(skeleton.num_keypoints, "keypoint"), pluralize(skeleton.num_parts, "part")
     if skeleton.mirror:
-        _log.info("Drafted a skeleton of %s and %s in %s; %s", *counts, output, draft.twins.message)
+        _log.info("Drafted %s: %s, %s, %s", output, *counts, draft.twins.message)
     else:
         warnings.append(f"{draft.twins.message}; write left_right in {output}")
         _log.warning("%s", warnings[-1])

@@ -45,10 +45,6 @@ class TestMainPersons:
         people = read_people(tmp_path, *(person(number, 1, box) for number, box in enumerate(boxes)))
         assert select_main_persons(people) == selected
 
-    def test_keep_no_distance_from_others(self, tmp_path: Path) -> None:
-        people = read_people(tmp_path, person(1, 1, (0, 0, 40, 40), 3), person(2, 1, (2, 2, 40, 40)))
-        assert select_main_persons(people) == [1]
-
 
 UNUSABLE: list[Any] = [
     None, [], [[]], [[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [["a"] * 6], [[1e9, 0, 1e9, 9, 0, 9]],
@@ -96,12 +92,6 @@ class TestMasks:
         for entry in (person(1, 1, (30, 10, 40, 50)), crowd(2, 1, (30, 10, 40, 50)), text):
             people = read_people(tmp_path, entry)
             np.testing.assert_array_equal(person_masks(people, HEIGHT, WIDTH)[0], box_mask(30, 10, 40, 50))
-
-    def test_several_polygons_are_one_person(self, tmp_path: Path) -> None:
-        legs = [[10, 10, 20, 10, 20, 50, 10, 50], [30, 10, 40, 10, 40, 50, 30, 50], [1, 1, 2, 2]]
-        people = read_people(tmp_path, person(1, 1, segmentation=legs))
-        expected = box_mask(10, 10, 10, 40) + box_mask(30, 10, 10, 40)
-        np.testing.assert_array_equal(person_masks(people, HEIGHT, WIDTH)[0], expected)
 
     def test_the_box_replaces_an_unusable_outline(self, tmp_path: Path) -> None:
         expected = box_mask(10, 20, 31, 41) + box_mask(150, 100, 10, 20)

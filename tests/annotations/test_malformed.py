@@ -62,15 +62,6 @@ def test_mutated_files_are_read_or_refused(tmp_path: Path, count: int) -> None:
     assert findings.counts["refused"] and findings.counts["accepted"]
 
 
-@pytest.mark.parametrize("text", ["[" * 10**6, '{"a":' * 10**6, '{"images": [' + "9" * 10**6 + "]}"], ids=len)
-def test_text_without_end_is_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "deep.json"
-    path.write_text(text)
-    readers = [read_annotations, read_split, read_annotation_file]
-    findings = try_all(len(readers), lambda number: readers[number](path) and None)  # type: ignore[operator]
-    assert findings.counts == {"refused": 3}, findings.faults
-
-
 def test_an_outline_that_goes_on_for_ever_is_left_out(tmp_path: Path) -> None:
     zigzag = [[0, 0, 60000, 0] * 500, [20, 20, 70, 20, 70, 80]]
     people = read_people(tmp_path, person(1, 1, segmentation=zigzag))

@@ -16,55 +16,27 @@ import numpy as np
 import pytest
 
 from posenet.annotations.adjustments import MAX_LINE, Adjustments
-from posenet.annotations.coco import AnnotationFile
-from posenet.annotations.people import read_annotations, read_split
 from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.chairs import NAMES, SIDE, write_chairs
-from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
+from tests.helpers.changed_annotations import (
+    Change,
+    Document,
+    changed,
+    each,
+    found,
+    kinds,
+    people_document,
+    read,
+    setting,
+)
+from tests.helpers.drawn_data import HEIGHT, WIDTH, document, person, write_annotations, write_images
 from tests.helpers.image_bytes import encode, jpeg_declaring
 from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.oriented_images import oriented_image
-
-Document = dict[str, Any]
-Change = Callable[[Document], Any]
-
-
-def people_document() -> Document:
-    """Three images with two people each, and a crowd."""
-    people = [person(10 * number + k, number, (20 + 60 * k, 20, 50, 60)) for number in (1, 2, 3) for k in range(2)]
-    return document([1, 2, 3], [*people, crowd(50, 3, (0, 90, 40, 20))])
-
-
-def read(content: Document, **options: Any) -> AnnotationFile:
-    return read_annotation_file("a.json", document=content, **options)
-
-
-def changed(*changes: Change, content: Document | None = None) -> Document:
-    content = content or people_document()
-    for change in changes:
-        change(content)
-    return content
-
-
-def setting(section: str, index: int = 0, **values: Any) -> Change:
-    return lambda content: content[section][index].update(values)
-
-
-def each(section: str, change: Callable[[Document], Any]) -> Change:
-    return lambda content: [change(entry) for entry in content[section]]
-
-
-def found(file: AnnotationFile) -> dict[str, tuple[str, list[str]]]:
-    """The kinds and the places of all adjustments by code."""
-    return {one.code: (one.kind, one.places) for one in file.adjustments}
-
-
-def kinds(file: AnnotationFile) -> dict[str, str]:
-    return {one.code: one.kind for one in file.adjustments}
 
 
 @pytest.fixture
@@ -243,9 +215,6 @@ class TestAreas:
         assert file.people.boxes[0].tolist() == pytest.approx([*points.min(0), *np.ptp(points, axis=0)])
         assert file.people.areas[0] == pytest.approx(0.84 * np.ptp(points, axis=0).prod())
 
-    def test_others_stay(self) -> None:
-        assert self.areas(setting("annotations", area=1234.5)) == ([1234.5, 2250, 2250, 2250], {})
-
     def test_estimates_are_those_of_real_people(self, real: Document) -> None:
         real["annotations"] = [entry for entry in real["annotations"] if not entry["iscrowd"]]
         expected = np.array([entry["area"] for entry in real["annotations"]])
@@ -253,50 +222,8 @@ class TestAreas:
         assert np.median(file.people.areas / expected) == pytest.approx(1, abs=0.05)
 
 
-def scaled(keypoints: float = 1, boxes: float = 1, sizes: float = 1) -> Change:
-    """Multiplies the coordinates of all annotations, and the sizes of all images."""
-
-    def change(content: Document) -> None:
-        for entry in content["annotations"]:
-            entry["keypoints"] = [v if i % 3 == 2 else v * keypoints for i, v in enumerate(entry["keypoints"])]
-            entry["bbox"] = [value * boxes for value in entry["bbox"]]
-        for image in content["images"]:
-            image.update(width=int(image["width"] * sizes), height=int(image["height"] * sizes))
-
-    return change
-
-
-def exchange_axes(content: Document) -> None:
-    for entry in content["annotations"]:
-        entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[:, [1, 0, 2]].ravel().tolist()
-
-
 def write_boxes(convert: Callable[[float, float, float, float], list[float]]) -> Change:
     return each("annotations", lambda entry: entry.update(bbox=convert(*entry["bbox"])))
-
-
-@pytest.mark.parametrize(
-    "change, code",
-    [
-        (scaled(sizes=0.95), "outside"),
-        (scaled(sizes=0.75), "outside"),
-        (scaled(keypoints=0.75), "box-elsewhere"),
-        (scaled(boxes=0.75), "box-elsewhere"),
-        (exchange_axes, "outside"),
-        (write_boxes(lambda x, y, w, h: [x + w / 2, y + h / 2, w, h]), "box-elsewhere"),
-        (each("images", lambda i: i.update(width=i["height"], height=i["width"])), "outside"),
-    ],
-    ids=["95 %", "75 %", "keypoints", "boxes", "axes", "centres", "sizes"],
-)
-def test_real_annotations_in_another_frame_contradict_themselves(
-    real: Document, tmp_path: Path, change: Change, code: str
-) -> None:
-    """Such files would be trained on and evaluated, with wrong results."""
-    path = write_annotations(tmp_path / "a.json", changed(change, content=real))
-    assert kinds(read(real))[code] == "contradiction"
-    for reader in (read_annotations, lambda path: read_split(path, skeleton=COCO)):
-        with pytest.raises(DataError, match=code):
-            reader(path)
 
 
 def test_boxes_of_two_corners_are_converted(real: Document) -> None:
@@ -400,68 +327,6 @@ class TestSingleFaults:
         assert [image.id for image in file.images] == [2, 3, 4]
         assert found(file)["emptied-image"] == ("left out", [f"{1:012d}.jpg"])
 
-    def test_people_of_whom_only_the_place_is_known_are_kept_as_a_region(self) -> None:
-        file = read(changed(setting("annotations", keypoints=[1, 2])))
-        assert file.num_labelled.tolist() == [0, 17, 17, 17, 17, 17, 0] and file.people.boxes[0].any()
-
-
-@pytest.mark.parametrize(
-    "change, code, skeleton",
-    [
-        (lambda d: d["categories"][0].update(keypoints=[f"k{k}" for k in range(17)]), "no-such-keypoints", COCO),
-        (lambda d: d["categories"][0].update(keypoints=["nose", "tail"]), "keypoint-values", None),
-        (each("annotations", lambda e: e.update(keypoints=[0] * 51)), "no-keypoints", None),
-        (each("annotations", lambda e: e.update(keypoints=e["keypoints"][:50])), "keypoint-values", None),
-        (each("annotations", lambda e: e.update(keypoints=[10**400] * 51)), "keypoint-values", None),
-        (each("annotations", lambda e: e.update(keypoints=[30, 30, 0] * 17)), "nothing-labelled", None),
-        (each("annotations", lambda e: e.update(keypoints=[30, 30, 2] * 17)), "one-place", None),
-        (each("annotations", lambda e: e.update(image_id=77)), "no-image", None),
-        (each("annotations", lambda e: e.update(segmentation=[[1, 1, 9, 1, 9, 9]])), "outline-elsewhere", None),
-        (each("images", lambda image: image.pop("height")), "image-size", None),
-        (each("images", lambda image: image.update(id=None)), "image-id", None),
-        (each("images", lambda image: image.update(file_name="\0")), "file-name", None),
-        (lambda d: d["categories"].append(d["categories"][0] | {"name": "b"}), "category-id", None),
-    ],
-)
-def test_what_has_no_right_reading_stops(change: Change, code: str, skeleton: Any, tmp_path: Path) -> None:
-    content = changed(change)
-    if code == "no-keypoints":
-        content["categories"][0]["keypoints"] = []
-    if code == "one-place":
-        content["annotations"] = [person(n, 1, keypoints=[30 + n, 30, 2] * 17) for n in range(4)]
-    file = read(content, skeleton=skeleton)
-    assert kinds(file)[code] == "contradiction"
-    with pytest.raises(DataError, match=code) as caught:
-        file.adjustments.refuse("a.json")
-    assert "\n" not in str(caught.value)
-    assert run_tool("annotations", ["lint", str(write_annotations(tmp_path / "a.json", content))]) == 2 or skeleton
-
-
-@pytest.mark.parametrize(
-    "change, code, places",
-    [
-        (lambda d: d["annotations"][0]["keypoints"].__setitem__(2, 0), "unlabelled-place", ["1"]),
-        (setting("annotations", 3, bbox=[1, 1, 4, 4]), "far-from-box", ["4"]),
-        (
-            each("annotations", lambda e: e.update(keypoints=[0, 0, 0, *e["keypoints"][3:]], num_keypoints=None)),
-            "never-labelled",
-            [NAMES[0]],
-        ),
-    ],
-)
-def test_what_may_be_wrong_is_a_warning(tmp_path: Path, change: Change, code: str, places: list[str]) -> None:
-    content = json.loads(write_chairs(tmp_path, "train", 14, seed=1)[1].read_text())
-    for entry in content["annotations"]:
-        entry["keypoints"][:3] = [entry["bbox"][0] + 1, entry["bbox"][1] + 1, 2]
-        entry["num_keypoints"] = None
-    assert found(read(changed(change, content=content)))[code] == ("warning", places)
-
-
-def test_people_beyond_the_limit_of_coco_are_named() -> None:
-    people = [person(number, 1, (number, 20, 50, 60)) for number in range(21)]
-    assert found(read(document([1, 2], people)))["many-people"] == ("warning", [f"{1:012d}.jpg"])
-    assert not found(read(document([1, 2], people[:20])))
-
 
 class TestCategories:
     def two(self) -> Document:
@@ -490,11 +355,6 @@ class TestCategories:
         content["categories"].append(content["categories"][0] | {"id": 2, "name": "bird"})
         file = read(content)
         assert found(file)["same-category"] == ("derived", ["4"]) and file.people.is_used.all()
-
-    def test_are_not_needed(self) -> None:
-        content = people_document()
-        del content["categories"]
-        assert read(content).parsed_categories[0].keypoints[0] == "keypoint_1"
 
 
 class TestPoseTrack:

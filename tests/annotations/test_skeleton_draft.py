@@ -14,7 +14,6 @@ from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO, load_skeleton
-from posenet.skeleton.known_names import pair_left_right
 from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, skeleton_from_table, skeleton_to_toml
 from tests.helpers.chairs import NAMES, SHAPE, write_chairs
 
@@ -31,13 +30,6 @@ def category(
     number: int = 1, name: str = "cat", keypoints: tuple[str, ...] = ("nose", "left_ear", "right_ear"), **more: Any
 ) -> dict[str, Any]:
     return {"id": number, "name": name, "keypoints": list(keypoints)} | more
-
-
-def test_cocos_keypoints_have_its_pairs_and_sigmas(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", category(keypoints=COCO.file_names))
-    assert draft_skeleton(path).skeleton.sigmas == COCO.sigmas
-    spelled = dict(zip(COCO.file_keypoints, COCO.file_names))
-    assert set(pair_left_right(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
 
 
 BODY = ("right_shoulder", "left_shoulder", "nose", "right_hip", "handle")
@@ -115,15 +107,6 @@ def test_the_number_of_parts_grows_with_the_keypoints(tmp_path: Path, is_labelle
     assert count - 1 <= draft.skeleton.num_parts <= 2 * count
     (tmp_path / "a.toml").write_text(skeleton_to_toml(draft.skeleton, draft.comments))
     assert load_skeleton(tmp_path / "a.toml") == draft.skeleton
-
-
-@pytest.mark.parametrize("edges", [[[1, 9]], [[1, 2, 3]], [[1, 2], [1, 9]], 7])
-def test_if_an_edge_leads_nowhere_all_are_left_out(tmp_path: Path, edges: object) -> None:
-    path = write(tmp_path / "a.json", category(skeleton=edges))
-    assert set(map(frozenset, draft_skeleton(path).skeleton.drawn)) == {
-        frozenset(("nose", "left_ear")),
-        frozenset(("nose", "right_ear")),
-    }
 
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]], [[1, 1], [1, 2]]])

@@ -165,7 +165,7 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
         ("--output a.h5 --images nowhere --annotations annotations.json", "image folder nowhere"),
         ("--output a.h5 --images images --annotations nothing.json", "cannot read annotations"),
         ("--output a.h5 --unlabelled", "give both --images"),
-        ("--output a.h5 --unlabelled --no-background --images nowhere", "image folder nowhere"),
+        ("--output a.h5 --unlabelled --images nowhere", "image folder nowhere"),
         (f"--output a.h5 {INPUTS} --unlabelled", "neither --annotations"),
         (f"--output annotations.json {INPUTS} --overwrite", "is not an HDF5 file and is not overwritten"),
         (f"--output a.h5 {INPUTS} --image-ids 9", "has no image 9"),

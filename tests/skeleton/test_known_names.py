@@ -30,10 +30,6 @@ def test_sides_are_read_from_names(left: str, right: str) -> None:
     assert pair_left_right(("nose", right, left)) == ((left, right),)
 
 
-def test_names_without_a_twin_have_no_side() -> None:
-    assert pair_left_right(("lip", "heel", "left_knee", "root", "leg1", "leg2")) == ()
-
-
 @pytest.mark.parametrize(
     "names", ["fl fr bl br", "lf rf lb rb", "rear_left rear_right front_left front_right", "LFPaw RFPaw LBPaw RBPaw"]
 )

@@ -43,13 +43,6 @@ def test_the_built_in_skeleton_of_earlier_versions_is_that_of_today() -> None:
     assert skeleton_from_table(skeleton_to_table(other)) == other
 
 
-def test_short_names_of_annotation_files_stay_there() -> None:
-    skeleton = skeleton_from_table({"keypoints": ["Lsho", "Rsho"], "parts": [["Lsho", "Rsho"]]})
-    assert skeleton.keypoints == ("left_shoulder", "right_shoulder")
-    assert skeleton.file_names == ("Lsho", "Rsho")
-    assert skeleton_from_table(skeleton_to_table(skeleton)) == skeleton
-
-
 def test_a_file_has_its_keys_in_a_fixed_order_below_their_comments() -> None:
     table = tomllib.loads(CAT) | {"category": "cat", "sigmas": {"nose": 0.1}}
     assert (
@@ -157,10 +150,3 @@ def test_that_nothing_may_be_mirrored_is_kept_and_files_without_the_key_are_mirr
     assert COCO.mirror and "mirror" not in skeleton_to_table(COCO)
     with pytest.raises(ValueError, match="mirror.*'no'"):
         skeleton_from_table(skeleton_to_table(cat) | {"mirror": "no"})
-
-
-def test_one_keypoint_needs_no_parts_but_two_do() -> None:
-    one = skeleton_from_table({"keypoints": ["tip"]})
-    assert (one.num_channels, one.part_ends.shape, one.flip_channels.tolist()) == (3, (0, 2), [0, 1, 2])
-    with pytest.raises(ValueError, match="parts"):
-        skeleton_from_table({"keypoints": ["tip", "end"]})

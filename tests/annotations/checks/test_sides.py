@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from posenet.annotations.checks.measured_twins import measure_twins
+from posenet.annotations.reader import read_annotation_file
 from posenet.annotations.twins import find_twins
+from posenet.skeleton import COCO
+from tests.helpers.changed_annotations import Document
+from tests.helpers.drawn_data import document, person
 from tests.helpers.seen_poses import CHAIR_TWINS, chairs_from_all_sides, people_from_all_sides, planar_objects
 
 KITE = [(0, -0.4), (-0.5, 0), (0.5, 0), (0, 0.3), (0, 1)]
@@ -92,14 +96,21 @@ def test_half_paired_names_are_not_mirrored_without_poses_that_show_the_rest() -
     assert len(face.pairs) == 30 and face.mirror
 
 
-def test_unlabelled_keypoints_are_no_trouble() -> None:
-    poses = chairs_from_all_sides(100)
-    poses[:, 3] = 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        find_twins(NUMBERED, poses)
-        find_twins(NUMBERED, np.zeros((50, 10, 3)))
+def test_pairs_that_the_names_contradict_and_people_with_exchanged_sides_are_named() -> None:
+    def sides(number: int, swapped: bool = False) -> Document:
+        entry = person(number, 1, (number, 20, 50, 60))
+        points = np.reshape(entry["keypoints"], (17, 3))
+        points[1::2, 0], points[2::2, 0] = number + 40, number + 5
+        if swapped:
+            points[[5, 6]] = points[[6, 5]]
+        return entry | {"keypoints": points.ravel().tolist()}
 
-
-def test_a_single_keypoint_is_its_own_twin() -> None:
-    assert find_twins(["anything"], np.zeros((0, 1, 3))).mirror
+    content = document([1], [sides(number, number == 7) for number in range(1, 31)])
+    file = read_annotation_file("a.json", COCO, document=content)
+    assert {one.code: one.places for one in file.adjustments if one.code in ("swapped-here", "flip-pairs")} == {
+        "swapped-here": ["7 (left_shoulder, right_shoulder)"]
+    }
+    pairs = tuple(pair for pair in COCO.left_right if "left_ear" not in pair)
+    other = replace(COCO, left_right=pairs, parts=(), layout={}, drawn=())
+    file = read_annotation_file("a.json", other, document=content)
+    assert [one.places for one in file.adjustments if one.code == "flip-pairs"] == [["left_ear", "right_ear"]]
