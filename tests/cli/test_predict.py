@@ -518,6 +518,7 @@ def test_folders_and_subfolders(predict: Predict, photos: Path, caplog: pytest.L
 
 
 def test_people_of_videos_are_tracked_and_smoothed(predict: Predict, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("posenet.inference.tracking")
     clip = write_clip(Path("clip.mp4"), 12)
 
     def people(*words: str) -> list[dict[str, Any]]:
@@ -537,6 +538,7 @@ def test_people_of_videos_are_tracked_and_smoothed(predict: Predict, capsys: pyt
 
 
 def test_tracking_photographs_is_a_warning(predict: Predict, photos: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("posenet.inference.tracking")
     assert predict("photos", "--json", "p.json", "--track") == 0
     assert "tracking has no effect on images" in caplog.text
     people = read_json("p.json")

@@ -452,6 +452,7 @@ def test_arrays_that_are_written_to_again_are_not_mixed_up():
 
 
 def test_a_stream_is_smoothed_if_the_settings_say_so(tmp_path):
+    pytest.importorskip("posenet.inference.tracking")
     from posenet.inference.media.video import VideoWriter
 
     clip = tmp_path / "clip.mp4"
@@ -488,6 +489,7 @@ def test_files_in_memory_are_images_alone_and_among_others():
 
 
 def test_images_in_memory_are_tracked_as_one_video(caplog):
+    pytest.importorskip("posenet.inference.tracking")
     predictor = spot_predictor(height=64)
     images = [spot_image(97, 131, (40 + number, 20), (90, 60), 4) for number in range(8)]
     results = list(predictor.stream(images, track=True))
