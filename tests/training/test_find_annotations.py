@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import posenet
-from posenet.annotations.importing.formats import read_annotations
 from posenet.errors import DataError
 from posenet.training.find_annotations import are_annotations, find_annotations
 
 
 def images_of(file: Path, names: list[str]) -> list[Path]:
     """Where the images are found that a COCO file of these lists."""
+    formats = pytest.importorskip("posenet.annotations.importing.formats")
     entries = [{"id": number, "file_name": name} for number, name in enumerate(names, 1)]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"images": entries, "annotations": [], "categories": []}))
-    found = read_annotations(file)
+    found = formats.read_annotations(file)
     return [found.folder / image["file_name"] for image in found.document["images"]]
 
 
