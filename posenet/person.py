@@ -61,18 +61,13 @@ class Person:
     def from_coco(cls, keypoints: Any, score: float, skeleton: Skeleton = COCO, id: int | None = None) -> Person:
         """A person from keypoints in the order of the annotation file, the inverse of ``to_coco``.
 
-        Derived keypoints, such as the neck, are computed.
-
-        Args:
-            keypoints: (F, 3) x, y and score, such as COCO's 17 keypoints, or the 3 F numbers in a row that a results or
-                an annotation file has. A keypoint with the score, or the visibility, 0 counts as not found.
-
-        Raises:
-            ValueError: they have another shape, or are not numbers.
+        ``keypoints`` are (F, 3) x, y and score, such as COCO's 17, or the 3 F numbers in a row that a results or an
+        annotation file has. Those with the score, or the visibility, 0 count as not found. Derived keypoints, such as
+        the neck, are computed. ``ValueError`` if they have another shape, or are not numbers.
         """
         shape = (len(skeleton.file_keypoints), 3)
         if isinstance(keypoints, (Sequence, np.ndarray)) and len(keypoints) == math.prod(shape):
-            keypoints = np.reshape(keypoints, shape)
+            keypoints = np.reshape(keypoints, shape)  # the row of a file
         rows = _without_unfound(_to_float32(keypoints, shape, "keypoints"))
         return cls(skeleton.to_network_order(rows[None])[0], score, skeleton, id)
 
@@ -136,9 +131,7 @@ class Person:
         """
         keypoints = self.to_coco().astype(float)
         if fill_missing and self.found.any():
-            estimates = self.estimates
-            if estimates is None:
-                estimates = np.repeat(self.keypoints[self.found, :2].mean(axis=0)[None], len(self.keypoints), axis=0)
+            estimates = self.keypoints[self.found, :2].mean(axis=0) if self.estimates is None else self.estimates
             filled = np.where(self.found[:, None], self.keypoints[:, :2], estimates)
             keypoints[:, :2] = self.skeleton.to_file_order(filled)
         return {
@@ -172,7 +165,9 @@ def to_people(values: Any) -> list[Person]:
         return to_people(values["people"]) if "people" in values else [_person_from_entry(values)]
     keypoints: Any = getattr(values, "keypoints", None)
     if hasattr(keypoints, "xy"):  # a result of Ultralytics, whose tensors may be on a GPU
-        return [] if keypoints.xy is None else to_people(_ultralytics_array(keypoints))
+        columns = [keypoints.xy] if keypoints.conf is None else [keypoints.xy, keypoints.conf[..., None]]
+        on_host = [column.cpu() if hasattr(column, "cpu") else column for column in columns if column is not None]
+        return to_people(np.concatenate([np.asarray(column) for column in on_host], axis=2)) if on_host else []
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise ValueError(f"people must be Person objects or arrays of keypoints, not {truncate_for_message(values)}")
     if not hasattr(values, "__array__"):
@@ -189,25 +184,18 @@ def to_people(values: Any) -> list[Person]:
     return [_person_from_rows(rows) for rows in array]
 
 
-def _ultralytics_array(keypoints: Any) -> np.ndarray:
-    columns = [keypoints.xy] if keypoints.conf is None else [keypoints.xy, keypoints.conf[..., None]]
-    on_host = [column.cpu() if hasattr(column, "cpu") else column for column in columns]
-    return np.concatenate([np.asarray(column) for column in on_host], axis=2)
-
-
 def _person_from_entry(entry: dict[str, Any]) -> Person:
     """A person from an entry of a file, of COCO, of OpenPose or of this program."""
     keypoints = entry.get("keypoints", entry.get("pose_keypoints_2d"))
     if isinstance(keypoints, dict):
-        unknown = [name for name in keypoints if name not in COCO.keypoints]
-        if unknown:
+        if unknown := [name for name in keypoints if name not in COCO.keypoints]:
             raise ValueError(f"a person has the keypoint {unknown[0]!r}, which is not one of COCO's skeleton")
         keypoints = [keypoints.get(name, (0.0, 0.0, 0.0)) for name in COCO.keypoints]
     array = _numbers(keypoints, "keypoints of a person must be numbers")
     if array.size == 0 or array.size % 3:
         raise ValueError(f"a person needs keypoints, x, y and score of each, not {truncate_for_message(entry)}")
     person = _person_from_rows(array.reshape(-1, 3), entry.get("score"))
-    return dataclasses.replace(person, id=entry.get("id")) if "pose_keypoints_2d" not in entry else person
+    return dataclasses.replace(person, id=entry.get("id"))
 
 
 def _person_from_rows(rows: np.ndarray, score: float | None = None) -> Person:
@@ -224,9 +212,7 @@ def _person_from_rows(rows: np.ndarray, score: float | None = None) -> Person:
         return Person.from_coco(rows, score)
     if len(rows) == COCO.num_keypoints:
         return Person(rows, score)
-    raise ValueError(
-        f"a person of COCO's skeleton has 17, 18 or 25 keypoints, not {len(rows)}; make a Person of others"
-    )
+    raise ValueError(f"a person of COCO's skeleton has 17, 18 or 25 keypoints, not {len(rows)}; use Person for others")
 
 
 def _numbers(values: Any, demand: str) -> np.ndarray:
@@ -242,22 +228,14 @@ def _numbers(values: Any, demand: str) -> np.ndarray:
 
 def _without_unfound(rows: np.ndarray) -> np.ndarray:
     """(F, 3) keypoints in which those that are not finite, or at (0, 0), have score 0; the same array if all have."""
-    is_finite = np.isfinite(rows).all(axis=1)
-    if not is_finite.all():
-        rows = np.where(is_finite[:, None], rows, 0)
-    is_lost = (rows[:, 2] != 0) & (rows[:, :2] == 0).all(axis=1)
-    if is_lost.any():
-        rows = np.where(is_lost[:, None], 0, rows)
-    return np.asarray(rows, np.float32)
+    is_lost = ~np.isfinite(rows).all(axis=1) | ((rows[:, 2] != 0) & (rows[:, :2] == 0).all(axis=1))
+    return np.where(is_lost[:, None], np.float32(0), rows) if is_lost.any() else rows
 
 
 def _to_float32(values: Any, shape: tuple[int, int], name: str, remedy: str = "") -> np.ndarray:
     """The values as a float32 array, the same object if they are one."""
-    if isinstance(values, np.ndarray) and values.dtype == np.float32 and values.shape == shape:
-        return values
-    rows, columns = shape
-    meaning = "x, y and score" if columns == 3 else "x and y"
-    array = _numbers(values, f"{name} must be ({rows}, {columns}) numbers, {meaning}")
+    meaning = "x, y and score" if shape[1] == 3 else "x and y"
+    array = _numbers(values, f"{name} must be {shape} numbers, {meaning}")
     if array.shape != shape:
-        raise ValueError(f"{name} must be ({rows}, {columns}), {meaning}, not {array.shape}{remedy}")
+        raise ValueError(f"{name} must be {shape}, {meaning}, not {array.shape}{remedy}")
     return np.asarray(array, np.float32)

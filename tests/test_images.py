@@ -36,7 +36,6 @@ from posenet.images import (
     write_image,
 )  # fmt: skip
 from tests.helpers.image_bytes import encode, jpeg_declaring, png_declaring, with_orientation
-from tests.helpers.media_server import media_server
 from tests.helpers.oriented_images import SIZE, lit_centre, oriented_image
 
 ORIENTATIONS = range(1, 9)
@@ -95,25 +94,12 @@ def test_files_folders_and_patterns_are_expanded(tmp_path: Path) -> None:
     touch(tmp_path / "b", "odd.raw", "[1].jpg")
     a, b = tmp_path / "a", tmp_path / "b"
     assert find_images([a]) == [a / "1.png", a / "2.JPG"]
-    assert find_images([b / "odd.raw", a / "1.png", str(a), a / ".." / "a" / "1.png"]) == [
-        b / "odd.raw",
-        a / "1.png",
-        a / "2.JPG",
-    ]
-    assert find_images([str(tmp_path / "*" / "*.jpg")]) == [b / "[1].jpg"]
+    named = [b / "odd.raw", a / "1.png", str(a), a / ".." / "a" / "1.png"]
+    assert find_images(named) == [b / "odd.raw", a / "1.png", a / "2.JPG"]
     assert find_images([str(tmp_path / "**" / "*.jpg")]) == [a / "deeper" / "3.jpg", b / "[1].jpg"]
-    assert find_images([str(a / "*")]) == [a / "1.png", a / "2.JPG", a / "notes.txt"], "no folder"
     assert find_images([str(b / "[1].jpg")]) == [b / "[1].jpg"]
     (b / "dead.jpg").symlink_to(tmp_path / "nowhere.jpg")
     assert b / "dead.jpg" in find_images([b])  # reading it is an error
-
-
-def test_an_image_and_a_link_to_it_are_one_image(tmp_path: Path) -> None:
-    touch(tmp_path / "a", "1.png")
-    image, link = tmp_path / "a" / "1.png", tmp_path / "link.png"
-    link.symlink_to(image)
-    assert find_images([image.parent, link]) == [image]
-    assert find_images([link, image.parent]) == [link]
 
 
 @pytest.mark.parametrize(
@@ -150,21 +136,14 @@ def test_subfolders_are_searched_on_request_or_counted(tmp_path: Path, caplog: p
 
 
 def test_pil_images_paths_and_rgb_arrays_become_bgr(tmp_path: Path) -> None:
-    image_module = pytest.importorskip("PIL.Image")
-    bgr = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
-    rgb = np.ascontiguousarray(bgr[..., ::-1])
-    write_image(tmp_path / "a.png", bgr)
-    pil = image_module.fromarray(rgb)
-    for image in (tmp_path / "a.png", str(tmp_path / "a.png"), pil, pil.convert("RGBA"), pil.quantize(256)):
-        assert np.array_equal(to_bgr(image), bgr)
-        assert np.array_equal(to_bgr(image, "rgb"), bgr), "only arrays have an order of channels"
-    assert np.array_equal(to_bgr(rgb, "rgb"), bgr) and np.array_equal(
-        to_bgr(np.dstack([rgb, rgb[..., :1]]), "rgb"), bgr
-    )
-    grey = np.full((5, 7), 200, np.uint8)
-    for image in (image_module.fromarray(grey), image_module.fromarray(grey * np.uint16(257)), grey):
-        assert np.array_equal(to_bgr(image, "rgb"), np.full((5, 7, 3), 200))
-    with pytest.raises(DataError, match="channels must be"):
+    rgb = np.ascontiguousarray(NOISE[..., ::-1])
+    write_image(tmp_path / "a.png", NOISE)
+    pil = Image.fromarray(rgb)
+    for image in (tmp_path / "a.png", str(tmp_path / "a.png"), pil, pil.convert("RGBA")):
+        for order in ("bgr", "rgb"):  # which only arrays have
+            assert np.array_equal(to_bgr(image, order), NOISE)  # type: ignore[arg-type]
+    assert np.array_equal(to_bgr(np.dstack([rgb, rgb[..., :1]]), "rgb"), NOISE)
+    with pytest.raises(DataError, match="channels"):
         to_bgr(rgb, "RGB")  # type: ignore[arg-type]
 
 
@@ -184,13 +163,6 @@ def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
     for message in caplog.messages:
         assert message.startswith(f"images of 16 bits whose brightest pixel is below {2**depth} are read as images of")
         assert depth < 16
-
-
-@pytest.mark.parametrize("depth", [8, 10, 12])
-def test_a_number_that_needs_one_more_bit_is_read_with_the_next_depth(depth: int) -> None:
-    next_depth = {8: 10, 10: 12, 12: 16}[depth]
-    image = to_bgr(np.full((2, 2), 2**depth, np.uint16))
-    assert (image == round(255 * 2**depth / (2**next_depth - 1))).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV"])
@@ -239,14 +211,6 @@ def test_arrays_in_any_memory_layout_are_the_same_image() -> None:
     for image in (*views, torch.from_numpy(NOISE.copy())):
         assert np.array_equal(to_bgr(image), NOISE)  # type: ignore[arg-type]
         assert np.array_equal(to_bgr(image, "rgb"), NOISE[..., ::-1])  # type: ignore[arg-type]
-
-
-def test_an_address_is_an_image_too(tmp_path: Path) -> None:
-    write_image(tmp_path / "a.png", NOISE)
-    with media_server(tmp_path) as address:
-        assert np.array_equal(to_bgr(f"{address}/a.png"), NOISE)
-        with pytest.raises(DataError, match=f"cannot read {address}/b.png: HTTP Error 404"):
-            to_bgr(f"{address}/b.png")
 
 
 def test_resizing_to_whole_pixels_changes_no_proportions_and_cropping_does() -> None:

@@ -26,9 +26,10 @@ BESIDE = {
     "tracking": "tests/inference/tracking docs/videos.md",
     "page": "tests/inference/test_app.py tests/cli/test_app.py",
     "ray": "tests/inference/test_ray_data.py",
-    "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py docs/formats.md",
+    "importers": "tests/annotations/importing tests/training/test_formats_to_stores.py "
+    "tests/inference/outputs/test_export_results.py docs/formats.md",
     "checks": "tests/annotations/checks",
-    "exports": "tests/inference/test_onnx_export.py tests/cli/test_exported_files.py docs/deployment.md",
+    "exports": "tests/inference/exports tests/devices/test_device_exports.py docs/deployment.md",
 }
 COMMANDS = {
     "diagnosis": "diagnose",

@@ -36,17 +36,17 @@ class ImageFiles:
         return cls(folder, above.parent if above else None)
 
     def _named(self, name: str) -> list[Path]:
-        """All image files with a name, or else with its spelling; the folder is searched at the first call."""
+        """All image files with a name, or else with its spelling, or with another suffix."""
         if self._by_name is None:
             self._by_name = {}
             for folder, inner, names in os.walk(self.folder):
                 inner[:] = [name for name in inner if not name.startswith(".")]
                 for found in names:
                     if os.path.splitext(found)[1].lower() in IMAGE_SUFFIXES:
-                        for key in {found, _spell(found)}:
+                        for key in {found, _spell(found), _spell(Path(found).stem)}:
                             self._by_name.setdefault(key, []).append(Path(folder, found))
         same = [path for path in self._by_name.get(name, []) if path.name == name]
-        return same or self._by_name.get(_spell(name), [])
+        return same or self._by_name.get(_spell(name)) or self._by_name.get(_spell(Path(name).stem), [])
 
     def find(self, name: str) -> Path | None:
         """The file of this name: relative to the folder, or else the one whose path ends like it most, at the nearest

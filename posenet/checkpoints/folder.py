@@ -133,15 +133,13 @@ def run_lock(folder: Path) -> Iterator[None]:
     lock = FileLock(folder / LOCK_FILE)
     in_use = f"{folder} is in use by another process"
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        _log.info("%s; waiting %g s for it to end", in_use, LOCK_SECONDS)
-        try:
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0)
+        if not lock.is_locked:
+            _log.info("%s; waiting %g s for it to end", in_use, LOCK_SECONDS)
             lock.acquire(timeout=LOCK_SECONDS)
-        except Timeout as error:
-            raise CheckpointError(
-                f"{in_use}; wait until that has ended, or choose another folder with checkpoint.path=DIR"
-            ) from error
+    except Timeout as error:
+        raise CheckpointError(f"{in_use}; wait until that has ended, or set checkpoint.path=DIR") from error
     try:
         yield
     finally:
@@ -175,7 +173,5 @@ class RunStatusFile:
         self._write(self.final)
 
     def _write(self, status: RunStatus) -> None:
-        try:
+        with contextlib.suppress(OSError):  # as on a full disk: training goes on without it
             write_atomically(self.path, f"{status}\n".encode())
-        except OSError as error:
-            _log.warning("cannot write %s (%s); its word should be %s", self.path, error.strerror, status)

@@ -20,7 +20,6 @@ from posenet.checkpoints.file import read_checkpoint, require_checkpoint_file
 from posenet.downloading import DownloadError, limited, receive
 from posenet.errors import CheckpointError
 from posenet.messages import to_single_line
-from posenet.settings.experiments import experiment_names
 
 HOME_VARIABLE = "POSENET_HOME"
 """Environment variable with the folder of downloaded weights and other files that can be made again."""
@@ -64,9 +63,8 @@ def find_weights(name: str | Path) -> Path:
         return path
     if text in NAMED_WEIGHTS:
         return fetch_weights(text, NAMED_WEIGHTS[text])
-    if text in experiment_names():
-        raise CheckpointError(f"{text} is an experiment, not weights; training takes it by config=NAME")
-    raise CheckpointError(f"{text} is neither a file nor the name of published weights ({', '.join(NAMED_WEIGHTS)})")
+    known = ", ".join(NAMED_WEIGHTS)
+    raise CheckpointError(f"{text} is neither a file nor the name of published weights ({known})")
 
 
 def cache_folder() -> Path:

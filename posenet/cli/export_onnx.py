@@ -31,17 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", "--weights", required=True, metavar="FILE", help=CHECKPOINT_HELP)
     parser.add_argument("--output", required=True, metavar="FILE.onnx", help="file to write")
     add_overwrite_option(parser)
-    precision = parser.add_mutually_exclusive_group()
-    add_switch(
-        precision,
-        "--fp16",
-        help="store the weights and compute in 16-bit floating point, for GPUs (--device cuda of predict)",
-    )
-    add_switch(
-        precision,
-        "--int8",
-        help="compute the convolutions in 8-bit integers, except for the last two; needs --calibrate",
-    )
+    add_switch(parser, "--int8", help="compute all convolutions but the last two in 8 bits; needs --calibrate")
     parser.add_argument(
         "--calibrate",
         nargs="+",
@@ -64,12 +54,12 @@ def run(args: argparse.Namespace) -> None:
     files = find_images(args.calibrate) if args.int8 else []
     check_outputs([args.output], [*input_files(args), *files], overwrite=args.overwrite)
     find_weights(args.checkpoint)
-    requested = requested_config(args)
+    requested = requested_config(args, args.checkpoint)
     from posenet.checkpoints.weights import load_model
     from posenet.inference.exports.onnx_export import build_onnx, quantize_onnx, read_calibration_images
 
     network, config = load_model(args.checkpoint, requested)
-    model = build_onnx(network, config, amp="fp16" if args.fp16 else "off", for_quantization=args.int8)
+    model = build_onnx(network, config, for_quantization=args.int8)
     if args.int8:
         letterbox = Predictor(network, config.inference).letterbox
         images = read_calibration_images(files, lambda image: letterbox(image.shape[:2]).apply(image))
@@ -77,14 +67,9 @@ def run(args: argparse.Namespace) -> None:
     write_atomically(args.output, model.SerializeToString())
 
     messages = message_stream(args.output)
-    size = f"{model.ByteSize() / 1e6:.1f} MB"
-    print_message(
-        f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see posenet docs deployment", file=messages
-    )
+    facts = f"{model.ByteSize() / 1e6:.1f} MB, input {INPUT}, output {OUTPUT}; see posenet docs deployment"
+    print_message(f"wrote {args.output}: {facts}", file=messages)
     if args.int8:
-        print_message(
-            "compare its AP with that of the checkpoint on images that were not used for calibration: run\n"
-            f"posenet evaluate --checkpoint FILE --images DIR --annotations JSON with {args.output} and with "
-            f"{args.checkpoint}",
-            file=messages,
-        )
+        advice = "compare its AP with that of the checkpoint on images that were not used for calibration: run"
+        command = "posenet evaluate --checkpoint FILE --images DIR --annotations JSON"
+        print_message(f"{advice}\n{command} with {args.output} and with {args.checkpoint}", file=messages)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import errno
 import importlib
-import importlib.util
 import os
+import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,13 +47,8 @@ _TOOLS = {
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }
-
-
-def _module_of(tool: str) -> str:
-    return f"posenet.cli.{tool.replace('-', '_')}"
-
-
-TOOLS = {name: text for name, text in _TOOLS.items() if importlib.util.find_spec(_module_of(name))}
+_MODULES = {module.name for module in pkgutil.iter_modules(posenet.cli.__path__)}
+TOOLS = {name: text for name, text in _TOOLS.items() if name.replace("-", "_") in _MODULES}
 """The commands that are installed, and their help texts; parts of the package can be left out."""
 
 PYTORCH_MISSING = (
@@ -160,7 +155,7 @@ def _parse_and_run(name: str, arguments: list[str], program: str) -> int | None:
 
 def load_tool(name: str) -> ModuleType:
     """Import the module of a tool."""
-    return importlib.import_module(_module_of(name))
+    return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
 
 
 def make_parser(name: str, prog: str) -> ToolParser:

@@ -38,33 +38,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint_option(parser, default=PUBLISHED)
 
     group = parser.add_argument_group("output")
-    group.add_argument(
-        "--output",
-        metavar="DIR",
-        help="folder for drawings of images and videos (default: a new folder, if no output is named at all)",
-    )
-    group.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write all people to this file, as COCO results with file names, and in videos with frame numbers and "
-        "times; a .jsonl file gets one line per image or frame while the tool runs; a folder gets a file for each "
-        "image; - is standard output",
-    )
-    group.add_argument(
-        "--coco",
-        metavar="FILE",
-        help="write a COCO data set: all images, with the people as annotations; file names are relative to the folder "
-        "that holds all inputs",
-    )
-    group.add_argument("--csv", metavar="FILE", help="write a table with one person per row")
-    group.add_argument(
-        "--export",
-        metavar="FILE",
-        help="write the people for correction in a labelling tool: .slp (SLEAP), .xml (CVAT) or .json (Label Studio)",
-    )
-    group.add_argument(
-        "--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame"
-    )
+    outputs = {
+        "--output DIR": "folder for drawings of images and videos (default: a new folder, if no output is named)",
+        "--json FILE": "write all people to this file, as COCO results with file names, and in videos with frame "
+        "numbers and times; a .jsonl file gets one line per image or frame while the tool runs; a folder gets a file "
+        "for each image; - is standard output",
+        "--coco FILE": "write a COCO data set: all images, with the people as annotations; file names are relative to "
+        "the folder that holds all inputs",
+        "--csv FILE": "write a table with one person per row",
+        "--export FILE": "write the people for correction in a labelling tool: .slp (SLEAP), .xml (CVAT) or .json "
+        "(Label Studio)",
+        "--heatmaps DIR": "folder for all maps of the network, one labelled sheet per image or frame",
+    }
+    for words, text in outputs.items():
+        flag, metavar = words.split()
+        group.add_argument(flag, metavar=metavar, help=text)
     add_switch(
         group, "--show", help="show the drawings in a window; Q ends, any other key continues with the next image"
     )
@@ -87,33 +75,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("video")
+    group.add_argument("--start", type=seconds, metavar="SECONDS", help="skip the beginning of every video")
     group.add_argument(
-        "--start",
-        type=seconds,
-        default=PredictionOptions.start,
-        metavar="SECONDS",
-        help="skip the beginning of every video",
+        "--duration", type=seconds, metavar="SECONDS", help="read only this long from every video (default: all)"
     )
-    group.add_argument(
-        "--duration",
-        type=seconds,
-        default=PredictionOptions.duration,
-        metavar="SECONDS",
-        help="read only this long from every video (default: all)",
-    )
-    group.add_argument(
-        "--stride",
-        type=positive_int,
-        default=PredictionOptions.stride,
-        metavar="N",
-        help="read only every N-th frame of videos",
-    )
+    group.add_argument("--stride", type=positive_int, metavar="N", help="read only every N-th frame of videos")
     add_switch(
         group,
         "--track",
         help="give every person of a video an id and a colour that stay; with --set tracking.smooth=true, without the "
         "jitter of the keypoints",
     )
+    parser.set_defaults(**{name: getattr(PredictionOptions, name) for name in ("start", "duration", "stride")})
 
     add_network_options(parser, amp="auto")
 

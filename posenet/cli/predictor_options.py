@@ -33,27 +33,12 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str, backend: str 
     """Add the options that say how to run a network; ``amp`` is a default, and ``backend`` describes one."""
     group = parser.add_argument_group("network")
     unset = argparse.SUPPRESS
-    group.add_argument(
-        "--height",
-        type=int,
-        metavar="N",
-        default=unset,
-        help=setting_help("resize images to this height", "inference.height", of_checkpoint=True),
-    )
-    group.add_argument(
-        "--scales",
-        type=float,
-        nargs="+",
-        metavar="S",
-        default=unset,
-        help=setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True),
-    )
-    add_switch(
-        group,
-        "--flip",
-        default=unset,
-        help=setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True),
-    )
+    height = setting_help("resize images to this height", "inference.height", of_checkpoint=True)
+    group.add_argument("--height", type=int, metavar="N", default=unset, help=height)
+    scales = setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True)
+    group.add_argument("--scales", type=float, nargs="+", metavar="S", default=unset, help=scales)
+    flip = setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True)
+    add_switch(group, "--flip", default=unset, help=flip)
     group.add_argument(
         "--backend",
         choices=BACKENDS,
@@ -83,7 +68,7 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
         flags = _overridden(args, "inference") | flags
     predictor = Predictor(
         args.checkpoint,
-        config=requested_config(args),
+        config=requested_config(args, args.checkpoint),
         device=args.device,
         amp=args.amp,
         backend=args.backend or "auto",
@@ -104,12 +89,12 @@ def _overridden(args: argparse.Namespace, section: str) -> dict[str, Any]:
     return {name: getattr(values, name) for of_section, _, name in keys if of_section == section}
 
 
-def requested_config(args: argparse.Namespace) -> Config | None:
+def requested_config(args: argparse.Namespace, weights: str) -> Config | None:
     """The configuration of ``--config`` and ``--set``; None for that of the checkpoint or the exported file."""
-    if is_exported_file(args.checkpoint) or not (args.config or args.overrides):
+    if is_exported_file(weights) or not (args.config or args.overrides):
         return None
     if args.config:
         return load_config(args.config, args.overrides)
     from posenet.checkpoints.weights import stored_config
 
-    return load_config(None, args.overrides, base=stored_config(args.checkpoint))
+    return load_config(None, args.overrides, base=stored_config(weights))

@@ -51,12 +51,10 @@ CocoResult = dict[str, Any]
 
 
 class ImageReading(NamedTuple):
-    """How an image was read. Sizes are (height, width)."""
+    """How an image was read: the frame in which it is annotated, and its (height, width) there and as annotated."""
 
     frame: AnnotatedFrame
-    """The frame in which it is annotated."""
     size: tuple[int, int]
-    """Of the image in that frame."""
     annotated_size: tuple[int, int]
 
 

@@ -52,11 +52,12 @@ class Letterbox:
         height, width = image_size
         zoom = min(
             settings.height * scale / height,
-            _round_down(settings.max_height) / height,
-            _round_down(MAX_WIDTH) / width,
+            settings.max_height // INPUT_MULTIPLE * INPUT_MULTIPLE / height,
+            MAX_WIDTH // INPUT_MULTIPLE * INPUT_MULTIPLE / width,
         )
         resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
-        return cls(resized, (_round_up(resized[0]), _round_up(resized[1])))
+        rows, columns = (-(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE for side in resized)  # rounded up
+        return cls(resized, (rows, columns))
 
     @property
     def image_cells(self) -> tuple[int, int]:
@@ -206,29 +207,25 @@ def prepare_inputs(
     scales: Sequence[float],
     letterbox_of: Callable[[tuple[int, int], float], Letterbox],
 ) -> InputBatch:
-    """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size.
+    """Resize and pad (H, W, 3) BGR uint8 images, whose network inputs have the same size.
 
-    Args:
-        letterbox_of: the letterbox of an image of (height, width) at an inference scale.
+    ``letterbox_of`` is that of an image of (height, width) at an inference scale.
     """
     image_sizes = [(image.shape[0], image.shape[1]) for image in images]
     counts = Counter(tuple(letterbox_of(size, scale) for size in image_sizes) for scale in sorted(scales, reverse=True))
     inputs = []
     for letterboxes in counts:
-        batch = _new_inputs(network, (len(images), *letterboxes[0].padded, 3))
+        shape = (len(images), *letterboxes[0].padded, 3)
+        if _is_on_device(network):
+            import torch
+
+            batch = network.host_tensor(shape, torch.uint8).numpy()  # the device copies it in the background
+        else:
+            batch = np.empty(shape, np.uint8)
         for letterbox, image, out in zip(letterboxes, images, batch):
             letterbox.apply(image, out)
         inputs.append(batch)
     return InputBatch([list(letterboxes) for letterboxes in counts], list(counts.values()), inputs)
-
-
-def _new_inputs(network: MapFunction, shape: tuple[int, ...]) -> np.ndarray:
-    """An uninitialized uint8 array from which the device of the network, if it has one, copies in the background."""
-    if not _is_on_device(network):
-        return np.empty(shape, np.uint8)
-    import torch
-
-    return network.host_tensor(shape, torch.uint8).numpy()
 
 
 def _is_on_device(network: MapFunction) -> TypeGuard[TorchNetwork]:
@@ -240,13 +237,9 @@ def start_network(
 ) -> PendingMaps:
     """Start to compute the maps of a batch, averaged over its scales and, if ``flip``, over the mirrored images.
 
-    A device averages the maps itself, and this returns without waiting for it.
-
-    Args:
-        all_channels: also the maps that nobody is decoded from, person mask and keypoint foreground.
-
-    Raises:
-        ValueError: the network computes maps of another shape: people would be misplaced.
+    A device averages the maps itself, and this returns without waiting for it. ``all_channels`` adds the maps that
+    nobody is decoded from, person mask and keypoint foreground. ``ValueError`` if the network computes maps of another
+    shape: people would be misplaced.
     """
     num_channels = skeleton.num_channels if all_channels else skeleton.num_decoded_channels
     if _is_on_device(network):
@@ -387,13 +380,3 @@ def _require_shape(shape: Sequence[int], images_shape: Sequence[int], skeleton: 
     expected = (count, skeleton.num_channels, height // MAP_STRIDE, width // MAP_STRIDE)
     if tuple(shape) != expected:
         raise ValueError(f"the network must compute maps of shape {expected}, not {tuple(shape)}")
-
-
-def _round_down(side: int) -> int:
-    """The next multiple of ``INPUT_MULTIPLE`` at or below ``side``."""
-    return side // INPUT_MULTIPLE * INPUT_MULTIPLE
-
-
-def _round_up(side: int) -> int:
-    """The next multiple of ``INPUT_MULTIPLE`` at or above ``side``."""
-    return -(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE

@@ -33,7 +33,6 @@ from posenet.inference.result import Result
 from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize, to_single_line
 from posenet.progress_bar import progress_bar
-from posenet.settings import TrackingConfig
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 AnyPredictor = Predictor | str | os.PathLike[str] | Callable[[int | None], Predictor]
@@ -94,18 +93,26 @@ def predict(
         PosenetError: an input does not exist, an output exists, none of the inputs can be read, or the network cannot
             be loaded.
     """
-    run = _prepare(inputs, predictor, PredictionOptions(**options), list(other_inputs))
-    summary = PredictionSummary(run.sources, run.predictor.skeleton)
+    chosen = PredictionOptions(**options)
+    if chosen.show:
+        require_display()
+    sources = _find_inputs(inputs, chosen)
+    if chosen.export:
+        choose_format(Path(chosen.export))
+    outputs = choose_outputs(sources, chosen, other_inputs)
     try:
+        lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
+        run = _Run(chosen, sources, outputs, _load(predictor, sources, outputs), lines)
+        summary = PredictionSummary(sources, run.predictor.skeleton)
         _predict(run, summary, progress, stop_requested, on_result)
     finally:
-        _remove_empty(run.outputs.new_folders)
-    if summary.is_closed and run.options.resume:
-        _log.info("The window was closed before the end of the inputs; --resume continues")
+        for folder in outputs.new_folders:
+            with contextlib.suppress(OSError):  # there is something in it
+                os.rmdir(folder)
     if advice := summary.advise_on_min_score(run.predictor.min_score):
         _log.warning("%s", advice)
     if summary.has_frames:
-        summary.files = [path for path in [*run.outputs.folders, *run.outputs.files] if path != "-"]
+        summary.files = [path for path in [*outputs.folders, *outputs.files] if path != "-"]
     return summary
 
 
@@ -117,7 +124,6 @@ class _Run:
     sources: list[Source]
     outputs: Outputs
     predictor: Predictor
-    tracking: TrackingConfig | None
     lines: LinesFile | None
 
     def is_done(self, source: Source) -> bool:
@@ -128,50 +134,8 @@ class _Run:
         return bool(self.lines or paths) and all(path.is_file() for path in paths)
 
 
-def _prepare(
-    inputs: Any, predictor: AnyPredictor, options: PredictionOptions, other_inputs: Sequence[str | Path | int]
-) -> _Run:
-    """Find the inputs, choose the outputs and load the network."""
-    names = _names_of(inputs)
-    if options.show:
-        require_display()
-    sources = _find_inputs(names, options)
-    if options.export:
-        choose_format(Path(options.export))
-    outputs = choose_outputs(sources, options, other_inputs)
-    if options.is_tracked and all(source.kind == "image" for source in sources):
-        _log.warning("tracking has no effect on images, only on videos and cameras")
-    try:
-        lines = LinesFile(outputs.lines, resume=options.resume) if outputs.lines else None
-        loaded = _load(predictor, sources)
-    except BaseException:
-        _remove_empty(outputs.new_folders)
-        raise
-    loaded = copy.copy(loaded)  # the caller's predictor stays as it is
-    loaded.keep_maps |= bool(outputs.sheets)
-    tracking = None
-    if options.is_tracked:
-        tracking = dataclasses.replace(loaded.tracking, smooth=loaded.tracking.smooth or options.smooth)
-    return _Run(options, sources, outputs, loaded, tracking, lines)
-
-
-def _remove_empty(folders: Sequence[str]) -> None:
-    for folder in folders:
-        with contextlib.suppress(OSError):  # there is something in it
-            os.rmdir(folder)
-
-
-def _load(predictor: AnyPredictor, sources: Sequence[Source]) -> Predictor:
-    if isinstance(predictor, Predictor):
-        return predictor
-    num_images = len(sources) if all(source.kind == "image" for source in sources) else None
-    if isinstance(predictor, (str, os.PathLike)):
-        return Predictor(predictor, num_images=num_images)
-    return predictor(num_images)
-
-
-def _names_of(inputs: Any) -> list[str]:
-    """The names of one or several inputs; ``DataError`` if one is something else, such as an image in memory."""
+def _find_inputs(inputs: Any, options: PredictionOptions) -> list[Source]:
+    """The inputs, each once; ``DataError`` if one is no name, such as an image in memory."""
     names = [inputs] if is_single_input(inputs) else list(inputs)
     for name in names:
         if not isinstance(name, (str, os.PathLike, int)):
@@ -179,26 +143,36 @@ def _names_of(inputs: Any) -> list[str]:
                 f"an input must be a name or the number of a camera, not an object of type {type(name).__name__}; "
                 "Predictor.stream takes images in memory"
             )
-    return [str(os.fspath(name)) if isinstance(name, os.PathLike) else str(name) for name in names]
-
-
-def _find_inputs(inputs: Sequence[str], options: PredictionOptions) -> list[Source]:
-    """The inputs, each once."""
+    names = [str(os.fspath(name)) if isinstance(name, os.PathLike) else str(name) for name in names]
     listed: list[Source] = []
-    if "-" in inputs:
+    if "-" in names:
         if sys.stdin is None:
             raise DataError("standard input is closed; give the names of files instead of -")
         listed = parse_standard_input(sys.stdin.buffer.read())
-    sources = find_sources(inputs, listed=listed, recursive=options.recursive)
+    sources = find_sources(names, listed=listed, recursive=options.recursive)
     if not sources:
         raise DataError("no input: the list of files is empty")
-    live = [source.name for source in sources if source.may_be_live]
-    if options.resume and live:
-        raise ConfigError(f"resume=True needs inputs that can be read again, unlike {live[0]}")
+    for source in sources if options.resume else ():
+        if source.may_be_live:
+            raise ConfigError(f"resume=True needs inputs that can be read again, unlike {source.name}")
     kinds = {source.kind for source in sources}
     if "video" in kinds or (options.output and kinds & {"camera", "animation"}):
         require_pyav()
+    if options.is_tracked and kinds == {"image"}:
+        _log.warning("tracking has no effect on images, only on videos and cameras")
     return sources
+
+
+def _load(predictor: AnyPredictor, sources: Sequence[Source], outputs: Outputs) -> Predictor:
+    """A predictor; that of the caller stays as it is."""
+    num_images = len(sources) if all(source.kind == "image" for source in sources) else None
+    if isinstance(predictor, (str, os.PathLike)):
+        predictor = Predictor(predictor, num_images=num_images)
+    elif not isinstance(predictor, Predictor):
+        predictor = predictor(num_images)
+    predictor = copy.copy(predictor)
+    predictor.keep_maps |= bool(outputs.sheets)
+    return predictor
 
 
 def _predict(
@@ -219,7 +193,6 @@ def _predict(
         of_sources = itertools.chain.from_iterable(map(outputs.of_source, todo))
         remove_leftovers(*(path for path in (*files, *of_sources) if path.parent.is_dir()))
     closed = threading.Event()
-    ids = ImageIds(run.sources)
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_file_in_errors(", ".join([*outputs.files, *outputs.folders])))
         if lines:
@@ -228,6 +201,7 @@ def _predict(
         if outputs.export:
             files_of_all.append(stack.enter_context(write_corrections(Path(outputs.export), run.predictor.skeleton)))
         writers: list[Write] = [] if options.resume else files_of_all
+        ids = ImageIds(run.sources)
         show = stack.enter_context(show_in_window(stop_requested, closed.set)) if options.show else None
         results = stack.enter_context(contextlib.closing(_find_people(run, todo, summary, stop_requested)))
         # How many frames a video has is not known before it is read.
@@ -235,12 +209,10 @@ def _predict(
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
         begin = time.perf_counter()
         for source, of_source in itertools.groupby(results, key=lambda result: result.frame.source):
-            writing = _SourceWriter(run, source, ids, writers, show)
-            with writing:
+            with _SourceWriter(run, source, ids, writers, show, summary.busy) as writing:
                 for result in of_source:
                     frame = result.frame
-                    writing.write(result)
-                    summary.add(result if writing.failure is None else _failed_result(result, writing.failure))
+                    summary.add(writing.write(result))
                     if on_result is not None:
                         on_result(result)
                     if frame.expected and source == todo[-1]:  # nothing follows this video
@@ -250,17 +222,14 @@ def _predict(
                     if summary.is_interrupted or closed.is_set():
                         writing.is_cut = frame.number is not None and not frame.is_live
                         break
-            summary.busy["drawing and writing"] = summary.busy.get("drawing and writing", 0.0) + writing.seconds
             if summary.is_interrupted or closed.is_set():
                 break
         summary.seconds = time.perf_counter() - begin
         # A copy: after an interruption, the stages are at work for a while longer.
         summary.busy = {**summary.busy}
-        summary.is_closed = closed.is_set()
-        if lines:
-            for source in run.sources:
-                if lines.done.get(source.name) and source not in todo:
-                    summary.unreadable[source] = DataError(lines.done[source.name])
+        for source in run.sources:
+            if lines and lines.done.get(source.name) and source not in todo:
+                summary.unreadable[source] = DataError(lines.done[source.name])
         error = summary.unreadable_error()
         if error and not summary.is_interrupted and not summary.has_frames:
             raise error  # inside the context, so that no files of people replace earlier ones
@@ -289,18 +258,15 @@ def _find_people(
         contextlib.closing(predict_frames(run.predictor, frames, summary.busy)) as results,
     ):
         identified: Iterable[Result] = results
-        if run.tracking is not None:
+        if options.is_tracked:
             from posenet.inference.tracking.results import track_people  # a part that can be removed
 
-            identified = track_people(results, run.tracking)
+            tracking = run.predictor.tracking
+            tracking = dataclasses.replace(tracking, smooth=tracking.smooth or options.smooth)
+            identified = track_people(results, tracking)
         for result in identified:
             summary.counts["predicted"] += result.error is None
             yield result
-
-
-def _failed_result(result: Result, error: DataError) -> Result:
-    """The result of a frame of which nothing can be written."""
-    return dataclasses.replace(result, frame=dataclasses.replace(result.frame, error=error))
 
 
 class _SourceWriter(contextlib.ExitStack):
@@ -312,78 +278,82 @@ class _SourceWriter(contextlib.ExitStack):
 
     Attributes:
         is_cut: whether the rest of a video was not read; then its drawing and its file of people are called ``.part``.
-        seconds: that writing has taken.
-        failure: why the outputs cannot be written.
     """
 
-    def __init__(self, run: _Run, source: Source, ids: ImageIds, writers: Sequence[Write], show: Show | None) -> None:
+    def __init__(
+        self,
+        run: _Run,
+        source: Source,
+        ids: ImageIds,
+        writers: Sequence[Write],
+        show: Show | None,
+        busy: dict[str, float],
+    ) -> None:
         super().__init__()
         self.is_cut = False
-        self.seconds = 0.0
-        self.failure: DataError | None = None
         self._run = run
         self._source = source
         self._ids = ids
         self._writers = list(writers)
         self._shows = [show] if show else []
+        self._busy = busy
         self._record: Record = {}
         self._frames = 0
-        self._error: DataError | None = None
+        self._error: DataError | None = None  # the first frame that could not be read
+        self._failure: DataError | None = None  # of writing
         self._lines = run.lines if run.lines and source.name not in run.lines.done else None
 
-    def write(self, result: Result) -> None:
-        """Write what was found in an image or a frame; nothing of one that could not be read, or after a failure."""
-        if result.error is not None or self.failure is not None:
+    def write(self, result: Result) -> Result:
+        """Write what was found in an image or a frame that could be read; return it, with the error of writing it."""
+        if result.error is not None:
             self._error = self._error or result.error
-            return
+            return result
         begin = time.perf_counter()
         try:
-            self._write(result)
+            if not self._failure:
+                self._write(result)
         except OSError:  # a full disk, for example
             raise
         except Exception as error:
             reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             name = self._source.name
-            self.failure = DataError(f"what was found in {name} cannot be written: {to_single_line(reason)}")
-        self.seconds += time.perf_counter() - begin
+            self._failure = DataError(f"what was found in {name} cannot be written: {to_single_line(reason)}")
+        self._busy["drawing and writing"] = self._busy.get("drawing and writing", 0.0) + time.perf_counter() - begin
+        if self._failure is None:
+            return result
+        return dataclasses.replace(result, frame=dataclasses.replace(result.frame, error=self._failure))
 
     def __exit__(self, *error: Any) -> bool:
-        begin = time.perf_counter()
-        failure = self.failure
+        failure = self._failure
         is_suppressed = super().__exit__(*((type(failure), failure, None) if failure else error))
         if error[0] is None and self._frames and not failure:
             self._complete()
-        self.seconds += time.perf_counter() - begin
         return bool(is_suppressed)
 
     def _write(self, result: Result) -> None:
+        run, frame = self._run, result.frame
         if not self._frames:
-            self._open()
+            if path := run.outputs.people.get(self._source):
+                self._writers.append(self.enter_context(write_json(path)))
+            if path := run.outputs.drawings.get(self._source):
+                self._shows.append(self.enter_context(write_drawing(path)))
         self._frames += 1
-        if self._shows or self._run.outputs.sheets:
+        if self._shows or run.outputs.sheets:
             self._draw(result)
         if self._writers or self._lines:
             self._record = record_of(result, self._ids)
             for write in self._writers:
                 write(self._source, self._record)
-            if self._lines and result.frame.number is not None:
+            if self._lines and frame.number is not None:
                 self._lines.write(self._record)
 
-    def _open(self) -> None:
-        outputs = self._run.outputs
-        if path := outputs.people.get(self._source):
-            self._writers.append(self.enter_context(write_json(path)))
-        if path := outputs.drawings.get(self._source):
-            self._shows.append(self.enter_context(write_drawing(path)))
-
     def _draw(self, result: Result) -> None:
-        run, frame = self._run, result.frame
-        options = run.options
+        options, frame = self._run.options, result.frame
         drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score, numbers=options.numbers)
         for show in self._shows:
             show(frame, drawing)
-        if path := run.outputs.sheets.get(self._source):
-            maps = result.maps if result.maps is not None else run.predictor.compute_maps(frame.image)
+        if path := self._run.outputs.sheets.get(self._source):
+            maps = result.maps if result.maps is not None else self._run.predictor.compute_maps(frame.image)
             write_image(sheet_path(path, frame), draw_heatmap_sheet(frame.image, maps, result.skeleton, drawing))
 
     def _complete(self) -> None:

@@ -127,8 +127,7 @@ class Result(Sequence[Person]):
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the drawing of ``plot`` to an image file, which is replaced if it exists.
 
-        Raises:
-            DataError: the file is the image itself, or it or its format cannot be written.
+        ``DataError`` if the file is the image itself, or it or its format cannot be written.
         """
         source = self.frame.source.path
         if source is not None and os.path.exists(path) and os.path.samefile(path, source):
@@ -154,7 +153,7 @@ class Result(Sequence[Person]):
             raise ConfigError('nothing can show images here; write them to a file with save("drawn.jpg")')
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The people as ``Person.to_dict`` describes them, in types of JSON; for pandas, a list of rows."""
+        """The people as ``Person.to_dict`` describes them; for pandas, a list of rows."""
         return [person.to_dict() for person in self]
 
     def to_json(self) -> str:

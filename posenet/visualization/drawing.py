@@ -54,6 +54,8 @@ MIN_RELATIVE_SCORE = 0.5
 MAX_COORDINATE = 1e6
 """Keypoints at larger coordinates are not drawn: the fixed-point numbers of OpenCV would overflow."""
 
+MANY_KEYPOINTS = 40
+"""With more keypoints, those that are close together are drawn smaller, and without outlines."""
 _FRACTIONAL_BITS = 4
 """Fractional bits of the fixed-point coordinates that OpenCV draws with."""
 
@@ -206,11 +208,29 @@ def _rainbow(count: int) -> list[Colour]:
     return [(round(255 * blue), round(255 * green), round(255 * red)) for red, green, blue in rgb]
 
 
+def _free_distances(figure: _Figure) -> np.ndarray:
+    """(K,) pixels from every keypoint to the nearest other one that is drawn, if there are so many that those of faces
+    and fingers would cover each other; else without end."""
+    shown = [k for k, _ in figure.keypoints]
+    free = np.full(figure.person.skeleton.num_keypoints, np.inf)
+    if len(free) > MANY_KEYPOINTS and len(shown) > 1:
+        points = figure.person.keypoints[shown, :2]
+        distances = np.linalg.norm(points[:, None] - points, axis=2)
+        np.fill_diagonal(distances, np.inf)
+        free[shown] = distances.min(axis=1)
+    return free
+
+
 def _draw_lines(drawing: np.ndarray, figure: _Figure) -> None:
     """Draw outlined limbs; all outlines first, so that no outline crosses a limb."""
     points = _fixed_point(figure.person.keypoints[:, :2])
-    outlines = [(a, b, OUTLINE, figure.line_width + 2 * figure.outline_width) for a, b, _ in figure.limbs]
-    limbs = [(a, b, colour, figure.line_width) for a, b, colour in figure.limbs]
+    free = _free_distances(figure)
+    limbs, outlines = [], []
+    for a, b, colour in figure.limbs:
+        width = int(min(figure.line_width, max(1, min(free[a], free[b]) / 2)))
+        limbs.append((a, b, colour, width))
+        if width == figure.line_width:
+            outlines.append((a, b, OUTLINE, width + 2 * figure.outline_width))
     for a, b, colour, width in outlines + limbs:
         cv2.line(drawing, points[a], points[b], colour, width, cv2.LINE_AA, _FRACTIONAL_BITS)
 
@@ -228,9 +248,10 @@ def _draw_ellipses(drawing: np.ndarray, figure: _Figure) -> None:
 
 def _draw_keypoints(drawing: np.ndarray, figure: _Figure) -> None:
     points = _fixed_point(figure.person.keypoints[:, :2])
-    radius = round(figure.radius * 2**_FRACTIONAL_BITS)
+    free = _free_distances(figure)
     for k, colour in figure.keypoints:
-        if figure.outline_width:
+        radius = round(min(figure.radius, max(1, 0.3 * free[k])) * 2**_FRACTIONAL_BITS)
+        if figure.outline_width and free[k] > 3 * figure.radius:
             outline_radius = radius + (figure.outline_width << _FRACTIONAL_BITS)
             cv2.circle(drawing, points[k], outline_radius, OUTLINE, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
         cv2.circle(drawing, points[k], radius, colour, -1, cv2.LINE_AA, _FRACTIONAL_BITS)

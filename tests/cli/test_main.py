@@ -28,7 +28,7 @@ from tests.helpers.source_files import ROOT
 WITHOUT_DEFAULT = {
     *("--config", "--set"),  # replace the defaults of other flags
     *("--output", "--json", "--csv", "--coco", "--export", "--heatmaps", "--preview", "--fix"),  # write nothing
-    *("--images", "--annotations", "--from-annotations", "--show", "--camera"),  # read nothing
+    *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--image-ids"),  # read nothing more
     *("--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
 }
 """Flags that have no default by nature: without them, the tool leaves something out."""

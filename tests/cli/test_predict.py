@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -11,12 +12,10 @@ import shutil
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 
@@ -29,10 +28,9 @@ from posenet.inference.outputs.summary import PredictionSummary
 from posenet.inference.result import Result
 from posenet.person import Person
 from posenet.skeleton import COCO
-from tests.helpers.image_bytes import encode
-from tests.helpers.media_server import answer, endless, media_server, raw_server
+from tests.helpers.media_server import media_server
 from tests.helpers.spot_networks import spot_image
-from tests.helpers.videos import GREY, FakeCapture, full_disk, install_window, read_video, write_media
+from tests.helpers.videos import GREY, FakeCapture, full_disk, install_window, read_video
 
 Predict = Callable[..., int]
 
@@ -112,34 +110,25 @@ def test_images_are_drawn_and_people_written(
     assert shares == sorted(shares, reverse=True)
 
 
-def test_min_score_leaves_people_out(predict: Predict, photos: Path) -> None:
-    assert predict("photos", "--json", "people.json", "--min-score", "0.5") == 0
-    assert read_json("people.json") == []
-
-
 def test_the_summary_names_at_most_five_unreadable_sources_and_counts_tracked_people(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     images = [Source("image", Path(f"{number}.png")) for number in range(7)]
-    summary = PredictionSummary(images)
-    for image in images[:6]:
-        summary.add(Result(Frame(image, error=DataError("damaged"))))
-    expected = "6 of 7 images could not be read: 0.png, 1.png, 2.png, 3.png, 4.png ..."
-    assert str(summary.unreadable_error()) == expected
     video = Source("video", Path("v.mp4"))
-    summary = PredictionSummary([video])
-    caplog.clear()
+    summary = PredictionSummary([*images, video])
+    for image in images[:6]:
+        for _ in range(2):
+            summary.add(Result(Frame(image, error=DataError(f"{image.name} is damaged"))))
+    assert caplog.messages == [f"{number}.png is damaged" for number in range(6)]
+    assert "6 of 8 inputs" in str(summary.unreadable_error()) and "4.png ..." in str(summary.unreadable_error())
+    person = Person(np.ones((18, 3), np.float32), 1.0, COCO)
     for number in range(6):
-        person = Person(np.ones((18, 3), np.float32), 1.0, COCO, id=1 + number % 2)
-        summary.add(Result(Frame(video, GREY, number, number / 10), [person]))
-        summary.add(Result(Frame(video, error=DataError(f"frame {number} is damaged"))))
-    assert caplog.messages == ["frame 0 is damaged"], "only the first fault of a source is a line"
+        tracked = dataclasses.replace(person, id=1 + number % 2)
+        summary.add(Result(Frame(video, GREY, number, number / 10), [tracked]))
     assert str(summary) == "2 tracked people in 6 video frames"
-    untracked = Person(np.ones((18, 3), np.float32), 1.0)
-    for people in ([untracked] * 3, []):
+    for people in ([person] * 3, []):
         summary.add(Result(Frame(images[0], GREY), people))
     assert str(summary) == "2 tracked people and 3 detections in 2 images and 6 video frames"
-    assert str(summary.unreadable_error()) == "1 of 1 input could not be read completely: v.mp4"
 
 
 def test_files_that_the_tool_did_not_write_are_kept_without_overwrite(
@@ -209,12 +198,6 @@ def test_a_long_name_does_not_end_the_prediction_of_a_folder(predict: Predict, p
     assert len(list(Path("maps").iterdir())) == 4 and len(read_json("p.json")) == 3
 
 
-@pytest.mark.parametrize("flag", [["--scales", "0.5", "1"], ["--set", "inference.flip=false", "inference.height=96"]])
-def test_inputs_may_follow_a_flag_with_several_values(predict: Predict, photos: Path, flag: list[str]) -> None:
-    assert predict("--json", "p.json", *flag, "photos/a.png", "photos/b.png") == 0
-    assert {person["file_name"] for person in read_json("p.json")} == {"photos/a.png", "photos/b.png"}
-
-
 def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(predict: Predict) -> None:
     words = [write_clip(Path("clip.mp4"), 2), "--heatmaps", "maps"]
     assert predict(*words) == 0
@@ -268,57 +251,6 @@ def test_bad_input_is_one_line_and_status_2(
     assert not Path("out").exists() and not Path("predictions").exists()
 
 
-def test_a_malformed_address_and_a_slow_server_are_one_line_and_the_other_inputs_are_predicted(
-    predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("posenet.downloading.IMAGE_LIMITS", (1, 0.2))
-    with raw_server(answer("Content-Length: 1000"), endless(b"x"), pause=0.02) as server:
-        addresses = ["http://[::1/x.jpg", "http://[::1/x.mp4", f"{server.address}/slow.jpg"]
-        assert predict(*addresses, photos, "--json", "p.json") == 2
-    assert {person["file_name"] for person in read_json("p.json")} == {
-        f"photos/{name}.png" for name in ("a", "b", "000000000139")
-    }
-    lines = capsys.readouterr().err.splitlines()
-    for address in addresses:
-        [_] = [line for line in lines if line.startswith("WARNING: ") and address in line]
-    assert not any("Traceback" in line for line in lines)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [["--min-score", "nan"], ["--min-score", "1.5"], ["--stride", "0"], ["--start", "-1"], ["--duration", "nan"]],
-)
-def test_impossible_numbers_are_refused(
-    predict: Predict, photos: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        predict(photos, "--output", "out", *words)
-    assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert words[0] in error and error.count("\n") == 1
-
-
-def test_images_of_every_kind_are_drawn(predict: Predict) -> None:
-    """Where nobody is found, the drawing is the image."""
-    spots = spot_image(97, 131, *SPOTS, 4)
-    kinds = {
-        "grey": (np.full((60, 80), 50, np.uint8), 50, 0),
-        "grey of 16 bits": (np.full((60, 80), 5000, np.uint16), 19, 0),
-        "one pixel": (np.full((1, 1, 3), 50, np.uint8), 50, 0),
-        "strip": (np.full((2, 30000, 3), 50, np.uint8), 50, 0),
-        "alpha": (cv2.cvtColor(spots, cv2.COLOR_BGR2BGRA), spots, 1),
-        "16 bits": (spots.astype(np.uint16) * 257, spots, 1),
-    }
-    for name, (image, *_) in kinds.items():
-        Path(f"{name}.png").write_bytes(encode(image, ".png"))
-    assert predict(".", "--output", "out", "--csv", "people.csv") == 0
-    people = Counter(Path(row["file_name"]).stem for row in csv.DictReader(open("people.csv")))
-    for name, (image, expected, count) in kinds.items():
-        drawing = read_image(f"out/{name}.png")
-        assert drawing.shape == (*image.shape[:2], 3)
-        assert people[name] == count and np.array_equal(drawing, np.full_like(drawing, expected)) == (not count), name
-
-
 def test_a_video_is_drawn_and_its_people_written(
     predict: Predict, clip: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,20 +264,6 @@ def test_a_video_is_drawn_and_its_people_written(
     assert end == {"file_name": "clip.mp4", "frames": 7}
     assert image["file_name"] == "photos/a.png" and len(image["people"]) == 1 and "frame" not in image
     assert "8 detections in 1 image and 7 video frames" in capsys.readouterr().out
-
-
-def test_a_part_of_a_video_is_predicted(predict: Predict, clip: Path) -> None:
-    words = ["--start", "0.15", "--duration", "0.4", "--stride", "2"]
-    assert predict(clip, "--output", "out", "--json", "people.json", *words) == 0
-    assert [(person["frame"], person["time"]) for person in read_json("people.json")] == [(2, 0.2), (4, 0.4)]
-    frames = read_video(Path("out/clip.mp4"))
-    assert [frame.seconds for frame in frames] == pytest.approx([0, 0.2], abs=1e-3)
-
-
-def test_the_drawn_video_has_the_times_of_the_original(predict: Predict) -> None:
-    times = [0.0, 0.1, 0.15, 1.0, 1.6]
-    assert predict(write_media(Path("in.mp4"), times), "--output", "out") == 0
-    np.testing.assert_allclose([frame.seconds for frame in read_video(Path("out/in.mp4"))], times, atol=1e-3)
 
 
 def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -515,32 +433,6 @@ def test_folders_and_subfolders(predict: Predict, photos: Path, caplog: pytest.L
         assert Path(name).is_file()
     ids = [person["image_id"] for person in read_json("people.json")]
     assert ids[0] == 139 and len(set(ids)) == len(ids) == 5, "000001.png is no unique number here"
-
-
-def test_people_of_videos_are_tracked_and_smoothed(predict: Predict, capsys: pytest.CaptureFixture[str]) -> None:
-    clip = write_clip(Path("clip.mp4"), 12)
-
-    def people(*words: str) -> list[dict[str, Any]]:
-        assert predict(clip, "--json", "p.json", "--overwrite", *words) == 0
-        found: list[dict[str, Any]] = read_json("p.json")
-        return found
-
-    assert len(people()) == 12 and all("id" not in person for person in people())
-    tracked = people("--track")
-    assert [(p["frame"], p["id"], p["time"]) for p in tracked] == [(n, 1, n / 10) for n in range(12)]
-    assert "1 tracked person in 12 video frames" in capsys.readouterr().out
-    assert len(people("--track", "--set", "tracking.confirm_frames=5")) == 12
-    assert people("--track", "--set", "tracking.confirm_frames=13") == []
-    smoothed = people("--track", "--set", "tracking.smooth=true")
-    assert [p["id"] for p in smoothed] == [1] * 12
-    assert [p["keypoints"] for p in smoothed] != [p["keypoints"] for p in tracked]
-
-
-def test_tracking_photographs_is_a_warning(predict: Predict, photos: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert predict("photos", "--json", "p.json", "--track") == 0
-    assert "tracking has no effect on images" in caplog.text
-    people = read_json("p.json")
-    assert len(people) == 3 and all("id" not in person for person in people)
 
 
 def test_special_files_and_loops_in_a_list_are_skipped_and_named(

@@ -63,28 +63,34 @@ def test_the_function_writes_the_results_of_the_tool(
 def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -> None:
     predictor = posenet.Predictor(checkpoint, device="cpu", amp="off")
     assert posenet.evaluate(predictor, *split) == posenet.evaluate(checkpoint, *split)
-    with pytest.raises(ConfigError, match="config, flip cannot be changed for a predictor"):
+    with pytest.raises(ConfigError, match="config, flip"):
         posenet.evaluate(predictor, *split, config=Config(), flip=True)
 
 
-def test_errors_are_exceptions(checkpoint: Path, split: tuple[Path, Path], tmp_path: Path) -> None:
-    inputs = {"checkpoint": checkpoint, "images": split[0], "annotations": split[1]}
-    unknown_frame = "exif_frame 'shown' is unknown; use displayed or stored"
-    changes: dict[str, Any]
-    for error, message, changes in (
-        (CheckpointError, "missing.pth", {"checkpoint": tmp_path / "missing.pth"}),
-        (DataError, "images are missing", {"images": tmp_path}),
-        (DataError, "is a folder", {"output": tmp_path}),
-        (DataError, "would replace an input", {"output": split[1]}),
+@pytest.mark.parametrize(
+    "error, name, changes",
+    [
+        (CheckpointError, "missing.pth", {"checkpoint": "missing.pth"}),
+        (DataError, "images are missing", {"images": "."}),
+        (DataError, "is a folder", {"output": "."}),
         (ConfigError, "inference.height", {"height": 1}),
-        (ConfigError, "amp 'fp8' is unknown; use auto, off, bf16, fp16", {"amp": "fp8"}),
-        (ConfigError, unknown_frame, {"exif_frame": "shown"}),
-    ):
-        with pytest.raises(error, match=message):
-            posenet.evaluate(**inputs | changes)
-    with pytest.raises(ConfigError, match=unknown_frame):
-        posenet.build_store(*split, tmp_path / "a.h5", exif_frame="shown")  # type: ignore[arg-type]
-    assert not list(tmp_path.glob("*.h5"))
+        (ConfigError, "amp 'fp8'", {"amp": "fp8"}),
+        (ConfigError, "exif_frame 'shown'", {"exif_frame": "shown"}),
+    ],
+)
+def test_errors_are_exceptions(
+    checkpoint: Path,
+    split: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Exception],
+    name: str,
+    changes: dict[str, Any],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs: dict[str, Any] = {"checkpoint": checkpoint, "images": split[0], "annotations": split[1]}
+    with pytest.raises(error, match=name):
+        posenet.evaluate(**inputs | changes)
 
 
 def test_existing_outputs_are_kept_and_inputs_always(
@@ -209,9 +215,9 @@ def test_an_image_that_is_named_twice_counts_once(
     assert once is not None and twice is not None
     assert twice.images == 2 and twice == once and list(twice.results) == list(once.results)
     assert capfd.readouterr() == ("", ""), "there is no bar"
-    with pytest.raises(DataError, match="no image ids are given"):
+    with pytest.raises(DataError, match="image ids"):
         posenet.evaluate(spot_file, tmp_path, annotations, image_ids=[], progress=False)
-    with pytest.raises(ConfigError, match="min_score has no effect on an evaluation"):
+    with pytest.raises(ConfigError, match="min_score"):
         posenet.evaluate(spot_file, tmp_path, annotations, min_score=0.5)
 
 

@@ -95,16 +95,16 @@ def test_inputs_whose_outputs_are_complete_are_left_out(photos: Path, clip: Path
 def test_files_of_all_people_are_put_together_at_the_end(photos: Path, clip: Path) -> None:
     inputs = [photos, clip]
     files = {"json": "p.json", "coco": "c.json", "csv": "p.csv"}
-    predict(inputs, spot_predictor(), smooth=True, **{name: f"whole-{file}" for name, file in files.items()})
-    predict(inputs, spot_predictor(), smooth=True, resume=True, **files, **stop_after(5))
+    predict(inputs, spot_predictor(), **{name: f"whole-{file}" for name, file in files.items()})
+    predict(inputs, spot_predictor(), resume=True, **files, **stop_after(5))
     assert len(json.loads(Path("c.json").read_text())["images"]) == 5
     with contextlib.suppress(FileNotFoundError):
         Path("p.csv").unlink()
-    number, _ = count_predicted(inputs, smooth=True, resume=True, **files)
+    number, _ = count_predicted(inputs, resume=True, **files)
     assert number == 22
     for file in files.values():
         assert Path(file).read_bytes() == Path(f"whole-{file}").read_bytes()
-    assert count_predicted(inputs, smooth=True, resume=True, **files)[0] == 0
+    assert count_predicted(inputs, resume=True, **files)[0] == 0
     assert Path("p.jsonl").read_text().count("\n") == 2 + 22 + 1
 
 
@@ -261,7 +261,7 @@ def test_inputs_that_are_no_names_are_an_error(inputs: Any, photos: Path) -> Non
 def test_a_selection_without_frames_is_refused(clip: Path, selection: dict[str, float]) -> None:
     name, value = next(iter(selection.items()))
     for run in (predict, lambda path, predictor, **options: list(predictor.stream(path, **options))):
-        with pytest.raises(ConfigError, match=f"{name} {value} is no number"):
+        with pytest.raises(ConfigError, match=f"{name} {value} "):
             run(clip, spot_predictor(), **selection)
 
 
@@ -346,31 +346,12 @@ def test_a_prediction_without_people_says_which_min_score_shows_some(
     assert predict(photos, predictor, progress=False).counts["detections"] and not caplog.messages
 
 
-def test_two_predictions_without_outputs_choose_two_folders(photos: Path) -> None:
-    files = []
-
-    def load(num_images: int | None) -> Predictor:  # the first one has chosen its folder, and has written nothing yet
-        files.extend(predict(photos / "a.png", spot_predictor()).files)
-        return spot_predictor()
-
-    files += predict(photos / "a.png", load).files
-    assert sorted(files) == ["predictions", "predictions-2"]
-    assert all(Path(folder, "a.png").exists() for folder in files)
-
-
 def test_where_no_folder_can_be_made_the_error_says_what_to_do(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("removed").mkdir()
     monkeypatch.chdir("removed")
     Path("../removed").resolve().rmdir()
     with pytest.raises(DataError, match="cannot make the folder predictions: .*; name one with output=DIR"):
         predict(photos, spot_predictor())
-
-
-def test_a_prediction_that_writes_nothing_leaves_no_folder() -> None:
-    Path("damaged.jpg").write_bytes(b"no image")
-    with pytest.raises(DataError, match="damaged.jpg"):
-        predict("damaged.jpg", spot_predictor())
-    assert os.listdir() == ["damaged.jpg"]
 
 
 def test_outputs_may_be_path_objects(photos: Path) -> None:

@@ -82,8 +82,7 @@ def test_every_stack_predicts_at_five_scales_for_rectangular_images_too() -> Non
 def test_from_config_uses_the_model_section() -> None:
     overrides = ["model.stacks=3", "model.width=32", "model.growth=4", "model.conv_std=0.5"]
     model = PoseNet.from_config(load_config(None, overrides))
-    excite = model.stacks[0].heads[0].features[2].excite
-    assert min(model.stem.refine.spatial.conv.weight.std(), excite.weight.std()) > 0.3
+    assert model.stem.refine.spatial.conv.weight.std() > 0.3
     model.load_state_dict(tiny_network(stacks=3, width=32, growth=4).state_dict())
 
 

@@ -265,59 +265,20 @@ def test_the_error_of_a_wrong_type_names_the_key(pair: str) -> None:
 
 
 OUT_OF_RANGE = {
-    "model": ["stacks=0", "stacks=17", "width=0", "width=100", "width=4112", "growth=-2", "growth=3", "growth=4098"]
-    + ["conv_std=0"],
-    "data": ["workers=1025"],
-    "augment": ["jitter_probability=1.1", "scale_probability=-0.1", "flip_probability=2", "cutout_probability=-1"]
-    + ["scale=[1.3, 0.7]", "scale=[0, 1]"]
-    + ["degrees=-1", "shift=-1", "person_height=0"],
+    "model": ["stacks=0", "stacks=17", "width=100", "growth=3", "conv_std=0"],
+    "data": ["workers=1025", "background=1"],
+    "augment": ["flip_probability=2", "scale=[1.3, 0.7]", "scale=[0, 1]", "degrees=-1", "person_height=0"],
     "targets": ["keypoint_sigma=0", "part_sigma=-1"],
-    "loss": ["gamma=-1", "gamma=0.5", "stack_weights=[1, 1, 1, -1]", "stack_weights=[0, 0, 0, 0]"]
-    + ["stack_weights=[1, 1]"],
-    "optim": ["lr=0", "weight_decay=-1", "warmup_epochs=-1", "step_factor=0"]
-    + ["step_factor=1.5", "accumulate=0", "max_grad_norm=-1"],
-    "train": ["batch_size=0", "batch_size=65537", "epochs=0", "epochs=1000000001", "input_size=0", "input_size=500"]
-    + ["input_size=[512, 500]", "input_size=-64", "input_size=65600", "loss_scale=-1"],
-    "distill": ["weight=-0.1", "weight=1.1", "input_size=[0, 64]", "input_size=65600"],
-    "average": ["kind=swa", "decay=0", "decay=1", "cycle_lr=[0, 1e-5]"],
-    "guard": ["threshold=0"],
+    "loss": ["gamma=0.5", "stack_weights=[1, 1]", "stack_weights=[1, 1, 1, -1]", "stack_weights=[0, 0, 0, 0]"],
+    "optim": ["lr=0", "weight_decay=-1", "step_factor=0", "step_factor=1.5", "accumulate=0"],
+    "train": ["batch_size=65537", "epochs=0", "input_size=500", "input_size=[512, 500]", "input_size=65600"],
+    "distill": ["weight=1.1", "input_size=[0, 64]"],
+    "average": ["kind=swa", "decay=1", "cycle_lr=[0, 1e-5]"],
+    "guard": ["threshold=0", "factor=1"],
     "checkpoint": ["every_minutes=-1", "keep=0"],
-    "log": ["every_steps=0"],
-    "inference": ["height=63", "height=65537", "scales=[]", "scales=[1, 0]", "max_height=1"]
-    + ["batch_size=0", "batch_size=65537", "keypoint_threshold=0"],
+    "inference": ["height=63", "scales=[1, 0]", "max_height=65537", "keypoint_threshold=0"],
     "tracking": ["confirm_frames=0"],
 }
-# Other settings have these limits as their defaults.
-LOWEST = {
-    "model": ["stacks=1", "width=16", "growth=0"],
-    "data": ["workers=0", "background=0"],
-    "augment": ["jitter_probability=0", "scale_probability=0", "flip_probability=0"]
-    + ["scale=[1, 1]", "degrees=0", "shift=0"],
-    "loss": ["gamma=0", "stack_weights=[1]"],
-    "optim": ["weight_decay=0", "warmup_epochs=0", "step_epochs=0"],
-    "train": ["batch_size=1", "epochs=1", "input_size=[64, 128]", "evaluate_every=0"],
-    "distill": ["weight=0", "input_size=[64, 64]"],
-    "average": ["kind=swa", "cycle_epochs=1"],
-    "checkpoint": ["every_minutes=0", "keep=1"],
-    "log": ["every_steps=1"],
-    "inference": ["height=64", "max_height=64", "batch_size=1"],
-    "tracking": ["confirm_frames=1"],
-}
-HIGHEST = {
-    "model": ["stacks=16", "width=4096", "growth=4096"],
-    "data": ["workers=1024"],
-    "augment": ["jitter_probability=1", "scale_probability=1", "flip_probability=1", "cutout_probability=1"],
-    "loss": ["gamma=1", f"stack_weights={[0] * 15 + [1]}"],
-    "optim": ["step_factor=1"],
-    "train": ["batch_size=65536", "epochs=1000000000", f"seed={2**63 - 1}", "input_size=65536"],
-    "distill": ["weight=1", "input_size=65536"],
-    "inference": ["height=65536", "max_height=65536", "batch_size=65536"],
-}
-
-
-@pytest.mark.parametrize("limits", [LOWEST, HIGHEST], ids=["lowest", "highest"])
-def test_the_limits_of_a_range_belong_to_it(limits: dict[str, list[str]]) -> None:
-    load_config(None, pairs(limits))
 
 
 @pytest.mark.parametrize("pair", pairs(OUT_OF_RANGE))

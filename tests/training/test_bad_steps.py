@@ -158,9 +158,10 @@ def test_the_images_of_a_skipped_step_are_those_of_the_ranks_whose_loss_is_bad(s
     assert len(second["image_ids"]) == 4 and second["image_ids"][2:] == [77, 78]
 
 
-LONG = (*LEARNING, "train.epochs=10")
-"""Seventy steps, in which the loss falls."""
-EXPLOSIONS = {3: 1e3, 5: 1e6, 50: 30, 53: 1e3, 60: 30}
+LONG = (*LEARNING, "train.epochs=10", "guard.factor=40")
+"""Seventy steps, in which the loss falls. With the default factor, the gradients of this very small network come close
+to the limit, and the rounding of a processor would decide."""
+EXPLOSIONS = {3: 1e5, 5: 1e6, 50: 300, 53: 1e4, 60: 300}
 
 
 def mixed(changes: Mapping[int, float], kind: str) -> Change:
@@ -179,7 +180,7 @@ def mixed(changes: Mapping[int, float], kind: str) -> Change:
 def test_an_explosion_leaves_the_weights_of_a_run_without_its_batch(
     stores: Stores, tmp_path: Path, kind: str, amp: str
 ) -> None:
-    """With the default settings of the guard; and no other step is refused."""
+    """And no other step is refused."""
     without = ChangingRuntime(multiply(dict.fromkeys(EXPLOSIONS, math.nan)))
     train_tiny(stores, tmp_path / "without", *LONG, f"train.amp={amp}", runtime=without)
     train_tiny(stores, tmp_path / "with", *LONG, f"train.amp={amp}", runtime=ChangingRuntime(mixed(EXPLOSIONS, kind)))

@@ -14,11 +14,11 @@ from posenet.training.find_annotations import are_annotations, find_annotations
 
 def images_of(file: Path, names: list[str]) -> list[Path]:
     """Where the images are found that a COCO file of these lists."""
-    formats = pytest.importorskip("posenet.annotations.importing.formats")
+    read_annotations = pytest.importorskip("posenet.annotations.importing.formats").read_annotations
     entries = [{"id": number, "file_name": name} for number, name in enumerate(names, 1)]
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"images": entries, "annotations": [], "categories": []}))
-    found = formats.read_annotations(file)
+    found = read_annotations(file)
     return [found.folder / image["file_name"] for image in found.document["images"]]
 
 

@@ -385,7 +385,6 @@ def test_validation_data_can_be_given() -> None:
 
 
 def test_keypoints_without_names_have_the_sides_of_flip_idx() -> None:
-    formats = pytest.importorskip("posenet.annotations.importing.formats")
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     content = read_document(Path("coco/chairs.json"))
     source = write_yolo_pose(Path("unnamed").absolute(), Path("coco/photos"), content, flip_idx=FLIP_IDX)
@@ -393,7 +392,8 @@ def test_keypoints_without_names_have_the_sides_of_flip_idx() -> None:
     skeleton = load_skeleton(data.folder / "data" / "skeleton.toml")
     assert skeleton.keypoints[:2] == ("keypoint_1", "keypoint_2")
     assert set(skeleton.left_right) == {(f"keypoint_{k}", f"keypoint_{k + 1}") for k in range(1, len(NAMES), 2)}
-    assert formats.read_annotations(source).document["categories"][0]["flip_idx"] == FLIP_IDX
+    read_annotations = pytest.importorskip("posenet.annotations.importing.formats").read_annotations
+    assert read_annotations(source).document["categories"][0]["flip_idx"] == FLIP_IDX
 
 
 def test_a_yolo_data_set_may_have_images_for_validation() -> None:

@@ -38,6 +38,20 @@ def person():
     return Person(standing_person(250, 190), 0.9)
 
 
+def test_keypoints_of_faces_and_fingers_do_not_cover_each_other():
+    """One every three pixels, in turn of the left and of the right, in a person as large as the image."""
+    names = [f"{side}_{number}" for number in range(30) for side in ("left", "right")]
+    pairs = [[f"left_{number}", f"right_{number}"] for number in range(30)]
+    chains = [[f"{side}_{n}", f"{side}_{n + 1}"] for n in range(29) for side in ("left", "right")]
+    skeleton = skeleton_from_table({"keypoints": [*names, "top"], "left_right": pairs, "parts": [
+        *pairs, *chains, ["top", "left_0"], ["top", "right_0"],
+    ]})  # fmt: skip
+    points = [(100 + 3 * index, 300, 0.9) for index in range(60)]
+    drawn = draw_people(BLACK, [Person(np.float32([*points, (250, 10, 0.9)]), 0.9, skeleton)])
+    for index, (x, y, _) in enumerate(points[4:], 4):
+        assert has_colour(drawn[y : y + 1, x : x + 1], (LEFT, RIGHT)[index % 2]).all()
+
+
 @pytest.mark.parametrize("background", [0, 255])
 def test_sides_are_distinct_on_dark_and_light_images(person, background):
     image = np.full((384, 512, 3), background, np.uint8)

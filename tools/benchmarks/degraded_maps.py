@@ -84,8 +84,8 @@ class _Degrader:
             for _ in range(self.rng.poisson(self.degradation.blobs)):
                 self.add_false_peak(channel, self.rng.random(2) * size[::-1])
         maps += self.degradation.ripple * self.smooth_noise((len(maps), *size))
-        maps[self.skeleton.mask_channel] = 0
-        maps[self.skeleton.foreground_channel] = keypoint_maps.max(0)
+        maps[-2] = 0  # person mask
+        maps[-1] = keypoint_maps.max(0)  # keypoint foreground
         return maps.clip(0, 1)
 
     def render(self, joints: np.ndarray, person_size: np.ndarray, jitter: float, size: tuple[int, int]) -> np.ndarray:

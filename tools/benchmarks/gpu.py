@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from torch.profiler import ProfilerActivity
@@ -130,8 +131,10 @@ def check_device(args: argparse.Namespace, config: Config, device: torch.device)
 
 def time_prediction(args: argparse.Namespace, config: Config, device: torch.device) -> Iterator[Table]:
     """From JPEG files to people, and its stages: the network, the decoder, and all the rest."""
-    folder = drawn_people(args)
-    checkpoint = args.output / "untrained.pth"
+    folder, images, checkpoint = drawn_people(args), args.output / "images", args.output / "untrained.pth"
+    images.mkdir(exist_ok=True)
+    for path in (folder / "val2017").iterdir():
+        cv2.imwrite(str(images / path.name), cv2.resize(cv2.imread(str(path)), (640, 480)))
     network = PoseNet.from_config(config)
     write_checkpoint(checkpoint, {"model": network.state_dict(), "config": config_to_dict(config)})
     columns = ("images/s", "network alone, images/s", "share", "other processor time, ms/image", "images per batch")
@@ -145,7 +148,7 @@ def time_prediction(args: argparse.Namespace, config: Config, device: torch.devi
     for way, flip, scales, limit in ways:
         for amp, batch_size in itertools.product(precisions, [2] if args.small else [1, 8, 32]):
             arguments = argparse.Namespace(
-                images=[str(folder / "val2017")],
+                images=[str(images)],
                 checkpoint=[str(checkpoint)],
                 backend="torch",
                 amp=amp,
@@ -348,7 +351,7 @@ def time_loaders(args: argparse.Namespace, config: Config, device: torch.device)
     folder = drawn_people(args)
     store = args.output / "drawn.h5"
     columns = ("loader, samples/s", "one process, samples/s", "decoding and warping alone, samples/s")
-    table = Table("loaders: samples of drawn people of 640 x 480", ("workers", *columns))
+    table = Table("loaders: samples of images of drawn people", ("workers", *columns))
 
     def load(workers: int) -> dict[str, Any]:
         arguments = argparse.Namespace(h5=store, samples=4 if args.small else 1000, workers=workers, repeats=1)
@@ -366,7 +369,7 @@ def drawn_people(args: argparse.Namespace) -> Path:
     """The folder of images of drawn people, as a COCO data set, which are drawn at the first call."""
     folder: Path = args.output / "drawn"
     if not folder.exists():
-        write_dataset(folder, train=4 if args.small else 0, val=4 if args.small else 256, size=(640, 480))
+        write_dataset(folder, train=4 if args.small else 0, val=4 if args.small else 256, size=640)
     return folder
 
 

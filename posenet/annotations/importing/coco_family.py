@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from posenet.annotations.coco import Entry, select_sections
 from posenet.annotations.image_files import ImageFiles
@@ -55,12 +56,23 @@ def import_coco(source: Source, options: Options) -> ImportedAnnotations:
         raise DataError(f"part={part} is none of {', '.join(PARTS)}; choose one of them")
     if part is not None and not is_whole_body:
         raise DataError(f"{path} has one list of keypoints; part={part} is for COCO-WholeBody, leave it out")
+    _refuse_joined_objects(document, sections, path)
     with readable(path):
         if is_whole_body:
             sections = _read_parts(sections, part or "whole")
         sections = sections | {"categories": _name_keypoints(sections)}
     folder, listed = _locate(sections["images"], path, options.images)
     return ImportedAnnotations(dict(document) | sections | {"images": listed}, folder, ())
+
+
+def _refuse_joined_objects(document: dict[str, Any], sections: dict[str, list[Entry]], path: Path) -> None:
+    """Raise ``DataError`` for Label Studio's export in this form if images have several objects: it joins their
+    keypoints to one annotation."""
+    if (document.get("info") or {}).get("contributor") != "Label Studio":
+        return
+    boxes = Counter(str(entry.get("image_id")) for entry in sections["annotations"] if not entry.get("keypoints"))
+    if boxes and max(boxes.values()) > 1:
+        raise DataError(f"{path} joins the keypoints of several objects; export the project from Label Studio as JSON")
 
 
 def _read_parts(sections: dict[str, list[Entry]], part: str) -> dict[str, list[Entry]]:

@@ -39,6 +39,13 @@ MAX_BYTES_OF_AN_IMAGE = 2**26
 SHOWN_FILES = 5
 """Number of file names in a message."""
 
+HINTS = {
+    ("image_id", "score"): "results, not annotations; give a file with images and annotations",
+    ("annotation_id",): "no groups of keypoints, as JSON-MIN of Label Studio; export the project as JSON",
+    ("categories", "info"): "no annotations, as the notes of Label Studio's export as YOLO; export the project as JSON",
+}
+"""What is wrong with files that are no annotations, by keys of their content."""
+
 
 class Format(NamedTuple):
     """A format of annotations."""
@@ -90,8 +97,9 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
     for format_ in FORMATS:
         if format_.fits(source):
             return format_, source
-    if _is_list(source, "image_id", "score"):
-        raise DataError(f"{source.path} has results, not annotations; give a file with images and annotations")
+    for keys, remedy in HINTS.items():
+        if _is_list(source, *keys) or _has_keys(source.content, *keys):
+            raise DataError(f"{source.path} has {remedy}")
     raise _unknown(source.path)
 
 

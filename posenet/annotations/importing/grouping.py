@@ -28,6 +28,7 @@ ALIKE = 0.8
 NO_OBJECT = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
 REPEATED = "keypoints that their object has already, left out: delete those that are wrong"
 OTHER_NAMES = "keypoints with other names than those that are given, left out"
+SPELLINGS = "labels in another spelling, taken as the frequent one"
 TYPOS = "labels that look mistyped, left out: correct them, or name all keypoints with keypoints=NAMES"
 
 
@@ -139,6 +140,8 @@ def convert_objects(
     Raises:
         DataError: nothing has keypoints, which of them belong together is not known, or a name is given twice.
     """
+    if is_typed:
+        objects_of = _join_spellings(objects_of, notes)
     everything = [(image.name, item) for image, items in objects_of.items() for item in items if item.points]
     if not everything:
         raise DataError(f"{path} has no keypoints: label them as points with names, then export it again")
@@ -160,6 +163,21 @@ def convert_objects(
     names = tuple(given or known)
     notes[OTHER_NAMES] += [name for name, images in places.items() if name not in names for _ in images]
     return to_coco(list(objects_of), objects_of.__getitem__, names, notes, edges=edges, whole=whole)
+
+
+def _join_spellings(objects_of: Mapping[Path, Sequence[Object]], notes: Notes) -> dict[Path, list[Object]]:
+    """The objects, with the most frequent name of those that differ in upper case, blanks and hyphens alone."""
+    everything = [item for items in objects_of.values() for item in items]
+    counts = Counter(name for item in everything for name in item.points)
+    spelled: dict[str, str] = {}
+    for name, _ in counts.most_common():
+        spelled.setdefault(re.sub(r"[\W_]", "", name.lower()), name)
+    chosen = {name: spelled[re.sub(r"[\W_]", "", name.lower())] for name in counts}
+    notes[SPELLINGS] += [f"{name!r} is {other!r}" for name, other in chosen.items() if name != other]
+    return {
+        image: [item._replace(points={chosen[name]: point for name, point in item.points.items()}) for item in items]
+        for image, items in objects_of.items()
+    }
 
 
 def _find_typos(places: Mapping[str, Sequence[str]], num_objects: int) -> dict[str, str]:

@@ -30,7 +30,7 @@ def require_packages(*packages: str) -> None:
 
 
 def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with convolutions in float32, fp16 or int8: what prediction needs of the configuration.
+    """The properties of a file with convolutions in float32 or int8: what prediction needs of the configuration.
 
     ``read_config`` does not need the entries from ``colours`` to ``channels``: they are for other programs.
     """

@@ -1,4 +1,4 @@
-"""A network as an ONNX file, from images to maps, in float32, in fp16 or with 8-bit convolutions."""
+"""A network as an ONNX file, from images to maps, in float32 or with 8-bit convolutions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import posenet
-from posenet.devices.precision import Amp
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.images import read_image
 from posenet.inference.exports.exported_file import INPUT, OUTPUT, describe_config, require_packages
 from posenet.model.fused import FusedNetwork
@@ -36,41 +35,32 @@ FLOAT_CONVOLUTIONS = 2
 class ImagesToMaps(nn.Module):
     """The exported computation."""
 
-    def __init__(self, network: nn.Module, amp: Amp, upsample_first: bool) -> None:
+    def __init__(self, network: nn.Module, upsample_first: bool) -> None:
         super().__init__()
-        self.network = FusedNetwork(network, amp, upsample_first)
+        self.network = FusedNetwork(network, "off", upsample_first)
 
     def forward(self, images: Tensor) -> Tensor:
         """(N, H, W, 3) uint8 BGR, with H and W multiples of 64, to (N, C, H/4, W/4) float32."""
-        return self.network.heatmaps(images_to_input(images)).float()
+        return self.network.heatmaps(images_to_input(images))
 
 
-def build_onnx(
-    network: nn.Module, config: Config, *, amp: Literal["off", "fp16"] = "off", for_quantization: bool = False
-) -> onnx.ModelProto:
+def build_onnx(network: nn.Module, config: Config, *, for_quantization: bool = False) -> onnx.ModelProto:
     """An ONNX model of a copy of a network for any batch size, height and width; images and maps are as in ``forward``.
 
     What prediction needs of the configuration, which is that of the network, is stored in the model.
-
-    Args:
-        amp: precision of the weights and of all that lies between the images and the maps.
-        for_quantization: enlarge maps before they are convolved; the result is the same.
-
-    Raises:
-        ConfigError: a weight is too large for the precision, or a package is missing.
+    ``for_quantization`` enlarges maps before they are convolved; the result is the same. ``ConfigError`` if a package
+    is missing.
     """
     require_packages("onnx")
     import onnx
 
-    computation = ImagesToMaps(network, amp, upsample_first=for_quantization).cpu().eval()
-    if amp == "fp16" and not all(weights.isfinite().all() for weights in computation.parameters()):
-        raise ConfigError("a weight is too large for fp16, whose largest number is 65504; export in float32")
+    computation = ImagesToMaps(network, upsample_first=for_quantization).cpu().eval()
     example = torch.zeros(2, 2 * INPUT_MULTIPLE, 3 * INPUT_MULTIPLE, 3, dtype=torch.uint8)
     file = io.BytesIO()
     with warnings.catch_warnings(), torch.inference_mode():
         # The exporter warns that checks of shapes become constants, which is intended, and that there is a newer one
-        # (dynamo=True). With PyTorch 2.13 and 2.15 that one writes the same operations, which are as fast, but takes
-        # thirty times as long, also when a checkpoint is converted in memory, and needs one more package.
+        # (dynamo=True). With PyTorch 2.13 that one writes the same operations, but takes thirty times as long, and
+        # needs one more package.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             computation,
@@ -86,7 +76,7 @@ def build_onnx(
             dynamo=False,
         )
     model = onnx.load_model_from_string(file.getvalue())
-    _describe(model, config, "float32" if amp == "off" else amp)
+    _describe(model, config, "float32")
     return model
 
 

@@ -18,11 +18,11 @@ from PIL import Image
 
 from posenet.errors import ConfigError, DataError
 from posenet.images import (
+    MAX_REASON,
     ChannelOrder,
     ImageInput,
     download_image,
     is_encoded,
-    read_image,
     read_reduced_image,
     to_bgr,
 )
@@ -41,8 +41,6 @@ READ_AHEAD_BYTES = 64 * 2**20
 """Fewer, if they take more memory than this."""
 READ_THREADS = 4
 """Number of threads that read image files."""
-MAX_REASON = 100
-"""Characters of a library's reason why an input cannot be read."""
 _log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
@@ -138,13 +136,12 @@ def _failed(source: Source, error: Exception) -> Frame:
     """The frame of an input whose reading has raised an error, of whatever library; that of a package is raised."""
     if isinstance(error, ConfigError):
         raise error
-    if isinstance(error, DataError):
-        error = DataError(to_single_line(str(error)))
-    else:
+    text = to_single_line(str(error))
+    if not isinstance(error, DataError):
         _log.debug("reading %s has failed", source.name, exc_info=error)
-        reason = f"{type(error).__name__}: {to_single_line(str(error))[:MAX_REASON]}"
-        error = DataError(f"{source.name} cannot be read ({reason}); convert it, or leave it out")
-    return Frame(source, error=error)
+        reason = f"{type(error).__name__}: {text[:MAX_REASON]}"
+        text = f"{source.name} cannot be read ({reason}); convert it, or leave it out"
+    return Frame(source, error=DataError(text))
 
 
 def read_in_threads(
@@ -167,10 +164,8 @@ def _read_image(source: Source, reduction_of: Callable[[tuple[int, int]], int] |
         if source.url is not None:
             return Frame(source, download_image(source.url))
         assert source.path is not None
-        if reduction_of is not None:
-            image, size = read_reduced_image(source.path, reduction_of)
-            return Frame(source, image, whole_size=size)
-        return Frame(source, read_image(source.path))
+        image, size = read_reduced_image(source.path, reduction_of or (lambda size: 1))
+        return Frame(source, image, whole_size=size)
     except Exception as error:
         return _failed(source, error)
 

@@ -162,12 +162,14 @@ class FrameSelection:
 
     def __post_init__(self) -> None:
         """Raise ``ConfigError`` if a value selects no frame of any video."""
-        if not 0 <= self.start < math.inf:
-            raise ConfigError(f"start {self.start} is no number of seconds; give 0 or more")
-        if not self.duration >= 0:
-            raise ConfigError(f"duration {self.duration} is no number of seconds; give 0 or more")
-        if not (isinstance(self.stride, numbers.Integral) and self.stride >= 1):
-            raise ConfigError(f"stride {self.stride} is no number of frames; give 1 or more")
+        is_possible = {
+            "start": 0 <= self.start < math.inf,
+            "duration": self.duration >= 0,
+            "stride": isinstance(self.stride, numbers.Integral) and self.stride >= 1,
+        }
+        for name, is_right in is_possible.items():
+            if not is_right:
+                raise ConfigError(f"{name} {getattr(self, name)} selects no frame; give seconds >= 0, a stride >= 1")
         object.__setattr__(self, "stride", int(self.stride))  # also of NumPy's numbers, which are no JSON
 
 

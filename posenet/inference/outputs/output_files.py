@@ -20,6 +20,8 @@ WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 """Formats of videos that are written."""
 DEFAULT_FOLDER = "predictions"
 """Where drawings go if no output is named; ``predictions-2`` and so on if it exists."""
+_OUTPUTS = ("output", "json", "coco", "csv", "export", "heatmaps")
+"""The options that name files and folders."""
 _NEEDS_OUTPUT = (
     "resume=True needs an output that shows what is done: json=FILE.jsonl, another file of people, or a folder for a "
     "file of each input"
@@ -50,18 +52,18 @@ class PredictionOptions(FrameSelection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("output", "json", "coco", "csv", "export", "heatmaps"):
+        for name in _OUTPUTS:
             path = getattr(self, name)
             object.__setattr__(self, name, None if path is None else os.fspath(path))
 
     @property
     def names_outputs(self) -> bool:
         """Whether any output is named; otherwise drawings go to ``DEFAULT_FOLDER``."""
-        return bool(self.output or self.json or self.coco or self.csv or self.export or self.heatmaps or self.show)
+        return self.show or any(getattr(self, name) for name in _OUTPUTS)
 
     @property
     def is_tracked(self) -> bool:
-        """Whether people get numbers."""
+        """Whether people get numbers that stay."""
         return self.track or self.smooth
 
 
@@ -113,26 +115,26 @@ def choose_outputs(
         DataError: a file cannot be written, see ``check_outputs``.
     """
     output, json, heatmaps = options.output, options.json, options.heatmaps
-    made = None
-    if not options.names_outputs:
-        if options.resume:
-            raise ConfigError(_NEEDS_OUTPUT)
-        output = made = _make_default_folder()
+    if options.resume and not options.names_outputs:
+        raise ConfigError(_NEEDS_OUTPUT)
+    made = None if options.names_outputs else _make_default_folder()
+    output = output or made
     json_folder = json if json and _is_folder(json) else None
-    if json and not json_folder and Path(json).suffix.lower() not in ("", ".json", ".jsonl"):
+    json_file = None if json_folder else json
+    if json_file and Path(json_file).suffix.lower() not in ("", ".json", ".jsonl"):
         raise ConfigError(
             f"{json} is no name of a JSON file; end it with .json, or .jsonl for one image per line, or name a "
             "folder for a file of each image"
         )
-    folders = {"output": output, "heatmaps": heatmaps, "json": json_folder}
-    named = {name: folder for name, folder in folders.items() if folder}
+    named = {
+        name: folder for name, folder in (("output", output), ("heatmaps", heatmaps), ("json", json_folder)) if folder
+    }
     for name, folder in named.items():
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
     if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
         raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
-    json_file = None if json_folder else json
     is_lines = json_file is not None and Path(json_file).suffix.lower() == ".jsonl"
     outputs = Outputs(
         drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},
@@ -146,19 +148,14 @@ def choose_outputs(
         new_folders=[folder for folder in named.values() if folder == made or not os.path.exists(folder)],
         export=options.export,
     )
-    is_continued = False
     if options.resume:
         outputs = _with_lines(outputs)
-        # What is there was written by an earlier run; without lines, because nothing that is there is written again.
-        is_continued = outputs.lines is None or outputs.lines.is_file()
+    # What is there was written by an earlier run; without lines, because nothing that is there is written again.
+    is_continued = options.resume and (outputs.lines is None or outputs.lines.is_file())
+    files = [*outputs.files, *outputs.drawings.values(), *outputs.people.values()]
     sheets = outputs.sheets.items()
     check_outputs(
-        [
-            *outputs.files,
-            *outputs.drawings.values(),
-            *outputs.people.values(),
-            *(path for source, path in sheets if source.kind == "image"),
-        ],
+        files + [path for source, path in sheets if source.kind == "image"],
         itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
         overwrite=options.overwrite or is_continued,
         folders=[path for source, path in sheets if source.kind != "image"],
@@ -172,8 +169,7 @@ def _with_lines(outputs: Outputs) -> Outputs:
     regular = [resolve_link(path) for path in of_all if path.is_file() or not path.exists()]
     if outputs.lines is None and regular:
         outputs = dataclasses.replace(outputs, lines=regular[0].with_suffix(".jsonl"))
-    shows_what_is_done = outputs.drawings or outputs.people or outputs.sheets
-    if outputs.lines is None and (outputs.files or not shows_what_is_done):
+    if outputs.lines is None and (outputs.files or not (outputs.drawings or outputs.people or outputs.sheets)):
         raise ConfigError(_NEEDS_OUTPUT)
     return outputs
 

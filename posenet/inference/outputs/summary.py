@@ -37,8 +37,6 @@ class PredictionSummary:
     done: int = 0
     """Inputs that an earlier run has completed; the counts are without them."""
     is_interrupted: bool = False
-    is_closed: bool = False
-    """Whether the user has closed the window of ``--show`` before the end."""
     seconds: float = 0.0
     """From the first image that was read to the last that was written, without those of an earlier run."""
     busy: dict[str, float] = field(default_factory=dict)

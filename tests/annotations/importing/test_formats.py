@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.main import run_tool
 from posenet.errors import ConfigError, DataError
+from posenet.images import read_image, write_image
 from tests.helpers.drawn_data import document, person, write_images
 from tests.helpers.malformed_inputs import mutate_bytes, mutate_tree
 from tests.helpers.other_formats import (
@@ -295,20 +297,66 @@ def test_labels_of_deeplabcut_stay_with_their_images_where_some_are_missing(tmp_
     assert found.document["categories"][0]["keypoints"] == CONTENT["categories"][0]["keypoints"]
 
 
-def test_a_mistyped_label_is_left_out_and_named(tmp_path: Path) -> None:
-    root = write(tmp_path, write_labelme)
-    path = min(root.glob("*.json"))
-    path.write_text(path.read_text().replace('"label": "left_knee"', '"label": "left_kne"', 1))
-    for _ in range(3):  # enough files for the right name to be frequent
-        for number, file in enumerate(sorted(root.glob("*.json"))):
-            copy = json.loads(file.read_text()) if 'kne"' not in file.read_text() else None
-            if copy:
-                name = f"copy{number}{_}.jpg"
-                (root / name).write_bytes((root / copy["imagePath"]).read_bytes())
-                (root / name).with_suffix(".json").write_text(json.dumps(copy | {"imagePath": name}))
+def test_a_mistyped_label_is_left_out_and_another_spelling_is_taken(tmp_path: Path) -> None:
+    content = document(range(1, 6), [person(number, number) for number in range(1, 6)])
+    root = write_labelme(tmp_path / "set", write_images(tmp_path / "drawn", content), content)
+    first, second, *_ = sorted(root.glob("*.json"))
+    first.write_text(first.read_text().replace('"left_knee"', '"left_kne"', 1))
+    second.write_text(second.read_text().replace('"left_knee"', '"Left Knee"', 1))
     found = read_annotations(root)
-    assert "left_kne" not in found.document["categories"][0]["keypoints"]
+    knees = [people[0].get("left_knee") for people in people_of(found).values()]
+    assert [knee is not None for knee in knees] == [False, True, True, True, True]
+    assert found.document["categories"][0]["keypoints"] == content["categories"][0]["keypoints"]
     assert any("'left_kne' in" in note and "'left_knee'" in note for note in found.notes)
+    assert any("'Left Knee' is 'left_knee'" in note for note in found.notes)
+
+
+def test_images_may_have_been_saved_in_another_format_or_spelling(tmp_path: Path) -> None:
+    path = write(tmp_path, write_cvat_xml)
+    first, second = sorted((path.parent / "images").iterdir())
+    write_image(first.with_suffix(".PNG"), read_image(first))
+    first.unlink()
+    second.rename(second.with_name("Über (2).JPG"))
+    path.write_text(path.read_text().replace(second.name, unicodedata.normalize("NFD", "über_2.jpg")), "utf-8")
+    assert compare(read_annotations(path)) == 3
+
+
+def test_tables_of_deeplabcut_may_have_semicolons_and_decimal_commas(tmp_path: Path) -> None:
+    """As Excel saves them in many languages."""
+    root = write(tmp_path, write_deeplabcut, individuals=True)
+    [table] = root.rglob("*.csv")
+    cells = [line.split(",") for line in table.read_text().splitlines()]
+    comma = [[cell.replace(".", ",") if cell[:1].isdigit() else cell for cell in line] for line in cells]
+    table.write_text("\n".join(map(";".join, comma)))
+    assert compare(read_annotations(root), hidden=False) == 3
+
+
+def test_interhand_is_read_with_its_cameras(tmp_path: Path) -> None:
+    """A camera one metre away, which looks along z and is turned by a quarter."""
+    write_images(tmp_path / "images" / "Capture0" / "cam1", document([1], []))
+    image = {"id": 5, "file_name": "Capture0/cam1/000000000001.jpg", "width": 160, "height": 120}
+    place = {"capture": 0, "camera": "1", "frame_idx": 7}
+    hand = {
+        "id": 1,
+        "image_id": 5,
+        "bbox": [10, 10, 90, 90],
+        "hand_type": "right",
+        "joint_valid": [[1]] * 21 + [[0]] * 21,
+    }
+    camera = {"campos": {"1": [0, 0, -1000]}, "camrot": {"1": [[0, 1, 0], [-1, 0, 0], [0, 0, 1]]}}
+    camera |= {"focal": {"1": [100, 200]}, "princpt": {"1": [80, 60]}}
+    joints = {"0": {"7": {"world_coord": [[100 + number, 50, 0] for number in range(42)]}}}
+    path = tmp_path / "InterHand2.6M_train_data.json"
+    path.write_text(json.dumps({"images": [image | place], "annotations": [hand]}))
+    (tmp_path / "InterHand2.6M_train_camera.json").write_text(json.dumps({"0": camera}))
+    with pytest.raises(DataError, match="InterHand2.6M_train_joint_3d.json"):
+        read_annotations(path)
+    (tmp_path / "InterHand2.6M_train_joint_3d.json").write_text(json.dumps(joints))
+    found = read_annotations(path)
+    [[points]] = people_of(found).values()
+    assert len(points) == 21 and len(found.document["categories"][0]["keypoints"]) == 42
+    assert points["right_thumb4"] == (85, 40, 2) and points["right_hand_root"] == (85, 36, 2)
+    assert len(drafted(found, tmp_path)) == 21
 
 
 def test_a_group_of_points_in_a_rectangle_without_the_group_is_one_person(tmp_path: Path) -> None:
@@ -364,6 +412,13 @@ BOMB = (
         ("a.xml", "<annotations></annotations>"),
         ("a.json", '{"images": ['),
         ("a.json", "7"),
+        ("a.json", '[{"image": "a.jpg", "annotation_id": 1}]'),
+        ("notes.json", '{"categories": [], "info": {}}'),
+        (
+            "a.json",
+            '{"images": [{"id": 1, "file_name": "a.jpg"}], "categories": [], "annotations": [{"image_id": 1}, '
+            '{"image_id": 1}], "info": {"contributor": "Label Studio"}}',
+        ),
         ("a.json", '[{"image_id": 1, "keypoints": [1, 2, 3], "score": 0.5, "category_id": 1}]'),
         ("a.json", '[{"image_id": "a", "keypoint_annotations": {"human1": [1, 2]}}]'),
         ("a.json", '[{"joints": [[1, 2]], "joints_vis": [1], "image": "a.jpg"}]'),
@@ -437,14 +492,3 @@ def test_joints_of_another_shape_are_refused(tmp_path: Path) -> None:
     scipy.io.savemat(tmp_path / "joints.mat", {"joints": np.zeros((7, 2, 5))})
     with pytest.raises(DataError, match=r"\(7, 2, 5\)"):
         read_annotations(tmp_path / "joints.mat")
-
-
-@pytest.mark.parametrize("writer", [write_aic, write_cvat_xml, write_labelme])
-def test_the_tool_imports_any_format(
-    tmp_path: Path, writer: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    path, out = write(tmp_path, writer), tmp_path / "train.json"
-    assert run_tool("annotations", ["import", str(path), "--output", str(out)]) == 0
-    shown = capsys.readouterr().out
-    assert "2 images, " in shown and f"wrote {out}" in shown
-    assert read_annotations(out, images=tmp_path / "set").document["annotations"]

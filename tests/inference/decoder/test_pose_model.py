@@ -67,14 +67,6 @@ def as_keypoints(position, score):
     return np.stack([position.real, position.imag, score], axis=2).astype(np.float32)
 
 
-@pytest.mark.parametrize("score", [1, 1.7])
-def test_keypoints_with_full_scores_stay_exactly_where_they_are(score):
-    position = upright(30, 60, 10)
-    position[COCO.index("right_eye")] += 4
-    keypoints = as_keypoints(position[None], np.full((1, 18), score))
-    np.testing.assert_array_equal(MODEL.refine_keypoints(keypoints), keypoints)
-
-
 def test_the_refined_positions_are_the_formula_of_the_docstring():
     """Computed here for one person, with the matrix of the found keypoints only. Other groups have no influence."""
     found = np.array(

@@ -1,4 +1,4 @@
-"""Exported files: their maps in float32, fp16 and 8 bits, and what they say about themselves."""
+"""Exported files: their maps in float32 and 8 bits, and what they say about themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.images import write_image
 from posenet.inference.exports.exported_file import PROPERTY, describe_config, read_config
 from posenet.inference.exports.onnx_export import (
@@ -113,22 +113,6 @@ def test_the_example_without_posenet_finds_the_keypoints_that_posenet_finds(
     assert names["person"].keys() == expected.keys() == {"nose", "neck", "right_shoulder"}
     for name, point in expected.items():
         np.testing.assert_allclose(names["person"][name], point, atol=1e-3)
-
-
-def test_an_fp16_file_has_half_the_size_and_nearly_the_same_maps(network: PoseNet, model: Any) -> None:
-    pytest.importorskip("onnxruntime")
-    half = build_onnx(network, Config(), amp="fp16")
-    assert json.loads(half.metadata_props[0].value)["precision"] == "fp16"
-    weights = [tensor for tensor in half.graph.initializer if len(tensor.dims) == 4]
-    assert {tensor.data_type for tensor in weights} == {onnx.TensorProto.FLOAT16}
-    inputs = images(2, 64, 128)
-    expected = load(model, "onnxruntime")(inputs)
-    maps = load(half, "onnxruntime")(inputs)
-    assert maps.dtype == np.float32 and np.abs(maps - expected).max() < 5e-3 * np.abs(expected).max()
-    too_large = LinearSpotNetwork()
-    nn.init.constant_(too_large.colours.weight, 1e5)
-    with pytest.raises(ConfigError, match="65504"):
-        build_onnx(too_large, Config(), amp="fp16")
 
 
 def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runtime: str) -> None:

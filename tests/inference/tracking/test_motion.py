@@ -101,15 +101,6 @@ def test_a_person_who_stops_for_a_moment_may_walk_on_while_not_seen() -> None:
     assert motion.similarity(points_at(130), FOUND)[0][0, 0] > 0.5
 
 
-def test_keypoints_that_are_not_found_move_with_the_person() -> None:
-    motion = tracked(speed=50)
-    legs_only = FOUND & (np.arange(17) >= 11)
-    for number in range(1, 11):
-        motion.predict(0.04)
-        motion.update(np.array([0]), np.where(legs_only[..., None], points_at(100 + 2 * number), 0), legs_only)
-    np.testing.assert_allclose(motion.poses, points_at(120), atol=2)
-
-
 def test_sizes_do_not_depend_on_keypoints_that_were_not_found() -> None:
     points = np.zeros((2, 17, 2))
     points[0, :2] = (10, 10), (40, 50)

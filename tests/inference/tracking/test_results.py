@@ -9,10 +9,12 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.inference.media.sources import Frame, Source
+from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
 from posenet.inference.tracking.results import track_people
 from posenet.settings import TrackingConfig
 from tests.helpers.moving_people import person_at
+from tests.helpers.spot_networks import SpotNetwork, spot_image
 
 VIDEO = Source("video", Path("a.mp4"))
 GREY = np.zeros((4, 6, 3), np.uint8)
@@ -64,3 +66,20 @@ def test_every_video_is_tracked_by_itself_and_images_are_not() -> None:
     assert len(ids((VIDEO, 0.0), (VIDEO, 5.0), (VIDEO, 1.0), (VIDEO, 1.04))) == 4
     [[person]] = track_people([Result(Frame(VIDEO, GREY), [person_at(100)])], TrackingConfig())
     assert person.id is None
+
+
+def test_a_stream_of_images_in_memory_is_tracked_and_smoothed_if_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    images = [spot_image(97, 131, (40 + number, 20), (90, 60), 4) for number in range(8)]
+
+    def stream(smooth_setting: bool = False, **options: bool) -> list[Result]:
+        predictor = Predictor(SpotNetwork(), height=64, min_score=0)
+        predictor.tracking = TrackingConfig(smooth=smooth_setting)
+        return list(predictor.stream(images, **options))
+
+    assert [result.ids for result in stream()] == [[None]] * 8
+    tracked = stream(track=True)
+    assert [result.ids for result in tracked] == [[1]] * 8
+    assert [result.seconds for result in tracked] == [number / 25 for number in range(8)]
+    [message] = caplog.messages
+    assert "Tracker" in message and len(message) <= 160
+    assert stream(smooth=True) == stream(True, track=True) != tracked

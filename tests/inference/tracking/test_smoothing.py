@@ -57,18 +57,6 @@ def test_a_keypoint_that_is_not_found_stays_so_and_starts_again_after_a_gap() ->
     assert np.abs(keypoints[31, 5, :2] - people[31].keypoints[5, :2]).max() < 6
 
 
-def test_scores_and_the_first_frame_stay_as_they_are() -> None:
-    rng = np.random.default_rng(0)
-    people = [person_at(100, noise=rng.normal(0, 2, (18, 2))) for _ in range(5)]
-    for person in people:
-        person.keypoints[:, 2] = rng.uniform(0.1, 1, 18)
-    keypoints = smoothed(people)
-    np.testing.assert_array_equal(keypoints[0], people[0].keypoints)
-    still = [person_at(100) for _ in range(5)]
-    np.testing.assert_allclose(smoothed(still), [person.keypoints for person in still], atol=1e-3)
-    np.testing.assert_array_equal(keypoints[..., 2], np.stack([person.keypoints for person in people])[..., 2])
-
-
 def test_every_frame_is_that_of_the_formula() -> None:
     """The times vary, and a keypoint is lost for a frame. At the start nobody moves."""
     rng = np.random.default_rng(0)

@@ -33,11 +33,6 @@ def test_a_person_has_an_id_from_the_confirming_frame_on() -> None:
     assert ids_of(frames, confirm_frames=1) == [[1]] * 5
 
 
-def test_somebody_who_is_seen_for_a_moment_gets_no_id() -> None:
-    frames = [[person_at(100), person_at(300)][: 2 if number < 2 else 1] for number in range(10)]
-    assert {id for frame in ids_of(frames) for id in frame} == {None, 1}
-
-
 @pytest.mark.parametrize("num_seen, num_missed, last", [(2, 1, 1), (2, 2, None), (11, 19, 1), (11, 20, None)])
 def test_a_person_is_waited_for_twice_as_long_as_it_was_seen_or_for_a_frame_before_it_has_an_id(
     num_seen: int, num_missed: int, last: int | None
@@ -92,13 +87,6 @@ def test_a_person_is_not_taken_for_one_who_is_hidden_behind_it() -> None:
         if abs(x - 300) > 80:
             frames[-1].append(person_at(x))
     assert ids_of(frames)[2:] == [[1, 2][: len(people)] for people in frames[2:]]
-
-
-def test_frames_at_irregular_times() -> None:
-    rng = np.random.default_rng(1)
-    times = np.cumsum(rng.choice([0.01, 0.04, 0.3], 60)).tolist()
-    frames = [[person_at(50 + 80 * time), person_at(600 - 80 * time, y=230)] for time in times]
-    assert ids_of(frames, times)[2:] == [[1, 2]] * 58
 
 
 @pytest.mark.parametrize(("gap", "same"), [(0.5, True), (1.9, True), (2.3, False)])
@@ -193,8 +181,3 @@ def test_the_unit_of_the_coordinates_does_not_matter(scale: float) -> None:
         [dataclasses.replace(p, keypoints=p.keypoints * np.float32([scale, scale, 1])) for p in f] for f in frames
     ]
     assert ids_of(scaled) == ids_of(frames)
-
-
-def test_people_may_come_from_a_generator() -> None:
-    tracker = Tracker(TrackingConfig(confirm_frames=1))
-    assert [len(tracker.update((person for person in [person_at(100)]), time)) for time in (0, 0.1)] == [1, 1]
