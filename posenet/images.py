@@ -14,7 +14,6 @@ import glob
 import io
 import logging
 import os
-import struct
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -61,11 +60,6 @@ _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".sp
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
-PILLOW_ERRORS = (
-    OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, OverflowError, ZeroDivisionError, RuntimeError,
-    MemoryError, struct.error, Image.DecompressionBombError,
-)  # fmt: skip
-"""What Pillow and its plugins raise for damaged files."""
 _JPEG_PADDING = 64
 """Bytes that are appended to see which pixels depend on missing ones."""
 MAX_REASON = 100
@@ -239,7 +233,10 @@ def _data_errors(path: str | Path) -> Iterator[None]:
 def parse_header(data: np.ndarray) -> ImageHeader:
     """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
     header = _parse_opened_header(io.BytesIO(data.data))
-    return header or ImageHeader(*_decode(data).shape[:2], 1)
+    if header is None:
+        height, width = _decode(data).shape[:2]
+        header = ImageHeader(height, width, 1)
+    return header
 
 
 def _parse_opened_header(file: BinaryIO) -> ImageHeader | None:
@@ -264,7 +261,7 @@ def open_with_pillow(file: BinaryIO) -> Image.Image | None:
     image: Image.Image | None = None
     for factory, accepts in Image.OPEN.values():
         file.seek(0)
-        with contextlib.suppress(*PILLOW_ERRORS):
+        with contextlib.suppress(Exception):  # Pillow's plugins raise many kinds for damaged files
             if accepts is None or accepts(start) is True:
                 image = factory(file, "")
                 break
@@ -304,7 +301,7 @@ def _exif_orientation(image: Image.Image) -> int:
         # Not image.getexif(), which decodes a PNG file without EXIF data, and also searches the XMP data.
         exif.load(image.info.get("exif", b""))
         orientation = exif.get(ExifTags.Base.Orientation)
-    except PILLOW_ERRORS:
+    except Exception:
         return 1
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
@@ -493,7 +490,7 @@ def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
         files = (io.BytesIO(picture + _JPEG_PADDING * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
         first, *others = (np.asarray(open_with_pillow(file)) for file in files)
         is_complete = first.ndim > 1 and all(np.array_equal(first, other) for other in others)
-    except PILLOW_ERRORS:
+    except Exception:
         is_complete = False
     if not is_complete:
         raise ValueError("is cut off: data of the picture are missing; copy it or download it again")
@@ -511,7 +508,7 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
         if image is None:
             raise ValueError("Pillow cannot open it")
         rgb = ImageOps.exif_transpose(image).convert("RGB")
-    except PILLOW_ERRORS as error:
+    except Exception as error:
         reason = to_single_line(str(error))
         raise ValueError(
             f"cannot be decoded ({reason}); pip install 'simplepose[heif]' reads HEIC, or {_REMEDY}"
@@ -565,7 +562,9 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         if array.ndim == 0:  # of None, for example, which cv2.imread returns for a file that it cannot read
             raise TypeError("it has no pixels")
         return _array_to_bgr(array, channels)
-    except (*PILLOW_ERRORS, AttributeError) as error:  # of a tensor with a gradient, or of a text file, for example
+    except DataError:
+        raise
+    except Exception as error:  # of a tensor with a gradient, or of a text file, for example
         kind = type(image).__name__
         reason = to_single_line(str(error))[:MAX_REASON]
         raise DataError(

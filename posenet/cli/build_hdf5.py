@@ -54,7 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "draw some training samples into this folder, augmented as --config and --set define, with masks and maps"
     add("--preview", type=Path, metavar="DIR", help=text)
     add("--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids")
-    add("--limit", type=positive_int, metavar="N", help="store only the first N images that have a main person")
+    add(
+        "--limit",
+        type=positive_int,
+        metavar="N",
+        help="store only the first N images that have a main person (default: all)",
+    )
     text = "fail when more than this share of the images (rounded up) cannot be read"
     add("--max-unreadable", type=fraction, default=MAX_UNREADABLE, metavar="SHARE", help=text)
     text = "also store images without annotations, without --annotations all of --images: they show nobody"

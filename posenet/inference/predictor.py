@@ -281,8 +281,6 @@ def read_single_image(image: ImageInput, channels: ChannelOrder) -> Frame:
         raise DataError(
             f"{image} is not a single image; use predictor.stream({str(image)!r}), which returns a result for each"
         )
-    if frames and frames[0].error:
-        raise frames[0].error
     return frames[0] if frames else Frame(source, to_bgr(source.path or str(source.url)))
 
 

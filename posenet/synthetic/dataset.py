@@ -29,7 +29,7 @@ SPLITS = {"train": 1, "val": 10_000_001}
 MARKER = "synthetic.json"
 """The file with the settings of a data set; a folder without it belongs to others."""
 DEFAULT_SEED = 0
-DEFAULT_SIZE = 512
+DEFAULT_SIZE = 320
 
 _TOOL = "posenet make-synthetic"
 _LIMITS = {"workers": (1, 1024), "size": (64, 4096)}
@@ -61,22 +61,23 @@ def write_dataset(
             they are kept.
     """
     workers = usable_cores() if workers is None else workers
-    numbers = {"train": train, "val": val, "seed": seed, "workers": workers, "size": size}
-    for name, number in numbers.items():
+    numbers = {"train": train, "val": val, "seed": seed, "size": size}
+    for name, number in (numbers | {"workers": workers}).items():
         lowest, highest = _LIMITS.get(name, (0, 10_000_000))
         if not lowest <= number <= highest:
             raise DataError(f"{name} is {number}; give {lowest} to {highest}")
     _remove_earlier(output, overwrite)
     for folder in ("annotations", "train2017", "val2017"):
         (output / folder).mkdir(parents=True, exist_ok=True)
-    _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, "train": train, "val": val, "size": size})
+    write_atomically(output / MARKER, json.dumps({"tool": _TOOL} | numbers).encode())
     for split, count in (("train", train), ("val", val)):
         results = _run_jobs(partial(_write_image, output, seed, size, split), count, workers)
         content: dict[str, Any] = {"categories": [COCO_CATEGORY], "images": [], "annotations": []}
         for image, people in progress_bar(results, f"{split} images", count, disable=not count):
             content["images"].append(image)
             content["annotations"] += people
-        _write_json(output / "annotations" / f"person_keypoints_{split}2017.json", content)
+        path = output / "annotations" / f"person_keypoints_{split}2017.json"
+        write_atomically(path, json.dumps(content, separators=(",", ":")).encode())
 
 
 def _remove_earlier(output: Path, overwrite: bool) -> None:
@@ -116,7 +117,3 @@ def _write_image(output: Path, seed: int, size: int, split: str, index: int) -> 
         person | {"image_id": number, "id": _IDS_PER_IMAGE * number + row} for row, person in enumerate(people)
     ]
     return {"file_name": path.name, "height": height, "width": width, "id": number}, annotations
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())

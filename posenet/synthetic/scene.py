@@ -53,14 +53,7 @@ _FACE = {
     "right_ear": (-1.0, -0.1, -0.05),
 }
 """Positions on the head, which is a ball of radius 1."""
-_LIMBS = {"arm": ("shoulder", "elbow", "wrist"), "leg": ("hip", "knee", "ankle")}
-_PART_OF = dict.fromkeys(_FACE, "head") | {
-    f"{side}_{joint}": f"{side}_{limb}"
-    for limb, joints in _LIMBS.items()
-    for joint in joints
-    for side in ("left", "right")
-}
-"""The part that shows a keypoint; the trunk shows shoulders and hips too."""
+_LIMB_OF = {"shoulder": "arm", "elbow": "arm", "wrist": "arm", "hip": "leg", "knee": "leg", "ankle": "leg"}
 
 _SKIN = ((196, 219, 246), (170, 200, 238), (125, 165, 214), (98, 140, 195), (72, 110, 168), (40, 62, 102))
 _HAIR = ((28, 24, 26), (32, 48, 74), (40, 66, 104), (60, 104, 160), (96, 160, 214), (60, 90, 190), (205, 208, 210))
@@ -80,7 +73,7 @@ class Canvas:
 
     def __init__(self, image: np.ndarray) -> None:
         self.image = image
-        self.owner = np.zeros(image.shape[:2], np.int32)
+        self.owner: np.ndarray = np.zeros(image.shape[:2], np.int32)
 
     def paint(self, *shapes: tuple[np.ndarray, Colour], code: int = 0, outline: float = 0.0) -> None:
         """Fill (N, 2) polygons; if ``outline`` is not 0, with a darker edge of that width around all of them."""
@@ -334,7 +327,9 @@ def label_person(figure: Figure, owner: np.ndarray) -> dict[str, Any]:
         x, y = figure.at[name].round(1).tolist() if name in figure.at else (-1, -1)
         visibility = 0
         if 0 <= x <= width - 1 and 0 <= y <= height - 1 and seen > _BARELY_SEEN:
-            parts = [_PART_OF[name], *(["trunk"] if name.endswith(("shoulder", "hip")) else [])]
+            side, _, joint = name.rpartition("_")
+            parts = [f"{side}_{_LIMB_OF[joint]}" if joint in _LIMB_OF else "head"]
+            parts += ["trunk"] * (joint in ("shoulder", "hip"))
             codes = [_CODES * figure.number + PARTS.index(part) for part in parts]
             visibility = 2 if owner[round(y), round(x)] in codes else int(seen >= _HEAVILY_HIDDEN)
         keypoints += [x, y, visibility] if visibility else [0, 0, 0]

@@ -245,7 +245,8 @@ def _draft(train: _Part) -> SkeletonDraft:
         text = "Only %s is trained, not %s, which have other keypoints; to choose: annotations skeleton --category NAME"
         _log.warning(text, ranked[0]["name"], list_names(list(dict.fromkeys(others))))
     if draft.skeleton.file_names == COCO.file_names:
-        return dataclasses.replace(draft, skeleton=COCO, comments={})
+        coco = dataclasses.replace(COCO, category_id=draft.skeleton.category_id)
+        return dataclasses.replace(draft, skeleton=coco, comments={})
     return draft
 
 

@@ -44,11 +44,10 @@ def draw_label_sheet(store: Store, title: str) -> np.ndarray:
 
 def _draw_person(image: np.ndarray, joints: np.ndarray, box: np.ndarray, store: Store, name: str) -> np.ndarray:
     labelled = joints[:, 2] > 0
-    low = np.minimum(box[:2], joints[labelled, :2].min(axis=0))
-    high = np.maximum(box[:2] + box[2:], joints[labelled, :2].max(axis=0))
-    margin = MARGIN * (high - low).max()
-    left, top = np.maximum(low - margin, 0).astype(int).tolist()
-    right, bottom = np.ceil(np.minimum(high + margin, (image.shape[1], image.shape[0]))).astype(int).tolist()
+    shown = np.concatenate([box[None, :2], box[None, :2] + box[None, 2:], joints[labelled, :2]])
+    margin = MARGIN * np.ptp(shown, axis=0).max()
+    left, top = np.maximum(shown.min(axis=0) - margin, 0).astype(int).tolist()
+    right, bottom = np.ceil(shown.max(axis=0) + margin).astype(int).tolist()  # an end behind the image is its end
     cut = image[top : max(bottom, top + 1), left : max(right, left + 1)]
     factor = TILE_SIZE / max(cut.shape[:2])
     cut = cv2.resize(cut, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC)

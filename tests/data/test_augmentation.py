@@ -17,7 +17,6 @@ from posenet.data.augment import (
     NUM_RANDOM_NUMBERS,
     Augmentation,
     cover_square,
-    random_generator,
     random_numbers,
 )
 from posenet.data.dataset import PoseDataset
@@ -103,24 +102,6 @@ def test_a_configuration_without_augmentation_changes_nothing() -> None:
     assert augmentations(1, dataclasses.replace(off, person_height=0.4))[0].person_height == 0.4
 
 
-def test_probabilities_do_not_influence_the_other_parameters() -> None:
-    never, always = (
-        Augmentation.from_random_numbers(
-            random_numbers(0, 0, 0), AugmentConfig(jitter_probability=p, scale_probability=p, flip_probability=p)
-        )
-        for p in (0.0, 1.0)
-    )
-    assert (never.degrees, never.shift) == (always.degrees, always.shift)
-    assert (never.jitter, never.scale, never.flip) == (None, 1.0, False) and always.flip
-
-
-def test_every_kind_of_augmentation_has_random_numbers_of_its_own() -> None:
-    keys = [(0, 0, 0, "cutout"), (1, 0, 0, "cutout"), (0, 1, 0, "cutout"), (0, 0, 1, "cutout"), (0, 0, 0, "mosaic")]
-    numbers = [random_generator(*key).random(4).tolist() for key in keys]
-    assert len(set(map(tuple, numbers))) == 5
-    assert numbers == [random_generator(*key).random(4).tolist() for key in keys]
-
-
 def test_random_numbers_depend_on_seed_epoch_and_index_alone_and_never_change() -> None:
     """A run of an earlier version is repeated to the bit."""
     assert random_numbers(1, 2, 3)[:3] == [0.8207390403840691, 0.03710386389866471, 0.8490529025439173]
@@ -155,14 +136,3 @@ def test_the_share_and_the_sizes_of_covered_squares_are_those_of_the_settings() 
     sides = [augmentation.cutout[2] for augmentation in drawn if augmentation.cutout]
     assert 0.26 < len(sides) / len(drawn) < 0.34
     assert 0.1 <= min(sides) < 0.11 and 0.29 < max(sides) <= 0.3
-
-
-def test_a_covered_square_changes_no_other_random_number() -> None:
-    for index in range(50):
-        plain = Augmentation.from_random_numbers(random_numbers(1, 2, index), AugmentConfig())
-        assert Augmentation.draw(AugmentConfig(), 1, 2, index) == plain
-        covered = Augmentation.draw(COVERED, 1, 2, index)
-        assert (
-            covered.cutout
-            and covered.matrix((3, 4), 0.5, (64, 64)).tolist() == plain.matrix((3, 4), 0.5, (64, 64)).tolist()
-        )

@@ -24,8 +24,6 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
 from posenet.data.store import NO_PERSON, Store
 from posenet.errors import DataError
-from posenet.skeleton import COCO
-from posenet.skeleton.skeleton_file import skeleton_to_toml
 from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,
@@ -124,13 +122,6 @@ class TestContent:
         for workers in (1, 3):
             build(coco, tmp_path / f"{workers}.h5", workers=workers)
         assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "3.h5").read_bytes()
-
-    def test_a_skeleton_may_be_the_path_of_its_file(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
-        file = tmp_path / "mine.toml"
-        file.write_text(skeleton_to_toml(COCO))
-        for name, skeleton in (("a.h5", COCO), ("b.h5", file), ("c.h5", "coco")):
-            build(coco, tmp_path / name, skeleton=skeleton)
-            assert (tmp_path / name).read_bytes() == (tmp_path / "a.h5").read_bytes()
 
     def test_images_can_be_selected_by_id_and_limit(self, tmp_path: Path) -> None:
         coco = write_coco(tmp_path, (4, 3, 2, 1))
@@ -231,12 +222,6 @@ class TestUnlabelled:
             records = [store.read_record(row) for row in range(3)]
         names = [(record.image_id, record.file_name) for record in records]
         assert names == [(1, "000000000002.jpg"), (2, "000000000003.jpg"), (3, f"{stem}.jpg")]
-
-    def test_files_with_one_number_are_numbered_in_order(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
-        (coco[0] / "000000000003.jpg").rename(coco[0] / "2.jpg")
-        build((coco[0], None), tmp_path / "a.h5")
-        with Store(tmp_path / "a.h5") as store:
-            assert store.image_ids.tolist() == [1, 2, 3]
 
     def test_images_are_stored_as_viewers_display_them(self, tmp_path: Path) -> None:
         image = oriented_image(6)

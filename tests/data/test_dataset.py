@@ -46,16 +46,6 @@ def test_person_framing_centres_the_main_person_at_the_configured_height(store: 
         assert np.allclose(joints[labelled, :2], expected, atol=1e-3)
 
 
-def test_image_framing_shows_the_whole_image(store: Store) -> None:
-    dataset = PoseDataset(store, (256, 384), "image")
-    record = store.read_record(0)
-    joints = dataset[0, 0].joints[0, : len(record.joints)].numpy()
-    scale = min(256 / record.height, 384 / record.width)
-    labelled = joints[..., 2] > 0
-    expected = (record.joints[..., :2] - [(record.width - 1) / 2, (record.height - 1) / 2]) * scale + [191.5, 127.5]
-    assert np.allclose(joints[labelled][:, :2], expected[labelled], atol=1e-3)
-
-
 def test_a_sample_depends_on_seed_epoch_and_index_alone(store: Store) -> None:
     one, two = (PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=3) for _ in range(2))
     two[5, 2], two[0, 0]  # earlier reads must not matter

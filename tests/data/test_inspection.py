@@ -49,10 +49,6 @@ class TestVerification:
         build_store(*write_coco(tmp_path), tmp_path / "a.h5", workers=2, progress=False)
         return tmp_path / "a.h5"
 
-    def test_an_intact_store_is_summarised(self, path: Path) -> None:
-        with Store(path) as store:
-            verify_store(store)
-
     def test_damaged_images_are_counted_and_the_first_is_named(self, path: Path) -> None:
         flip_bit(path, "images", 0)
         flip_bit(path, "labels", 2)

@@ -10,7 +10,7 @@ import pickle
 import sys
 import tomllib
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -182,13 +182,7 @@ OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
         r"schema 5 of an earlier version; build it again: posenet build-hdf5 --images DIR --annotations JSON --output "
         r".*tiny.h5 --overwrite",
     ),
-    "no fingerprint": (with_file(lambda file: file.attrs.pop("fingerprint")), "cannot be used as a store"),
-    "another skeleton text": (
-        with_file(lambda file: file.attrs.update(skeleton=np.bytes_("{"))), "do not match its fingerprint",
-    ),
     "group for an array": (with_file(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
-    "another person's box": (replace("person", lambda rows: rows[::-1].copy()), "do not match its fingerprint"),
-    "sample of no image": (replace("sample", lambda rows: rows + [9, 0]), "do not match its fingerprint"),
     "external link": (replace("person", h5py.ExternalLink("elsewhere.h5", "person")), "cannot be used as a store"),
     "larger than memory": (with_file(huge_table), "cannot be used as a store"),
 }  # fmt: skip
@@ -205,55 +199,42 @@ def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str
     assert "posenet build-hdf5" in message or "update posenet" in message
 
 
-def forge(name: str, change: Callable[[np.ndarray], np.ndarray | None]) -> Callable[[Path], Any]:
-    """Changes a table in place, or replaces it by what ``change`` returns, with a fingerprint that fits."""
-
-    def apply(path: Path) -> None:
-        with h5py.File(path, "r+") as file:
-            tables = {table: file[table][()] for table in TABLES}
-            new = change(tables[name])
-            tables[name] = tables[name] if new is None else new
-            del file[name]
-            file[name] = tables[name]
-            text = compute_fingerprint(file.attrs["skeleton"].decode(), tables)
-            file.attrs["fingerprint"] = np.bytes_(text.encode())
-
-    return apply
+def put(column: str, value: Any, row: int = 1) -> Callable[[np.ndarray], None]:
+    return lambda rows: rows[column].__setitem__(row, value)
 
 
-def put(column: str, value: Any) -> Callable[[np.ndarray], None]:
-    return lambda rows: rows[column].__setitem__(1, value)
-
-
-def move_last(column: str) -> Callable[[np.ndarray], None]:
-    """The last image begins one byte later, and so it ends behind the end of the array."""
-    return lambda rows: rows[column].__setitem__(-1, rows[column][-1] + 1)
-
-
-FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "sample of no image": (forge("sample", lambda rows: rows + [9, 0]), "point to something"),
-    "sample of no person": (forge("sample", lambda rows: rows + [0, 9]), "point to something"),
-    "fractional samples": (forge("sample", lambda rows: rows.astype(float)), "other columns"),
-    "no people": (forge("person", lambda rows: rows[:0]), "point to something"),
-    "a box that is not finite": (forge("person", put("box", np.nan)), "without a box"),
-    "more images than names": (forge("file_name", lambda rows: rows[:1]), "other columns"),
-    "an image beyond the end": (forge("record", put("image_start", 2**40)), "point to something"),
-    "an image that ends beyond the end": (forge("record", move_last("image_start")), "point to something"),
-    "labels that end beyond the end": (forge("record", move_last("label_start")), "point to something"),
-    "labels before the start": (forge("record", put("label_start", -8)), "point to something"),
-    "half a run": (forge("record", put("mask_miss_bytes", 1)), "point to something"),
-    "no height": (forge("record", put("height", 0)), "point to something"),
-    "a huge image": (forge("record", lambda rows: rows["width"].fill(2**30)), "point to something"),  # type: ignore[func-returns-value]
-    "no such orientation": (forge("record", put("orientation", 9)), "point to something"),
-    "people of another image": (forge("record", put("first_person", 0)), "point to something"),
-}  # fmt: skip
+FORGED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray | None]]] = {
+    "sample of no image": ("sample", lambda rows: rows + [9, 0]),
+    "sample of no person": ("sample", lambda rows: rows + [0, 9]),
+    "fractional samples": ("sample", lambda rows: rows.astype(float)),
+    "no people": ("person", lambda rows: rows[:0]),
+    "a box that is not finite": ("person", put("box", np.nan)),
+    "more images than names": ("file_name", lambda rows: rows[:1]),
+    "an image beyond the end": ("record", put("image_start", 2**40)),
+    "an image that ends beyond the end": ("record", put("image_bytes", 2**20, row=-1)),
+    "labels that end beyond the end": ("record", put("label_start", 2**20, row=-1)),
+    "labels before the start": ("record", put("label_start", -8)),
+    "half a run": ("record", put("mask_miss_bytes", 1)),
+    "no height": ("record", put("height", 0)),
+    "a huge image": ("record", put("width", 2**30)),
+    "no such orientation": ("record", put("orientation", 9)),
+    "people of another image": ("record", put("first_person", 0)),
+}
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_tables_that_point_to_nothing_are_refused_although_they_fit_their_fingerprint(path: Path, name: str) -> None:
-    change, expected = FORGED[name]
-    change(path)
-    with pytest.raises(DataError, match=f"tiny.h5 cannot be used as a store .*{expected}.*; rebuild it"):
+    """Whoever changes a table can compute its fingerprint."""
+    table, change = FORGED[name]
+    with h5py.File(path, "r+") as file:
+        tables = {table: file[table][()] for table in TABLES}
+        new = change(tables[table])
+        tables[table] = tables[table] if new is None else new
+        del file[table]
+        file[table] = tables[table]
+        text = compute_fingerprint(file.attrs["skeleton"].decode(), tables)
+        file.attrs["fingerprint"] = np.bytes_(text.encode())
+    with pytest.raises(DataError, match="tiny.h5 cannot be used as a store .*; rebuild it"):
         Store(path)
 
 
@@ -273,16 +254,6 @@ def test_a_store_that_is_closed_is_not_read(path: Path) -> None:
         pass
     with pytest.raises(DataError, match="tiny.h5 is closed; open it again"):
         store.read_record(0)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
-def test_a_store_opens_where_files_cannot_be_locked(path: Path) -> None:
-    """Another lock of the file stands for a file system without locks."""
-    import fcntl
-
-    with open(path, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert Store(path).num_images == 3
 
 
 def test_missing_files_folders_and_patterns_are_refused(tmp_path: Path) -> None:
@@ -323,13 +294,6 @@ class TestProcesses:
         with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
             found = [pool.submit(read_all, store) for _ in range(4)]
             assert all(read_all(store) == expected for _ in range(20))
-            assert all(future.result() == expected for future in found)
-
-    def test_threads_share_a_store(self, path: Path) -> None:
-        store = Store(path)
-        expected = read_all(store)
-        with ThreadPoolExecutor(4) as pool:
-            found = [pool.submit(read_all, store) for _ in range(40)]
             assert all(future.result() == expected for future in found)
 
     @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -77,18 +76,6 @@ def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Pat
                 many.read_record(bad)
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not list open files")
-def test_stores_have_no_open_file_after_their_block(paths: dict[str, str]) -> None:
-    def open_files() -> set[Path]:
-        return {path.resolve() for path in Path("/proc/self/fd").iterdir()} & {Path(path) for path in paths.values()}
-
-    with open_data_sets([DataSetConfig(path) for path in paths.values()], COCO) as sets:
-        for row in (0, sets.num_images - 1):
-            sets.read_record(row)
-        assert len(open_files()) == 2
-    assert open_files() == set()
-
-
 def test_an_image_in_two_stores_of_a_list_is_refused(tmp_path: Path) -> None:
     first = write_store(tmp_path / "a1.h5", [make_record(1), make_record(2)])
     second = write_store(tmp_path / "a2.h5", [make_record(3), make_record(2)._replace(image_id=7)])
@@ -155,13 +142,6 @@ def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, s
     alone = open_data_sets([DataSetConfig(paths["limbs"])], COCO)
     assert alone.never_supervised()[-5:] == ["nose", "right_eye", "left_eye", "right_ear", "left_ear"]
     assert "neck-nose" in alone.never_supervised()
-
-
-def test_a_pickled_mixture_reads_the_same_records(mixture: StoreList) -> None:
-    copy = pickle.loads(pickle.dumps(mixture))
-    for row in range(mixture.num_images):
-        np.testing.assert_array_equal(copy.read_record(row).joints, mixture.read_record(row).joints)
-    assert copy.fingerprint == mixture.fingerprint
 
 
 def test_a_set_without_any_keypoint_of_the_network_is_refused(paths: dict[str, str], tmp_path: Path) -> None:

@@ -49,13 +49,6 @@ def test_an_existing_store_is_replaced_only_on_request(path: Path, records: list
     assert link.is_symlink() and Store(path).num_images == 1
 
 
-def test_a_file_that_appears_during_the_build_is_kept(tmp_path: Path, records: list[Record]) -> None:
-    with pytest.raises(DataError, match="a.h5 exists"), open_store_writer(tmp_path / "a.h5", 10**6) as writer:
-        writer.add(records[0], [0])
-        (tmp_path / "a.h5").write_text("another program's")
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.h5", "another program's")]
-
-
 def test_outputs_that_are_no_store_are_errors(tmp_path: Path, records: list[Record]) -> None:
     (tmp_path / "notes.txt").write_text("years of work")
     with pytest.raises(DataError, match="notes.txt is not an HDF5 file and is not overwritten"):
@@ -82,28 +75,6 @@ def test_what_stops_a_build_is_named_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs flock")
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_gets_a_store_that_opens(
-    number: int,
-    tmp_path: Path,
-    records: list[Record],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    import fcntl
-
-    def flock(file: Any, operation: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    (tmp_path / ".a.h5.123.tmp").write_bytes(b"")
-    path = write_store(tmp_path / "a.h5", records)
-    assert f"has no locks ({os.strerror(number)}); let no other process write a.h5" in caplog.text
-    assert (tmp_path / ".a.h5.123.tmp").exists(), "nothing shows whether it is in use"
-    assert Store(path).num_images == 3 and len(list(tmp_path.iterdir())) == 2
-
-
 def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, records: list[Record]) -> None:
     kept = {".other.h5.125.tmp", ".a.h5.mine.tmp"}
     for name in (".a.h5.123.tmp", ".a.h5.124-2.tmp", ".a.h5.lock", *kept):
@@ -111,19 +82,6 @@ def test_files_of_killed_builds_are_removed_and_others_kept(tmp_path: Path, reco
     path = write_store(tmp_path / "a.h5", records)
     assert {p.name for p in tmp_path.iterdir()} == {"a.h5", *kept}
     assert Store(path).num_images == 3
-
-
-def test_a_file_of_another_program_is_not_taken_for_the_lock(tmp_path: Path, records: list[Record]) -> None:
-    (tmp_path / ".a.h5.lock").write_text("packages = []")
-    with pytest.raises(DataError, match="a.h5.lock was not written by posenet"):
-        write_store(tmp_path / "a.h5", records)
-    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(".a.h5.lock", "packages = []")]
-
-
-def test_a_lock_that_cannot_be_used_is_named(tmp_path: Path, records: list[Record]) -> None:
-    (tmp_path / ".a.h5.lock").mkdir()
-    with pytest.raises(DataError, match=r"cannot lock .*/a\.h5 \(.*\); .* delete .*/\.a\.h5\.lock$"):
-        write_store(tmp_path / "a.h5", records)
 
 
 def test_two_processes_do_not_build_one_store(tmp_path: Path, records: list[Record]) -> None:

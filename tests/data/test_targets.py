@@ -173,30 +173,6 @@ def test_padding_rows_and_which_labelled_keypoints_are_visible_change_nothing() 
         torch.testing.assert_close(render(same, mask), render(joints, mask), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("people", [0, 2])
-def test_without_labelled_keypoints_only_the_mask_is_rendered(people: int) -> None:
-    joints = torch.full((2, people, 18, 3), 50.0)
-    joints[..., 2] = 0
-    maps = render(joints, torch.ones(2, 32, 32))
-    assert maps[:, 48].eq(1).all() and maps.sum() == maps[:, 48].sum()
-
-
-def test_the_map_of_a_keypoint_outside_reaches_into_the_input() -> None:
-    joints = np.zeros((1, 1, 18, 3), np.float32)
-    joints[0, 0, 0] = (-10, 20, 1)
-    nose = render(joints, np.ones((1, 32, 32), np.float32))[0, 30]
-    assert nose[5, 0] == pytest.approx(math.exp(-(11.5**2 + 1.5**2) / 162), abs=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_float_types_are_rendered_in_single_precision(dtype: torch.dtype) -> None:
-    joints = torch.from_numpy(random_joints(np.random.default_rng(6), 2, 128, 128))[None].to(dtype)
-    mask = torch.rand(1, 32, 32).to(dtype)
-    maps = render(joints.requires_grad_(), mask)
-    assert maps.dtype == torch.float32 and not maps.requires_grad
-    torch.testing.assert_close(maps, render(joints.float(), mask.float()), rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("far", [1e4, 1e30])
 def test_far_away_keypoints_leave_finite_maps(far: float) -> None:
     rng = np.random.default_rng(7)
@@ -235,10 +211,3 @@ def test_many_people_are_rendered_in_groups_of_bounded_size(monkeypatch: pytest.
     assert group_sizes == [3, 2]  # three people of the 18 keypoints fit
     torch.testing.assert_close(parts, expected[0])
     assert torch.equal(keypoints, expected[1])
-
-
-def test_an_accelerator_renders_whole_maps() -> None:
-    renderer = TargetRenderer(TargetsConfig(), COCO).to("meta")
-    assert renderer.state_dict() == {}
-    maps = renderer(torch.zeros(2, 3, 18, 3, device="meta"), torch.ones(2, 32, 32, device="meta"))
-    assert maps.shape == (2, 50, 32, 32)  # lists of cells have no lengths there

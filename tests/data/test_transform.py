@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import posenet
 from posenet.data.dataset import PoseDataset, Sample, Transform, load_transform
 from posenet.data.loader import BatchLoader
-from posenet.data.store import Store
 from posenet.errors import ConfigError
 from posenet.extensions import allow
 from posenet.settings import AugmentConfig, load_config
@@ -102,11 +100,10 @@ class TestOwnFunction:
             "def darken(sample, generator):\n    sample.image[:] //= 3\n    return sample\n"
         )
         results = {}
-        for name, transform in (("plain", ""), ("dark", "my_changes:darken"), ("again", "my_changes:darken")):
-            train_tiny(stores, tmp_path / name, f"data.transform={transform}", max_steps=2)
+        for name, transform in (("plain", ""), ("dark", "my_changes:darken")):
+            train_tiny(stores, tmp_path / name, f"data.transform={transform}", max_steps=1)
             results[name] = weights(tmp_path / name)
-        for name, is_same in (("plain", False), ("again", True)):
-            assert all(torch.equal(results["dark"][key], value) for key, value in results[name].items()) == is_same
+        assert not all(torch.equal(results["dark"][key], value) for key, value in results["plain"].items())
 
     @pytest.mark.parametrize("name", ["no_such_module:change", "math:no_such_function", "..math:pi", "math:pi"])
     def test_a_name_of_no_function_is_refused(self, name: str) -> None:
@@ -118,8 +115,3 @@ class TestOwnFunction:
     def test_a_setting_of_another_form_is_refused(self, name: str) -> None:
         with pytest.raises(ConfigError, match="data.transform must be "):
             load_config(None, [f"data.transform='{name}'"])
-
-    def test_the_class_is_public_and_takes_a_path(self, path: Path) -> None:
-        assert posenet.PoseDataset is PoseDataset
-        with Store(path) as store:
-            assert same_batches([PoseDataset(path, SIZE)[0, 0]], [PoseDataset(store, SIZE)[0, 0]])

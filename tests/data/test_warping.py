@@ -170,11 +170,6 @@ def test_an_image_decoded_at_reduced_size_is_warped_to_the_same_place(by: int) -
     assert difference.mean() < 2
 
 
-def test_the_identity_changes_no_pixel() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (192, 256, 3), np.uint8)
-    np.testing.assert_array_equal(warp_image(image, Augmentation(), IDENTITY, SIZE), image)
-
-
 def test_a_jitter_changes_the_colours_of_a_copy() -> None:
     red = plain((0, 0, 255))
     image = warp_image(red, Augmentation(jitter=(-10, -20, -30)), IDENTITY, (90, 60))

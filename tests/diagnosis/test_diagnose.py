@@ -36,7 +36,6 @@ from tests.helpers.coco_results import (
     plain_coco,
     random_results,
 )
-from tests.helpers.diagnoses import UPRIGHT, make_result
 from tests.helpers.drawn_data import person as box_person
 
 EXACT = 1e-9
@@ -123,21 +122,6 @@ def test_inexact_results_are_not_called_missed_people(drawn: dict[str, Any], dra
     assert found == 0, "no part of it is that of people missed at OKS 0.50"
 
 
-def test_spoiled_scores_are_found(document: dict[str, Any], annotation_file: Path) -> None:
-    """Random scores cost AP where some results are worse than others; a ranking by the true OKS has it back."""
-    rng = np.random.default_rng(5)
-    injected = InjectedErrors.start(document)
-    injected.add_background(30, rng)
-    well_ranked = run(annotation_file, injected.results)
-    for result, score in zip(injected.results, rng.random(len(injected.results)).tolist()):
-        result["score"] = score
-    spoiled = run(annotation_file, injected.results)
-    check_counts(spoiled, injected)
-    assert well_ranked.ap == pytest.approx(1, abs=EXACT) and spoiled.ap < 0.99
-    assert spoiled.costs["score"] == pytest.approx(1 - spoiled.ap)
-    assert spoiled.alone["score"] == pytest.approx(1, abs=EXACT)
-
-
 def test_mixed_errors_are_all_found(document: dict[str, Any], annotation_file: Path) -> None:
     for seed in range(2):
         rng = np.random.default_rng(seed)
@@ -197,21 +181,6 @@ def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict
     assert first == 0 and others == pytest.approx([1.0] * len(others))
 
 
-def test_a_result_has_the_true_oks_of_one_person_and_leaves_the_others_to_other_results(tmp_path: Path) -> None:
-    """The first result is more like the second person than the second result is."""
-    people = [np.column_stack([UPRIGHT + (x, 200), np.full(17, 2)]) for x in (200, 210)]
-    entries = [
-        box_person(0, 1, (170, 100, 60, 170)) | {"keypoints": keypoints.ravel().tolist()} for keypoints in people
-    ]
-    path = tmp_path / "pair.json"
-    path.write_text(json.dumps(make_document(entries)))
-    beside = np.column_stack([UPRIGHT + (225, 200), np.ones(17)])
-    matched = run(path, [make_result(1, people[0], 0.9), make_result(1, beside, 0.8)]).matched
-    exact, to_second, _, beside_second = matched.oks.tolist()
-    assert exact == pytest.approx(1) and 0.1 < beside_second < to_second
-    assert matched.true_oks().tolist() == [exact, beside_second]
-
-
 def test_results_without_people_miss_everybody(document: dict[str, Any], annotation_file: Path) -> None:
     diagnosis = run(annotation_file, [])
     assert diagnosis.ap == 0 and diagnosis.num_results == 0
@@ -251,18 +220,6 @@ def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], drawn_file: Pat
     diagnosis = posenet.diagnose(drawn_file, results, image_ids=chosen, progress=False)
     assert {image.id for image in diagnosis.images} == chosen and diagnosis.ap == pytest.approx(1)
     assert len(diagnosis.matched.truth) == sum(entry["image_id"] in chosen for entry in drawn["annotations"])
-
-
-def test_progress_is_shown_unless_it_is_not_wanted(
-    drawn_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("posenet.progress_bar.LINE_SECONDS", 0)
-    options: Any
-    for options in ({}, {"progress": False}):
-        diagnosis = posenet.diagnose(drawn_file, [], **options)
-        write_report(diagnosis, tmp_path, tmp_path, **options)
-        shown = capsys.readouterr().err
-        assert [title in shown for title in ("diagnose results:", "report:")] == [not options] * 2
 
 
 def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], tmp_path: Path) -> None:

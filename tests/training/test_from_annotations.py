@@ -440,13 +440,15 @@ def test_a_val_that_is_the_training_folder_is_ignored_and_named(val: str, caplog
 
 def test_cocos_keypoints_have_cocos_skeleton(caplog: pytest.LogCaptureFixture) -> None:
     content = read_document(Path("coco/chairs.json"))
-    content["categories"][0] |= {"keypoints": list(COCO.file_names), "skeleton": []}
+    content["categories"][0] |= {"id": 3, "keypoints": list(COCO.file_names), "skeleton": []}
     for entry in content["annotations"]:
+        entry["category_id"] = 3
         entry["keypoints"] += [0, 0, 0] * (17 - len(NAMES))
     Path("coco/chairs.json").write_text(json.dumps(content))
     caplog.set_level(logging.INFO, "posenet")
     prepare("coco/chairs.json", SETTINGS)
-    assert load_skeleton(RUN / "data" / "skeleton.toml") == COCO
+    skeleton = load_skeleton(RUN / "data" / "skeleton.toml")
+    assert skeleton == COCO and skeleton.category_id == 3
     assert "Skeleton: that of COCO" in caplog.messages
 
 

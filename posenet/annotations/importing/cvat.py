@@ -21,6 +21,7 @@ from posenet.annotations.importing.imported import (
     Object,
     Options,
     Source,
+    by_file,
     readable,
 )
 from posenet.errors import DataError
@@ -57,15 +58,12 @@ def import_cvat(source: Source, options: Options) -> ImportedAnnotations:
     """Read the export of a task. The frames of a video that was exported without images are written to a folder."""
     root, path = source.content, source.path
     notes = Notes(list)
-    files = ImageFiles.near(path, options.images)
     with readable(path):
         if root.find("image") is not None:
             by_name = {image.attrib["name"]: list(image) for image in root.iter("image")}
-            found, missing = files.require(list(by_name), path)
-            notes[MISSING_IMAGES] += missing
-            shapes_of = {file: by_name[name] for name, file in found.items()}
+            shapes_of = by_file(by_name, path, options.images, notes)
         else:
-            shapes_of = _shapes_of_frames(source, files, options.frames, notes)
+            shapes_of = _shapes_of_frames(source, options, notes)
         objects_of = {file: _read_objects(shapes, notes, file.name) for file, shapes in shapes_of.items()}
     used = {item.category for items in objects_of.values() for item in items if item.points}
     labels = [label for label in root.iter("label") if label.findtext("parent") in used]
@@ -73,9 +71,10 @@ def import_cvat(source: Source, options: Options) -> ImportedAnnotations:
     return convert_objects(objects_of, path, options.keypoints, notes, listed=listed, edges=_read_edges(root))
 
 
-def _shapes_of_frames(source: Source, files: ImageFiles, frames: Path | None, notes: Notes) -> dict[Path, list[Shape]]:
+def _shapes_of_frames(source: Source, options: Options, notes: Notes) -> dict[Path, list[Shape]]:
     """The shapes of every frame of a video, by its image: a track is split into its frames."""
     root, path = source.content, source.path
+    files = ImageFiles.near(path, options.images)
     shapes: dict[int, list[Shape]] = {}
     for track in root.iter("track"):
         for shape in track:
@@ -103,7 +102,7 @@ def _shapes_of_frames(source: Source, files: ImageFiles, frames: Path | None, no
                 f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "
                 "the folder of the video with images=DIR"
             )
-        found |= write_frames(video, numbers, frames or path.with_name(f"{path.stem}_frames"))
+        found |= write_frames(video, numbers, options.frames or path.with_name(f"{path.stem}_frames"))
     notes[MISSING_IMAGES] += [f"frame {number}" for number in numbers if not found[number]]
     return {image: shapes[number] for number, image in found.items() if image}
 

@@ -11,11 +11,12 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY, Entry
+from posenet.annotations.image_files import ImageFiles
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import read_header
@@ -33,6 +34,7 @@ SHOWN_NAMES = 5
 MISSING_IMAGES = "images that are not in the folder, or that several files may be, left out"
 _FAILED = "images left out, because they or their annotations cannot be used"
 
+Content = TypeVar("Content")
 Notes = defaultdict[str, list[str]]
 """What an import leaves out, or does in its own way, with the names of the images or tasks."""
 
@@ -86,6 +88,15 @@ def readable(path: Path) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = to_single_line(f"{type(error).__name__}: {error}")
         raise DataError(f"{path} cannot be read ({reason}); it may be damaged: export it again") from error
+
+
+def by_file(
+    objects_of: Mapping[str, Content], path: Path, images: str | Path | None, notes: Notes
+) -> dict[Path, Content]:
+    """What the images have, by their files in place of their names; ``DataError`` if none is there."""
+    files, missing = ImageFiles.near(path, images).require(list(objects_of), path)
+    notes[MISSING_IMAGES] += missing
+    return {file: objects_of[name] for name, file in files.items()}
 
 
 def note_lines(notes: Notes) -> tuple[str, ...]:

@@ -14,23 +14,19 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.grouping import NO_RECTANGLE, Point, assign_points, convert_objects
 from posenet.annotations.importing.imported import (
-    MISSING_IMAGES,
     ImportedAnnotations,
     Notes,
     Object,
     Options,
     Source,
     are_few,
+    by_file,
 )
 from posenet.errors import DataError
 from posenet.images import IMAGE_SUFFIXES
 from posenet.messages import to_single_line
-
-MAX_PERCENT = 110
-"""Label Studio keeps keypoints inside the image, of which the whole is 100; rounding explains a little more."""
 
 _SAME_IMAGE = "tasks with the image of an earlier task, left out"
 _DAMAGED = "tasks that cannot be read, left out"
@@ -68,10 +64,8 @@ def import_label_studio(source: Source, options: Options) -> ImportedAnnotations
         raise DataError(
             f"{path} has no task with an annotation; label and submit some, then export the project as JSON"
         )
-    found, missing = ImageFiles.near(path, options.images).require(list(objects_of), path)
-    notes[MISSING_IMAGES] += missing
-    by_file = {file: objects_of[name] for name, file in found.items()}
-    return convert_objects(by_file, path, options.keypoints, notes, whole=100)
+    found = by_file(objects_of, path, options.images, notes)
+    return convert_objects(found, path, options.keypoints, notes, whole=100)
 
 
 def _image_name(data: Mapping[str, Any]) -> str:
@@ -116,7 +110,6 @@ def _read_objects(regions: Sequence[_Region], notes: Notes, title: str) -> list[
         elif region.get("type") == "keypointlabels":
             value = region["value"]
             x, y = float(value["x"]), float(value["y"])
-            _require_percentages("keypoint", (x, y))
             points.append(Point(str(value["keypointlabels"][0]), x, y, owner=region.get("parentID")))
     points = [point if point.owner in objects else point._replace(owner=None) for point in points]
     return assign_points(objects, points, notes, title)
@@ -133,13 +126,4 @@ def _rectangle(region: _Region) -> tuple[float, float, float, float]:
     turned = corners @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     low = turned.min(axis=0)
     size = turned.max(axis=0) - low
-    box = x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
-    _require_percentages("rectangle", box)
-    return box
-
-
-def _require_percentages(what: str, numbers: Sequence[float]) -> None:
-    """``ValueError`` if a number is not finite, or far outside the image."""
-    if not all(abs(number) <= MAX_PERCENT for number in numbers):
-        text = ", ".join(f"{number:g}" for number in numbers)
-        raise ValueError(f"a {what} at {text}, which are not percentages of the image")
+    return x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])

@@ -6,10 +6,8 @@ What belongs together has the same group id, or else lies in the same rectangle.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.grouping import (
     NO_RECTANGLE,
     Point,
@@ -19,15 +17,14 @@ from posenet.annotations.importing.grouping import (
     convert_objects,
 )
 from posenet.annotations.importing.imported import (
-    MISSING_IMAGES,
     ImportedAnnotations,
     Notes,
     Object,
     Options,
     Source,
+    by_file,
     readable,
 )
-from posenet.errors import DataError
 
 _OTHER_SHAPES = "shapes that are neither points, rectangles nor polygons, left out"
 
@@ -41,20 +38,12 @@ def import_labelme(source: Source, options: Options) -> ImportedAnnotations:
     """Read a file, or those of a folder; all points count as visible."""
     files = source.content if source.kind == "json files" else {source.path: source.content}
     notes = Notes(list)
-    folder = ImageFiles.near(source.path, options.images)
-    objects_of: dict[Path, list[Object]] = {}
+    objects_of: dict[str, list[Object]] = {}
     for path, content in files.items():
-        # Beside the file in most cases, where the path in it may be that of another computer.
-        name = str(content["imagePath"])
-        image = ImageFiles(path.parent).find(name) or folder.find(name)
-        if image is None:
-            notes[MISSING_IMAGES].append(name)
-            continue
         with readable(path):
-            objects_of[image] = _read_objects(content["shapes"], notes, path.name)
-    if not objects_of:
-        raise DataError(f"no image of {source.path} is in {folder.folder}; name their folder with images=DIR")
-    return convert_objects(objects_of, source.path, options.keypoints, notes, is_typed=True)
+            objects_of[str(content["imagePath"])] = _read_objects(content["shapes"], notes, path.name)
+    found = by_file(objects_of, source.path, options.images, notes)
+    return convert_objects(found, source.path, options.keypoints, notes, is_typed=True)
 
 
 def _read_objects(shapes: Sequence[Mapping[str, Any]], notes: Notes, name: str) -> list[Object]:

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import read_document
-from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.importing.coco_family import FINGERS
 from posenet.annotations.importing.imported import (
-    MISSING_IMAGES,
     ImportedAnnotations,
     Notes,
     Object,
     Options,
     Source,
+    by_file,
     readable,
     to_coco,
 )
@@ -69,10 +68,8 @@ def reader_of(
                     raise ValueError(f"a person of {image} has {len(rows)} keypoints, not {len(order)}")
                 own.append(Object(category, dict(zip(order, rows.tolist())), box))
                 notes[_NO_KEYPOINTS] += [] if rows[:, 2].any() else [str(image)]
-        files, missing = ImageFiles.near(source.path, options.images).require(list(people), source.path)
-        notes[MISSING_IMAGES] += missing
-        by_file = {file: people[name] for name, file in files.items()}
-        return to_coco(list(by_file), by_file.__getitem__, order, notes)
+        found = by_file(people, source.path, options.images, notes)
+        return to_coco(list(found), found.__getitem__, order, notes)
 
     return read
 
@@ -163,8 +160,6 @@ def _people_of_ochuman(document: Mapping[str, Any]) -> Iterator[Person]:
 def _rows(values: Any, visibility: Mapping[int, int] | None = None) -> np.ndarray:
     """(K, 3) float64 of a list of numbers, nested or not, with visibilities by those of the set; others become 0."""
     rows = np.array(values, np.float64).reshape(-1, 3)
-    if not np.isfinite(rows).all():
-        raise ValueError("a number is not finite")
     if visibility is not None:
         rows[:, 2] = [visibility.get(int(value), 0) for value in rows[:, 2]]
     return rows

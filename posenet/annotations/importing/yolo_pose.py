@@ -8,7 +8,6 @@ has it, the visibility of every keypoint. Coordinates are fractions of the displ
 from __future__ import annotations
 
 import itertools
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -257,8 +256,6 @@ def _parse_label(row: Sequence[float], layout: YoloFormat) -> Object:
     if len(row) not in (BOX_COLUMNS, columns):
         count = pluralize(len(layout.keypoints), "keypoint")
         raise ValueError(f"{len(row)} numbers, {columns} are expected for {count} of kpt_shape")
-    if not all(map(math.isfinite, row)):
-        raise ValueError("a number is not finite")
     class_id, x, y, width, height = row[:BOX_COLUMNS]
     if class_id not in layout.classes:
         raise ValueError(f"class {class_id:g} has no name")

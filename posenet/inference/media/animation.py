@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import BinaryIO
 
 from PIL import Image
 
@@ -26,11 +25,7 @@ REPLACED_MS = 100
 
 
 def read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]:
-    """The selected images of a file; a last frame has an error if an image cannot be decoded.
-
-    Raises:
-        DataError: the file cannot be read, or is too large.
-    """
+    """The selected images of a file; ``DataError`` if it cannot be read, or an image of it cannot be decoded."""
     image, places = _open_images(source)
     begin_ms = 0.0
     first_selected: int | None = None
@@ -40,10 +35,8 @@ def read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]
             image.load()  # only this reads the time in some formats
             pixels = to_bgr(image)
         except Exception as error:
-            reason = to_single_line(str(error))
-            text = f"image {number} of {len(places)} of {source.name} cannot be decoded ({reason}); save it again"
-            yield Frame(source, error=DataError(text))
-            return
+            text = f"image {number} of {len(places)} of {source.name} cannot be decoded"
+            raise DataError(f"{text} ({to_single_line(str(error))}); save it again") from error
         duration_ms = _duration_ms(image)
         seconds = begin_ms / 1000
         begin_ms += duration_ms
@@ -58,35 +51,23 @@ def read_animation(source: Source, selection: FrameSelection) -> Iterator[Frame]
             rate = 1000 / duration_ms / selection.stride
             yield Frame(source, pixels, number, seconds, rate, expected=expected)
     if first_selected is None:
-        yield Frame(source, error=DataError(f"{source.name} has no image after {selection.start:g} s"))
+        raise DataError(f"{source.name} has no image after {selection.start:g} s")
 
 
 def _open_images(source: Source) -> tuple[Image.Image, list[int]]:
     """The file of a source, and the indices of its images."""
     try:
-        image = open_with_pillow(_read(source))
-    except ValueError as error:  # it is too large
-        raise DataError(f"{source.name} {error}") from error
-    try:
+        data = read_input(str(source.path)) if source.url is None else download_bytes(source.url)
+        image = open_with_pillow(io.BytesIO(data))
         places = image_places(image) if image is not None else []
+    except DataError:
+        raise
     except Exception as error:  # Pillow's plugins raise errors of many classes
-        raise DataError(_damaged(source)) from error
+        reason = to_single_line(str(error))
+        raise DataError(f"{source.name} cannot be read ({reason}); copy it or save it again") from error
     if image is None or not places:
-        raise DataError(_damaged(source))
+        raise DataError(f"{source.name} is damaged: no image can be decoded; copy it or save it again")
     return image, places
-
-
-def _damaged(source: Source) -> str:
-    return f"{source.name} is damaged: no image can be decoded; copy it or save it again"
-
-
-def _read(source: Source) -> BinaryIO:
-    if source.url is not None:
-        return io.BytesIO(download_bytes(source.url))
-    try:
-        return io.BytesIO(read_input(str(source.path)))
-    except OSError as error:
-        raise DataError(f"cannot read {source.name}: {error.strerror or error}; check the file") from error
 
 
 def _duration_ms(image: Image.Image) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import av
+import cv2
 import numpy as np
 from av.container import InputContainer
 from av.packet import Packet
@@ -285,14 +286,12 @@ class VideoWriter:
 
         An image of another shape than the first ones gets black borders.
         """
-        height, width = self._size
-        if abs(image.shape[0] * width - image.shape[1] * height) > max(height, width):
-            canvas_height = max(image.shape[0], round(image.shape[1] * height / width))
-            canvas_width = max(image.shape[1], round(image.shape[0] * width / height))
-            canvas = np.zeros((canvas_height, canvas_width, 3), np.uint8)
-            top, left = (canvas_height - image.shape[0]) // 2, (canvas_width - image.shape[1]) // 2
-            canvas[top : top + image.shape[0], left : left + image.shape[1]] = image
-            image = canvas
+        (height, width), (rows, columns) = self._size, image.shape[:2]
+        if abs(rows * width - columns * height) > max(height, width):
+            below = max(0, round(columns * height / width) - rows)
+            beside = max(0, round(rows * width / height) - columns)
+            borders = below // 2, below - below // 2, beside // 2, beside - beside // 2
+            image = cv2.copyMakeBorder(image, *borders, cv2.BORDER_CONSTANT)
         if self._start is None:
             self._start = seconds
         time = seconds - self._start

@@ -152,10 +152,10 @@ def choose_outputs(
         outputs = _with_lines(outputs)
     # What is there was written by an earlier run; without lines, because nothing that is there is written again.
     is_continued = options.resume and (outputs.lines is None or outputs.lines.is_file())
-    files = [*outputs.files, *outputs.drawings.values(), *outputs.people.values()]
     sheets = outputs.sheets.items()
+    sheets_of_images = [path for source, path in sheets if source.kind == "image"]
     check_outputs(
-        files + [path for source, path in sheets if source.kind == "image"],
+        [*outputs.files, *outputs.drawings.values(), *outputs.people.values(), *sheets_of_images],
         itertools.chain(other_inputs, (source.path for source in sources if source.path is not None)),
         overwrite=options.overwrite or is_continued,
         folders=[path for source, path in sheets if source.kind != "image"],

@@ -173,7 +173,7 @@ def write_coco(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Ite
     annotations: list[dict[str, Any]] = []
 
     def write(source: Source, record: Record) -> None:
-        image = {"id": ids.next_number(source), "file_name": names[source]}
+        image: dict[str, Any] = {"id": ids.next_number(source), "file_name": names[source]}
         image |= {"height": record["height"], "width": record["width"]}
         if (number := record.get("frame")) is not None:
             image["file_name"] += f"/{number:06d}.jpg"

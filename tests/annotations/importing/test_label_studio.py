@@ -250,19 +250,12 @@ def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         assert any(what in note and example in note for note in notes), what
 
 
-@pytest.mark.parametrize("kind", ["keypointlabels", "rectanglelabels"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1e9])
-def test_what_is_not_at_a_position_in_the_image_is_left_out(tmp_path: Path, kind: str, number: float) -> None:
+def test_a_keypoint_that_is_not_in_the_image_is_not_labelled(tmp_path: Path, number: float) -> None:
     path, images = export(tmp_path)
-
-    def move(tasks: list[dict[str, Any]]) -> None:
-        regions = tasks[1]["annotations"][0]["result"]
-        next(region for region in regions if region["type"] == kind)["value"]["y"] = number
-
-    change(path, move)
-    found, _, notes = read_annotations(path, images=images)
-    assert len(found["images"]) == 1
-    assert re.search(r": 1 \(task 2: ValueError: a \w+ at .*, which are not percentages", notes[0])
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][1]["value"].update(y=number))
+    entry = normal_form(read_annotations(path, images=images))["annotations"][2]
+    assert entry["keypoints"][:3] == [0, 0, 0] and entry["num_keypoints"] == 16
 
 
 def test_an_image_is_that_of_a_task_only_if_no_other_one_may_have_its_name(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_a_few_images_that_cannot_be_used_are_left_out_and_named(data_file: Path
     faults = {
         "0 0.5 0.5 0.1": "4 numbers, 56 are expected",
         "0 " + "x " * 55: "could not convert",
-        "0 0.5 0.5 " + "inf " * 53: "a number is not finite",
+        "0 0.5 0.5 " + "inf " * 53: "inf is no fraction",
         "0.5 " + "0.5 " * 55: "class 0.5 has no name",
         "0 320.5 " + "0.5 " * 54: "320.5 is no fraction",
         "0 " + "0.5 " * 4 + "35.0 40.0 2 " + "0.5 0.5 2 " * 16: "40 is no fraction",

@@ -139,7 +139,7 @@ def test_people_of_another_skeleton_are_refused() -> None:
 def test_memory_does_not_grow_with_the_number_of_people() -> None:
     rng = np.random.default_rng(4)
     tracker = Tracker(TrackingConfig(smooth=True, confirm_frames=1))
-    for number in range(500):
+    for number in range(150):
         tracker.update([person_at(x) for x in rng.uniform(0, 1e6, 3)], number / 5)
     assert len(tracker._tracks) <= 3 * 5 * KEEP_SECONDS + 3
     assert len(tracker._smoother._states) <= 3 * 5 * KEEP_SECONDS + 3
