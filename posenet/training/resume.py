@@ -45,7 +45,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     own = CheckpointFolder(folder)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-    found = _saved_before_restart(own, resume) if restarted else None
+    found = own.newest_intact() if restarted else None
     found = found or _read_requested(own, resume)
     if found is None:
         if own.has_checkpoints():
@@ -83,17 +83,6 @@ def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> Checkpo
             f"{path} contains no checkpoint to resume; give another one, or leave it out to start a new run"
         )
     return found
-
-
-def _saved_before_restart(own: CheckpointFolder, resume: bool | str | Path) -> Checkpoint | None:
-    """The newest checkpoint that a run has saved before it was started again; None if there is none.
-
-    Where ``resume`` is an older checkpoint of the same folder, others of the folder belong to this run only if they say
-    that it has returned there.
-    """
-    path = own.last if isinstance(resume, bool) else Path(resume)
-    is_older = path.parent.resolve() == own.path.resolve() and path.name != own.last.name
-    return own.newest_intact(lambda state: not is_older or state.get("returned_to") == path.name)
 
 
 def config_of_run(
@@ -147,12 +136,10 @@ def state_of(run: Run) -> dict[str, Any]:
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,
-        "validation": run.validation_digest,
+        "validation": run.validation,
     }
     if run.model.teacher is not None:
         state["teacher"] = run.model.teacher.digest
-    if run.returned_to:
-        state["returned_to"] = run.returned_to
     return state
 
 
@@ -199,11 +186,9 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
             f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
         ) from error
     run.writer.saved_step = run.progress.total_steps
-    if path.parent.resolve() == run.folder.path.resolve():
-        run.returned_to = state.get("returned_to", "") if is_last(run, path) else path.name
     if not is_last(run, path) and not _has_best_of(run, state):
         run.progress.forget_scores()
-    if run.progress.best_score and state.get("validation", run.validation_digest) != run.validation_digest:
+    if run.progress.best_score and state.get("validation", run.validation) != run.validation:
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"

@@ -151,12 +151,11 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     assert packages == (["tensorboard"] if asked_for is True else [])
 
 
-@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png", "settings.toml"])
-def test_files_of_other_programs_in_the_folder_of_a_run_are_refused(stores: Stores, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(DataError, match=f"{name} was not written by posenet"):
+def test_an_experiment_in_the_place_of_the_settings_of_a_run_is_not_replaced(stores: Stores, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_bytes(b"mine")
+    with pytest.raises(DataError, match="settings.toml"):
         train_tiny(stores, tmp_path, max_steps=1)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {name: b"mine"}
+    assert (tmp_path / "settings.toml").read_bytes() == b"mine" and not list(tmp_path.glob("*.pth"))
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_started_again(stores: Stores, tmp_path: Path) -> None:

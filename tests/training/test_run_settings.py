@@ -90,12 +90,6 @@ def test_a_folder_in_use_is_refused_before_anything_else() -> None:
         check_before_start(None, [OLD, "data.train=missing.h5"], True)
 
 
-def test_a_file_of_another_program_is_not_taken_for_a_lock() -> None:
-    Path("old/run.lock").write_bytes(b"mine")
-    check_before_start(None, [OLD], True)
-    assert Path("old/run.lock").read_bytes() == b"mine"
-
-
 @pytest.mark.parametrize("given, expected", [("0", 1), ("2", 2)])
 def test_a_warmup_is_added_only_where_there_is_none(given: str, expected: float) -> None:
     overrides = [f"optim.warmup_epochs={given}"]
