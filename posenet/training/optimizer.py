@@ -27,17 +27,11 @@ def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("train.freeze leaves nothing to train; freeze fewer parameters")
-    groups: list[dict[str, Any]] = [{"params": parameters}]
-    if not settings.decay_norms_and_biases:
-        # Only convolutions and linear layers have weights of more than one dimension.
-        decayed = [parameter for parameter in parameters if parameter.ndim > 1]
-        others = [parameter for parameter in parameters if parameter.ndim == 1]
-        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     # A fused optimizer updates all parameters in one kernel: on a CPU in a third to half of the time.
     fused = all(parameter.device.type in FUSED_DEVICE_TYPES for parameter in parameters)
     if settings.name == "sgd":
-        return SGD(groups, settings.lr, momentum=MOMENTUM, weight_decay=settings.weight_decay, fused=fused)
-    return AdamW(groups, settings.lr, weight_decay=settings.weight_decay, fused=fused)
+        return SGD(parameters, settings.lr, momentum=MOMENTUM, weight_decay=settings.weight_decay, fused=fused)
+    return AdamW(parameters, settings.lr, weight_decay=settings.weight_decay, fused=fused)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

@@ -27,7 +27,7 @@ from posenet.training.freezing import names_to_freeze
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run import Run
-from posenet.training.run_settings import Experiment, another_run_error, config_of_new_run, with_settings, with_warmup
+from posenet.training.run_settings import Experiment, config_of_new_run, with_settings, with_warmup
 
 Checkpoint = tuple[Path, dict[str, Any]]
 """The path and the content of a checkpoint."""
@@ -60,6 +60,13 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
         raise another_run_error(folder, path)
     return found
+
+
+def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointError:
+    """The error for a folder with a run that this one does not continue; ``resumed`` is the checkpoint of this one."""
+    contents = f"contains another run than {resumed}" if resumed else "already contains a run"
+    remedy = "" if resumed else "continue it with resume=True, or "
+    return CheckpointError(f"{folder} {contents}; {remedy}choose another folder with checkpoint.path=DIR")
 
 
 def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> Checkpoint | None:
@@ -227,8 +234,8 @@ def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
         restore_optimizer(run.optimizer, state["optimizer"])
     except (ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{path} was saved by another optimizer, or its state is not valid; keep optim.name and "
-            "optim.decay_norms_and_biases, or start a new run with train.weights=FILE"
+            f"{path} was saved by another optimizer, or its state is not valid; keep optim.name, or start a "
+            "new run with train.weights=FILE"
         ) from error
     # A fixed loss scale is a setting; it has the backoff factor 1.
     is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1

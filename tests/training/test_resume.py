@@ -364,7 +364,6 @@ def test_settings_of_another_network_or_optimizer_are_refused(
     for override, message in {
         "model.width=32": "another architecture",
         "optim.name=sgd": "another optimizer",
-        "optim.decay_norms_and_biases=false": "keep optim.name and optim.decay_norms_and_biases",
         "model.skeleton=other.toml": r"another skeleton than model.skeleton \(other keypoints, parts, left_right",
     }.items():
         with pytest.raises((CheckpointError, ConfigError), match=message):
