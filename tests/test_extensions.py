@@ -221,7 +221,7 @@ class TestLoss:
 
     def test_the_guard_forgets_losses_of_other_code(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
         write_experiment(folder, "")
-        setting = "loss.function=own_loss:absolute"
+        settings = ("loss.function=own_loss:absolute", "guard.threshold=1e9", "guard.factor=1e6")
         allow("own_loss:absolute", folder)
         for steps, expected in ((2, 2), (3, 3), (4, 1)):
             if steps == 4:
