@@ -58,7 +58,7 @@ torture: $(VENV)/ready  ## kill processes, fill disks and damage files many time
 cluster: $(VENV)/ready  ## train on a SLURM cluster of three hosts on this machine: needs root, slurm-wlm, munge and iproute2
 	$(RUN) -m pytest -m cluster -rs tests/cluster
 
-gpu: $(VENV)/ready  ## needs a GPU: run the device suite, then measure everything; half an hour; LSP=FOLDER names photographs
+gpu: $(VENV)/ready  ## needs a GPU: run the device suite, then measure everything; 45 minutes; LSP=FOLDER names photographs
 	$(RUN) tools/benchmark.py gpu --output $(GPU_TABLES) $(if $(LSP),--lsp $(LSP))
 
 wheel: $(VENV)/ready  ## build a wheel, install it without the checkout, and run posenet from another folder

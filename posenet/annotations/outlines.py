@@ -149,15 +149,6 @@ def boxes_around(points: np.ndarray, is_labelled: np.ndarray) -> np.ndarray:
     return boxes
 
 
-def boxes_of_polygons(outlines: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
-    """(P, 4) x, y, width, height around the polygons of every outline."""
-    # Plain numbers: arrays of so few take several times as long.
-    low = [[min(min(polygon[axis::2]) for polygon in polygons) for axis in (0, 1)] for polygons in outlines]
-    high = [[max(max(polygon[axis::2]) for polygon in polygons) for axis in (0, 1)] for polygons in outlines]
-    corners = np.array([low, high], np.float64).reshape(2, -1, 2)
-    return np.hstack([corners[0], corners[1] - corners[0]])
-
-
 def estimate_areas(boxes: np.ndarray, around: np.ndarray) -> np.ndarray:
     """(P,) areas in square pixels of people without outlines, from their boxes and those ``around`` their keypoints."""
     are_same = (abs(boxes - around) <= BOX_TOLERANCE).all(axis=1)

@@ -47,7 +47,7 @@ _TOOLS = {
     "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
     "weights": "List published weights and download them by name; convert weights from and to the published format.",
 }
-_MODULES = {module.name for module in pkgutil.iter_modules(posenet.cli.__path__)}
+_MODULES = {module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])}
 TOOLS = {name: text for name, text in _TOOLS.items() if name.replace("-", "_") in _MODULES}
 """The commands that are installed, and their help texts; parts of the package can be left out."""
 

@@ -97,13 +97,12 @@ def deterministic_algorithms(enabled: bool) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=warns_only)
+        torch.set_deterministic_debug_mode(before)
 
 
 @contextlib.contextmanager

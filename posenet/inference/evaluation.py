@@ -237,8 +237,8 @@ def log_readings(readings: Iterable[ImageReading]) -> None:
     if resized := [reading for reading in readings if reading.size != reading.annotated_size]:
         (height, width), (annotated_height, annotated_width) = resized[0].size, resized[0].annotated_size
         example = f"{width} x {height} instead of {annotated_width} x {annotated_height}"
-        count = pluralize(len(resized), "image")
-        _log.warning("%s of another size than annotated, such as %s; people are scaled to that", count, example)
+        number = pluralize(len(resized), "image")
+        _log.warning("%s of another size than annotated, such as %s; people are scaled to that", number, example)
 
 
 def find_annotated_images(

@@ -32,9 +32,9 @@ BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
 """Software that runs a network; "auto" is the fastest that is installed and as accurate."""
 RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
 """Packages that run ONNX files, and what they are called; the fastest on a CPU first. Each is an extra of posenet."""
-FEW_IMAGES = 4
-"""For so many images, PyTorch ends before a checkpoint is converted for a faster runtime. Measured with the networks of
-``tiny`` and of four stacks; see docs/deployment.md."""
+FEW_IMAGES = 32
+"""For so many images, PyTorch ends before a checkpoint is converted for a faster runtime: with ``tiny`` and with four
+stacks, both are equal at 30 to 55 images on the processors that were measured. See docs/deployment.md."""
 
 _log = logging.getLogger(__name__)
 
@@ -124,6 +124,7 @@ def _load_checkpoint(
         _log.info("%s runs with %s on %s", path, RUNTIMES.get(backend, "PyTorch"), torch_device)
     if model is not None:
         return run_converted(model, config, backend, path, device, amp)
+    assert config is not None  # the network was loaded
     if config.model.network:
         return TorchNetwork(network, torch_device, torch_amp), config
     # The fused network has that precision in itself.

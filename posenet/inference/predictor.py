@@ -309,9 +309,10 @@ def _network_in_memory(
 
     from posenet.devices.precision import select_amp
 
-    weight = next(network.parameters(), torch.empty(0))
-    device = weight.device if device in (None, "auto") else torch.device(device)
-    return TorchNetwork(network, device, select_amp(device, amp or "off"))  # type: ignore[arg-type]
+    module: Any = network
+    weight = next(module.parameters(), torch.empty(0))
+    torch_device = weight.device if device is None or device == "auto" else torch.device(device)
+    return TorchNetwork(module, torch_device, select_amp(torch_device, amp or "off"))
 
 
 def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:

@@ -56,10 +56,11 @@ def _try_out(network: nn.Module, config: Config) -> None:
     network.train(was_training)
     channels, size = config.model.skeleton.num_channels, INPUT_MULTIPLE // MAP_STRIDE
     scales = [(1, channels, size >> scale, size >> scale) for scale in range(NUM_SCALES)]
-    if not isinstance(maps, Tensor) or maps.shape != scales[0]:
+    if _shape(maps) != str(scales[0]):
         raise ConfigError(f"{what}: heatmaps returns {_shape(maps)} for one image of 64 x 64, not {scales[0]}")
     found = [[_shape(maps) for maps in stack] for stack in predictions]
-    if not config.loss.function and (not found or any(shapes != [str(shape) for shape in scales] for shapes in found)):
+    expected = [str(shape) for shape in scales]
+    if not config.loss.function and (not found or any(shapes != expected for shapes in found)):
         raise ConfigError(f"{what}: forward returns {found} for one image of 64 x 64, not stacks of {scales}")
 
 

@@ -106,17 +106,14 @@ class PoseNet(nn.Module):
         return predictions
 
     def _check_images(self, images: Tensor) -> None:
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(f"images must be (N, 3, H, W), not {tuple(images.shape)}")
-        height, width = images.shape[2:]
-        if height % INPUT_MULTIPLE or width % INPUT_MULTIPLE:
-            size = f"multiples of {INPUT_MULTIPLE}, not {height} x {width}"
-            raise ValueError(f"image height and width must be {size}: resize or pad the images")
         last_stack: Any = self.stacks[-1]
         dtype = last_stack.heads[0].output.weight.dtype  # the copies of DataParallel have no ``parameters()``
-        if images.dtype != dtype:
-            remedy = "convert them, and divide 8-bit values by 255"
-            raise ValueError(f"images must be {dtype} with values 0-1, not {images.dtype}: {remedy}")
+        has_shape = images.ndim == 4 and images.shape[1] == 3 and not any(n % INPUT_MULTIPLE for n in images.shape[2:])
+        if not has_shape or images.dtype != dtype:
+            raise ValueError(
+                f"images must be (N, 3, H, W), H and W multiples of {INPUT_MULTIPLE}, of {dtype} with values 0-1, not "
+                f"{tuple(images.shape)} of {images.dtype}"
+            )
 
     def _initialize(self, conv_std: float) -> None:
         """Set weights from normal distributions, and biases to 0; BatchNorm keeps PyTorch's initial values."""

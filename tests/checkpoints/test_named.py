@@ -78,15 +78,6 @@ def test_a_file_of_google_drive_is_downloaded_through_its_confirmation_page(host
     assert [request.partition("?")[0] for request in host.requests] == ["/uc", "/download"]
 
 
-def test_a_file_of_google_drive_that_is_too_large_is_not_kept(
-    host: WeightsHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("posenet.downloading.FILE_LIMITS", (0.001, 60))
-    with pytest.raises(CheckpointError, match="drive .*0.001 MiB"):
-        fetch("drive")
-    assert {path.suffix for path in cached("drive").parent.iterdir()} <= {".lock"}
-
-
 def test_an_exceeded_quota_of_google_drive_names_the_page_to_open(host: WeightsHost) -> None:
     host.quota_is_exceeded = True
     with pytest.raises(CheckpointError, match="drive") as caught:

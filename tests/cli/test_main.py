@@ -137,6 +137,11 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
         (KeyboardInterrupt(), 130, "interrupted"),
         (ConnectError("no contact"), 75, "error: no contact"),
         (ModuleNotFoundError("No module named 'torch'", name="torch"), 2, f"error: {cli.PYTORCH_MISSING}"),
+        (
+            ModuleNotFoundError("No module named 'posenet.diagnosis'", name="posenet.diagnosis"),
+            2,
+            "error: posenet.diagnosis is not installed; install posenet with all its parts",
+        ),
     ],
     ids=repr,
 )

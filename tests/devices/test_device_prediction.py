@@ -109,15 +109,6 @@ def test_a_module_may_write_to_the_same_tensor_again(accelerator: torch.device, 
         np.testing.assert_allclose(maps.wait()[0], maps_of_cpu, atol=1e-4)
 
 
-def test_maps_in_half_precision_become_float32_on_the_host(accelerator: torch.device, images: list[np.ndarray]) -> None:
-    predictor = make_predictor(accelerator, "bf16")
-    [maps] = predictor.run_network(predictor.prepare_inputs(images[:1]))
-    assert maps.dtype == np.float32
-    tensor = torch.from_numpy(maps)
-    assert torch.equal(tensor, tensor.bfloat16().float())
-    np.testing.assert_allclose(maps, make_predictor(CPU).compute_maps(images[0])[: len(maps)], atol=0.02)
-
-
 def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.device, tmp_path: Path) -> None:
     """A simulated accelerator is too slow for a network that finds people; there the test only shows that it runs."""
     is_simulated = simulation() is not None

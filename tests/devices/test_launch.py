@@ -224,7 +224,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_processes_that_torchrun_starts_get_the_arguments_and_their_status_is_returned(tmp_path: Path) -> None:
-    pid = run_with_start_code(tmp_path, "pass", "make-synthetic", "--output", "x", "--rdzv-id", "7")
+    pid = run_with_start_code(tmp_path, "pass", "config", "--rdzv-id", "7")
     assert wait_for_exit(pid) == 2
     output = (tmp_path / "output.txt").read_text()
     # torchrun may end the second process before it can say the same.

@@ -146,6 +146,7 @@ def test_the_camera_is_not_mirrored_and_nothing_is_reported_to_others(client: Cl
 def test_a_video_gives_the_people_of_predict(
     client: Client, clip: Path, predictor: posenet.Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("posenet.inference.tracking")
     drawing, video, text, table, file = find(client, clip, MIN_SCORE)
     expected = people_of(clip, predictor, tmp_path, track=True)
     assert drawing is None

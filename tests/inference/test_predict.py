@@ -93,6 +93,7 @@ def test_inputs_whose_outputs_are_complete_are_left_out(photos: Path, clip: Path
 
 
 def test_files_of_all_people_are_put_together_at_the_end(photos: Path, clip: Path) -> None:
+    pytest.importorskip("posenet.inference.tracking")
     inputs = [photos, clip]
     files = {"json": "p.json", "coco": "c.json", "csv": "p.csv"}
     predict(inputs, spot_predictor(), **{name: f"whole-{file}" for name, file in files.items()})

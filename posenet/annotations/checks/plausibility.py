@@ -10,18 +10,11 @@ from posenet.annotations.adjustments import SINGLE_PLACES, SINGLE_SHARE
 from posenet.annotations.checks.sides import find_other_pairs, find_swapped_pairs, find_unknown_sides
 from posenet.annotations.coco import AnnotationFile, Mask
 from posenet.annotations.coordinates import EDGE_MARGIN, distances_from_boxes
-from posenet.annotations.outlines import boxes_of_polygons
 from posenet.skeleton.skeleton import compare_names
 
 ELSEWHERE = 0.2
-"""Share of the people who may have most keypoints outside their box, or a box and an outline at different places. One
-in a hundred of COCO's has; if boxes have another format or only one of the two was scaled, most have."""
-MIN_OVERLAP = 0.5
-"""Smallest intersection of a box and the box of the outline, relative to their union."""
-REACH = 0.8
-"""Of the people in COCO's files, two in five have a keypoint beyond this share of the width or the height."""
-MIN_REACHING = 50
-"""At least this many people are needed to report that none has."""
+"""Share of the people who may have most keypoints outside their box. One in a hundred of COCO's has; if boxes have
+another format or only one of the two was scaled, most have."""
 BOX_MARGIN = 1.5
 """A box that ends beyond this many image widths or heights is wrong."""
 FAR = 1.0
@@ -111,9 +104,6 @@ def _compare_with_images(file: AnnotationFile) -> None:
             said.add_rows("warning", "a-little-outside", outside, people.ids)
         else:
             said.add_rows("contradiction", "outside", outside, people.ids)
-    reaches = np.maximum(_ends(file), people.boxes[:, :2] + people.boxes[:, 2:]) > REACH * limits
-    if is_person.sum() >= MIN_REACHING and not reaches[is_person].any():
-        said.add("warning", "unreached")
 
 
 def _compare_boxes(file: AnnotationFile) -> None:
@@ -131,24 +121,6 @@ def _compare_boxes(file: AnnotationFile) -> None:
     is_beyond = objects & (ends > BOX_MARGIN * file.sizes[:, ::-1]).any(axis=1)
     if is_beyond.sum() > max(SINGLE_PLACES, SINGLE_SHARE * objects.sum()):
         said.add_rows("contradiction", "box-outside", is_beyond, people.ids)
-    is_apart = _find_outlines_elsewhere(file, objects)
-    if _are_many(is_apart, objects):
-        said.add_rows("contradiction", "outline-elsewhere", is_apart, people.ids)
-
-
-def _find_outlines_elsewhere(file: AnnotationFile, objects: Mask) -> Mask:
-    """(A,) bool: the box around the polygons and that of the annotation hardly overlap."""
-    people = file.people
-    rows = [row for row in np.flatnonzero(objects).tolist() if isinstance(people.outlines[row], list)]
-    around = boxes_of_polygons([people.outlines[row] for row in rows])  # type: ignore[misc]
-    boxes = people.boxes[rows]
-    low = np.maximum(boxes[:, :2], around[:, :2])
-    high = np.minimum(boxes[:, :2] + boxes[:, 2:], around[:, :2] + around[:, 2:])
-    common = (high - low).clip(min=0).prod(axis=1)
-    union = boxes[:, 2:].prod(axis=1) + around[:, 2:].prod(axis=1) - common
-    found = np.zeros(len(people.ids), bool)
-    found[rows] = common / union < MIN_OVERLAP
-    return found
 
 
 def _ends(file: AnnotationFile, sign: int = 1) -> np.ndarray:

@@ -6,6 +6,7 @@ the one in it, the versions of the programs, and the code of the network. The fi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -67,11 +68,11 @@ def convert(network: nn.Module, config: Config, checkpoint: Path, file: Path) ->
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, model + hashlib.sha256(model).digest())
-        newest_first = sorted(file.parent.iterdir(), key=lambda path: -path.stat().st_mtime)
-        for path in newest_first[MAX_FILES:]:
-            path.unlink()
     except (OSError, PosenetError) as error:
         _log.info("The converted network is not kept: %s", error)
+    with contextlib.suppress(OSError):  # another process removes them, too
+        for path in sorted(file.parent.iterdir(), key=lambda path: -path.stat().st_mtime)[MAX_FILES:]:
+            path.unlink()
     return model
 
 

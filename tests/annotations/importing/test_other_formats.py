@@ -13,7 +13,7 @@ from posenet.annotations.importing.formats import read_annotations
 from posenet.cli.main import run_tool
 from posenet.data.store import Store
 from posenet.skeleton import load_skeleton
-from posenet.synthetic.dataset import write_dataset
+from tests.helpers.drawn_people import write_dataset
 from tests.helpers.other_formats import (
     Document,
     read_document,
@@ -32,7 +32,7 @@ DrawnSet = tuple[Path, Document]
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> DrawnSet:
     """Image folder and annotations of drawn people, some of them hidden."""
     root = tmp_path_factory.mktemp("drawn")
-    write_dataset(root, train=6, val=0, workers=1, size=320)
+    write_dataset(root, train=6, val=0, size=320)
     return root / "train2017", read_document(root / "annotations" / "person_keypoints_train2017.json")
 
 
