@@ -177,10 +177,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
         )
     try:
         restore_weights(run, path, state)
-        if not run.bad_steps.restore(state["guard"]):
-            _log.info(
-                "The guard has no history of losses yet: the checkpoint has none, or its data or settings were others"
-            )
+        run.bad_steps.restore(state["guard"])
         run.progress = Progress(**state["progress"])
         run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
         before, now = state.get("world_size", run.runtime.world_size), run.runtime.world_size

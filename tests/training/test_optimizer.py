@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
-from posenet.training.optimizer import learning_rate, make_optimizer, restore_optimizer, stepwise_lr
+from posenet.training.optimizer import learning_rate, make_optimizer, restore_optimizer
 from tests.helpers.networks import conv_and_batch_norm
 
 STEPS = 10
@@ -79,9 +79,8 @@ def rates(optim: OptimConfig, epochs: int, world_size: int = 1, **sections: Aver
     + [(29, 9, 0.2), (30, 0, 0.04), (60, 5, 0.0016), (78, 0, 0.00032), (90, 0, 0.000064), (99, 9, 0.000064)],
 )
 def test_a_stepwise_rate_has_these_values(epoch: int, step: int, expected: float) -> None:
-    assert stepwise_lr(OptimConfig(lr=2.0, warmup_epochs=3), 1, epoch, step, STEPS) == pytest.approx(
-        2 * expected, rel=1e-9
-    )
+    config = Config(optim=OptimConfig(lr=2.0, warmup_epochs=3, schedule="step"))
+    assert learning_rate(config, 1, epoch, step, STEPS) == pytest.approx(2 * expected, rel=1e-9)
 
 
 def test_a_cosine_falls_from_the_full_rate_to_zero_over_the_whole_run() -> None:
