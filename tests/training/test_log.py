@@ -19,7 +19,7 @@ import pytest
 from posenet import TrainingCallback
 from posenet.errors import DataError
 from posenet.settings import Config, LogConfig
-from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, TextLog, callbacks_of_run
+from posenet.training.log import DrawingFiles, JsonLines, SettingsFile, callbacks_of_run
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import ChangingRuntime, Recorder, Stores, coco_settings, multiply, train_tiny
 
@@ -102,16 +102,6 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     values = json.loads(line, parse_constant=lambda name: pytest.fail(name))
     assert (values["loss"], values["terms"]) == (None, [[1.0, None]])
     assert (values["kind"], values["step"]) == ("train", 3)
-
-
-def test_the_text_log_has_the_messages_from_before_its_folder_is_known(tmp_path: Path) -> None:
-    logger = logging.getLogger("posenet.anything")
-    with TextLog() as log:
-        logger.info("early")
-        log.open(tmp_path)
-        logger.info("late")
-    lines = (tmp_path / "log.txt").read_text().splitlines()
-    assert [line.split()[-1] for line in lines] == ["early", "late"]
 
 
 def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:

@@ -113,17 +113,6 @@ def test_loss_and_gradient_of_a_cell_follow_the_formula(gamma: float, prediction
     assert finest.grad[:, :48].eq(0).all()
 
 
-def test_scales_compare_with_pooled_targets_and_are_averaged_by_their_weights() -> None:
-    predictions, target, mask = random_input()
-    pooled = [F.avg_pool2d(target, 1 << scale) for scale in range(NUM_SCALES)]
-    assert make_loss()([pooled], target, mask).max() < 1e-6
-    weights = (0.1, 0.2, 0.4, 1.6, 6.4)
-    weighted_sum = torch.zeros(2)
-    for scale, weight in enumerate(weights):
-        weighted_sum += weight * scale_alone(scale)(predictions, target, mask)
-    torch.testing.assert_close(make_loss()(predictions, target, mask), weighted_sum / sum(weights))
-
-
 def test_stacks_are_averaged_and_the_terms_add_up() -> None:
     predictions, target, mask = random_input(stacks=2)
     first, second = (make_loss()([stack], target, mask) for stack in predictions)

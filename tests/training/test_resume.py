@@ -23,7 +23,6 @@ from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import Config, load_config
 from posenet.training.resume import config_of_run, find_checkpoint
 from posenet.training.run_settings import folder_of_run
-from tests.helpers.locks import other_process_can_lock
 from tests.helpers.process_groups import fork_ranks, run_in_processes
 from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
 from tests.helpers.run_logs import read_log
@@ -160,22 +159,6 @@ def test_a_run_continues_with_another_number_of_processes_and_batch_size(
     assert "The run had 2 processes and continues with 1" in caplog.text
     assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
     assert last(folder)["progress"]["total_steps"] == 3
-
-
-def test_the_folder_is_locked_before_a_checkpoint_is_looked_for(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An earlier run that is still ending could else save a later step, and another one could begin."""
-    could_lock: list[bool] = []
-
-    def find_and_watch(*args: Any) -> Any:
-        could_lock.append(other_process_can_lock(tmp_path))
-        return find_checkpoint(*args)
-
-    monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
-    monkeypatch.setattr("posenet.training.train.find_checkpoint", find_and_watch)
-    train_tiny(stores, tmp_path, max_steps=1)
-    assert could_lock == [False]
 
 
 def test_a_run_that_continues_another_checkpoint_is_saved_before_its_first_step(stores: Stores, tmp_path: Path) -> None:
