@@ -2,8 +2,7 @@
 
 OpenCV decodes the pixels; Pillow reads the headers. HEIC files need the extra ``heif``.
 
-Images are read upright. Only annotations may belong to the *stored* frame, the pixels as the file has them before the
-EXIF orientation turns them; ``find_annotated_frame`` decides that, for building, linting, evaluation and validation.
+Images are read upright, as their EXIF orientation says.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import logging
 import os
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union
 
 import cv2
 import numpy as np
@@ -26,18 +25,15 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.files import open_input, read_input, require_regular_file, write_atomically
-from posenet.messages import to_single_line, truncate_for_message
-from posenet.settings import ExifFrame
+from posenet.messages import to_single_line
 
 _log = logging.getLogger(__name__)
 
 ChannelOrder = Literal["bgr", "rgb"]
 ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, Image.Image, bytes, bytearray, memoryview, BinaryIO]
 """An image file, as its path, its address, its bytes or an open file; or an image as an array or a PIL image."""
-FrameReason = Literal["no tag", "size", "setting"]
-"""What decides the frame: there is only one, the annotated size fits only one, or the setting chooses one."""
 
 IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
 """Files that count as images when a folder is listed."""
@@ -91,18 +87,7 @@ class ImageHeader(NamedTuple):
     @property
     def displayed_size(self) -> tuple[int, int]:
         """(height, width) of the image as viewers display it."""
-        return oriented_size(self.height, self.width, self.orientation)
-
-
-class AnnotatedFrame(NamedTuple):
-    """The frame in which one image is annotated."""
-
-    orientation: int
-    """The EXIF orientation, 1-8, by which to turn the stored pixels; 1 for the stored frame, and without a tag."""
-    reason: FrameReason
-
-    def __str__(self) -> str:
-        return f"{'stored' if self.orientation == 1 else 'displayed'} frame by {self.reason}"
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
 def require_image_folder(folder: str | Path) -> None:
@@ -200,19 +185,6 @@ def read_reduced_image(
         return decode_reduced_image(read_image_file(path), reduction_of)
 
 
-def read_annotated_image(
-    path: str | Path, height: int, width: int, exif_frame: ExifFrame
-) -> tuple[np.ndarray, AnnotatedFrame]:
-    """Read an image file as (H, W, 3) uint8 BGR in the frame of its annotations; see ``find_annotated_frame``.
-
-    The image may have another size than the annotated one. ``DataError`` if it cannot be read or decoded.
-    """
-    with _data_errors(path):
-        data = read_image_file(path)
-        frame = find_annotated_frame(parse_header(data), height, width, exif_frame)
-        return apply_orientation(_decode(data), frame.orientation), frame
-
-
 def read_header(path: str | Path) -> ImageHeader:
     """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
     with _data_errors(path), open_input(path) as file:
@@ -306,22 +278,6 @@ def _exif_orientation(image: Image.Image) -> int:
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
-def find_annotated_frame(header: ImageHeader, height: int, width: int, exif_frame: ExifFrame) -> AnnotatedFrame:
-    """Decide in which frame an image is annotated: the stored or the displayed one.
-
-    Orientations 5 to 8 swap height and width, and then the annotated ``height`` and ``width`` tell. For others, for
-    square images and for a size of neither frame, ``exif_frame`` decides; ``ConfigError`` if it is unknown.
-    """
-    if exif_frame not in get_args(ExifFrame):
-        raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
-    if header.orientation == 1:
-        return AnnotatedFrame(1, "no tag")
-    sizes = header.stored_size, header.displayed_size
-    if sizes[0] != sizes[1] and (height, width) in sizes:
-        return AnnotatedFrame(1 if (height, width) == header.stored_size else header.orientation, "size")
-    return AnnotatedFrame(1 if exif_frame == "stored" else header.orientation, "setting")
-
-
 def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
     """``DataError`` if an image of (height, width) ``size`` cannot be the annotated one, resized to whole pixels."""
     (height, width), (annotated_height, annotated_width) = size, annotated_size
@@ -331,17 +287,6 @@ def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: t
             f"{path} is {width} x {height} pixels, annotated as {annotated_width} x {annotated_height}; it may be "
             "resized, but not cropped or turned: give the folder of the annotated images"
         )
-
-
-def count_frames(frames: Iterable[AnnotatedFrame]) -> dict[str, int]:
-    """Count the decisions for images with an orientation: ``{"displayed frame by size": 2}``; empty without any."""
-    counts = Counter(str(frame) for frame in frames if frame.reason != "no tag")
-    return dict(sorted(counts.items()))
-
-
-def oriented_size(height: int, width: int, orientation: int) -> tuple[int, int]:
-    """(height, width) of an image after its stored pixels are turned by an EXIF orientation, 1-8."""
-    return (width, height) if orientation >= 5 else (height, width)
 
 
 def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
@@ -388,7 +333,7 @@ def decode_checked_image(
     """Decode the (N,) uint8 bytes of an image whose header has been checked, to (H, W, 3) uint8 BGR.
 
     Args:
-        height, width: the size in the frame of the annotations; ``ValueError`` if the image has another one.
+        height, width: the size after turning; ``ValueError`` if the image has another one.
         reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
         orientation: the EXIF orientation by which to turn the stored pixels.
     """

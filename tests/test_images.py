@@ -1,4 +1,4 @@
-"""Images: listing, reading, decoding, converting and writing files, and the frame of their annotations."""
+"""Images: listing, reading, decoding, converting and writing files."""
 
 from __future__ import annotations
 
@@ -17,20 +17,15 @@ import torch
 from PIL import ExifTags, Image, ImageOps, features
 
 from posenet import images as images_module
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.images import (
-    AnnotatedFrame,
-    ImageHeader,
     apply_orientation,
     check_image,
     check_proportions,
-    count_frames,
     decode_checked_image,
     decode_image,
-    find_annotated_frame,
     find_images,
     parse_header,
-    read_annotated_image,
     read_image,
     to_bgr,
     write_image,
@@ -423,42 +418,6 @@ class TestOrientation:
             x, y = (8 * value + 3.5 for value in lit_centre(image))
             assert (x, y) == pytest.approx(drawn.centres["displayed"], abs=4)
         assert apply_orientation(NOISE, 1) is NOISE, "nothing is copied where there is no orientation"
-
-    @pytest.mark.parametrize("setting", ["stored", "displayed"])
-    def test_the_size_decides_where_it_fits_one_frame_and_else_the_setting(self, setting: str) -> None:
-        for orientation in ORIENTATIONS:
-            header = ImageHeader(160, 240, orientation)
-            by_setting = AnnotatedFrame(orientation if setting == "displayed" else 1, "setting")
-            for frame, size in (("stored", header.stored_size), ("displayed", header.displayed_size)):
-                found = find_annotated_frame(header, *size, setting)  # type: ignore[arg-type]
-                if orientation == 1:
-                    assert found == AnnotatedFrame(1, "no tag")
-                elif orientation < 5:
-                    assert found == by_setting
-                else:
-                    assert found == AnnotatedFrame(orientation if frame == "displayed" else 1, "size")
-            if orientation > 1:
-                square = ImageHeader(160, 160, orientation)
-                assert find_annotated_frame(square, 160, 160, setting) == by_setting  # type: ignore[arg-type]
-                assert find_annotated_frame(header, 7, 9, setting) == by_setting  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="exif_frame 'upright' is unknown"):
-            find_annotated_frame(ImageHeader(1, 1, 1), 1, 1, "upright")  # type: ignore[arg-type]
-
-    def test_decisions_are_counted(self) -> None:
-        frames = [AnnotatedFrame(1, "no tag"), AnnotatedFrame(6, "size"), AnnotatedFrame(1, "size")]
-        frames += [AnnotatedFrame(3, "setting"), AnnotatedFrame(8, "size")]
-        assert count_frames(frames) == {
-            "displayed frame by setting": 1, "displayed frame by size": 2, "stored frame by size": 1,
-        }  # fmt: skip
-        assert count_frames(frames[:1]) == {}
-
-    def test_an_annotated_image_is_read_in_the_frame_of_its_annotations(self, tmp_path: Path) -> None:
-        for orientation in (1, 3, 6, 7):
-            drawn = oriented_image(orientation)
-            (tmp_path / "a.jpg").write_bytes(drawn.data)
-            for frame in ("stored", "displayed"):
-                image, _ = read_annotated_image(tmp_path / "a.jpg", *drawn.sizes[frame], frame)  # type: ignore[arg-type]
-                assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
 
 
 HOST_PROGRAM = """

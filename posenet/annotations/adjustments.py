@@ -40,6 +40,8 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "wrong-size": ("images of other proportions than annotated", "restore the images that were annotated"),
     "resized": ("images of another size than annotated", "the annotations are scaled to the files"),
     "exif-by-setting": ("images whose size fits both EXIF frames", "if keypoints are wrong, set data.exif_frame"),
+    "exif-turned": ("images annotated as stored, not as displayed", "their annotations are turned"),
+    "exif-mirrored": ("images that EXIF mirrors, annotated as stored", "left is right: save them as displayed"),
     "exif-swapped": ("images whose keypoints fit only the displayed image", "their width and height are swapped"),
     "copies": ("copies of an image with other annotations", "merged: each would teach that the others are absent"),
     "ignored-regions": ("images with ignored regions", "they are crowds, of which nothing is taught"),

@@ -1,7 +1,7 @@
 """COCO keypoint files: reading the JSON, and the columns of the normal form that ``reader`` makes of any of them.
 
 A column is an array or a list with one row for every entry of ``images``, ``annotations`` or ``categories``.
-Coordinates are pixels of the image as annotated. For images with an EXIF orientation, see ``posenet.images``.
+Coordinates are pixels of the annotated size, in the displayed frame (see ``upright``).
 """
 
 from __future__ import annotations

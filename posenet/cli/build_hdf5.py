@@ -174,9 +174,10 @@ def _print_report(report: BuildReport) -> None:
     if report.num_without_outline:
         objects = report.store.skeleton.count(report.num_without_outline)
         print_message(f"boxes         {objects} without a usable outline; the box is the mask")
-    counts = {f"with an EXIF orientation: {name}": count for name, count in report.frames.items()}
-    counts["scaled with its annotations, because it has another size than annotated"] = report.num_resized
-    counts["made smaller, to --max-side"] = report.num_shrunk
+    counts = {
+        "scaled with its annotations, because it has another size than annotated": report.num_resized,
+        "made smaller, to --max-side": report.num_shrunk,
+    }
     for text, count in counts.items():
         if count:
             print_message(f"changed       {pluralize(count, 'image')} {text}")

@@ -19,6 +19,7 @@ from posenet.inference.evaluation import Evaluation, backend_of_evaluation, eval
 from posenet.inference.networks import device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
+from posenet.settings import ExifFrame, load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,12 +73,18 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
         output=args.output if ranks.is_main else None,
         overwrite=args.overwrite,
         image_ids=image_ids,
+        exif_frame=_exif_frame(args),
         progress=ranks.is_main and not args.quiet,
         ranks=ranks,
     )
     if ranks.is_main:
         _report(args, evaluation, predictor, image_ids)
     return 0
+
+
+def _exif_frame(args: argparse.Namespace) -> ExifFrame:
+    """That of the annotations, by ``--config`` and ``--set``."""
+    return load_config(args.config, args.overrides).data.exif_frame
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -116,7 +123,13 @@ def _report(
 
         name = Path(args.checkpoint).name
         diagnosis = diagnose(
-            args.annotations, evaluation.results, skeleton=predictor.skeleton, image_ids=image_ids, name=name
+            args.annotations,
+            evaluation.results,
+            skeleton=predictor.skeleton,
+            image_ids=image_ids,
+            images_dir=args.images,
+            exif_frame=_exif_frame(args),
+            name=name,
         )
         provenance = {
             "Checkpoint": args.checkpoint,
@@ -126,13 +139,11 @@ def _report(
             "Scales": ", ".join(f"{scale:g}" for scale in predictor.settings.scales),
         }
         print_message(file=messages)
-        images, exif_frame = Path(args.images), predictor.exif_frame
         write_diagnosis(
             diagnosis,
-            images,
+            Path(args.images),
             args.report,
             messages,
             provenance=provenance,
             min_score=evaluation.min_score,
-            exif_frame=exif_frame,
         )

@@ -13,8 +13,8 @@ Layout. No array is compressed or in chunks, so a record is read by two reads at
 - ``original``, only in stores whose attribute ``max_side`` is not 0: one row for every image, of type
   ``ORIGINAL_TYPE``. Their images of more than ``max_side`` pixels were made smaller and encoded again.
 
-Sizes are (height, width) in pixels. They and coordinates are in the frame of the annotations. Decoded pixels are turned
-into this frame by the EXIF orientation in ``record``.
+Sizes are (height, width) in pixels. They and coordinates are those of the image after its decoded pixels are turned by
+the orientation in ``record``: that of EXIF, or 1 in stores of version 0.6 that were annotated in the stored pixels.
 
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies. ``record``
 contains a CRC-32 of the image and one of the labels, verified whenever they are read. The attribute ``fingerprint`` is
@@ -100,7 +100,7 @@ _H5PY_ERRORS = (
 
 
 class Record(NamedTuple):
-    """One image and its P people. Sizes and coordinates are pixels in the frame of the annotations.
+    """One image and its P people. Sizes and coordinates are pixels of the upright image.
 
     Two masks go with every image, here and in samples and batches:
 
@@ -114,7 +114,7 @@ class Record(NamedTuple):
     file_name: str
     height: int
     width: int
-    orientation: int  # the EXIF orientation, 1-8, by which the decoded pixels are turned; see ``AnnotatedFrame``
+    orientation: int  # the EXIF orientation, 1-8, by which the decoded pixels are turned
     image_bytes: np.ndarray  # (bytes,) uint8, the original bytes of the image file
     joints: np.ndarray  # (P, K, 3) float32: x, y, visibility of every keypoint
     person_mask: np.ndarray  # (runs,) uint16: run lengths, the first of background

@@ -24,6 +24,7 @@ from posenet.diagnosis.slices import Groups, Slice, group_people, measure_slices
 from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton, load_skeleton
 
 _NAMED_IMAGES = 5
@@ -164,6 +165,8 @@ def diagnose(
     *,
     skeleton: Skeleton | str | Path | None = None,
     image_ids: Collection[int] | None = None,
+    images_dir: str | Path | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
     name: str | None = None,
     progress: bool = True,
 ) -> Diagnosis:
@@ -194,13 +197,16 @@ def diagnose(
         results: COCO results file, or its content; of any network.
         skeleton: of both files, or the path of its file; None is COCO's, or one drafted from other annotations.
         image_ids: restricts the images of the annotation file.
+        images_dir: folder of the images, where annotations may be of stored pixels that EXIF turns; results are in
+            pixels of the displayed image.
+        exif_frame: frame of the annotations where the size of such an image leaves it open.
         name: how the report calls the results; by default, the name of the file.
 
     Raises:
         DataError: a file cannot be used, or has other keypoints than the skeleton; the annotations contain no people.
     """
     skeleton = skeleton_of(annotations) if skeleton is None else load_skeleton(skeleton)
-    split = read_split(annotations, image_ids, skeleton)
+    split = read_split(annotations, image_ids, skeleton, images_dir, exif_frame)
     truth = Truth.from_split(split, skeleton)
     if not truth.people.any():
         raise DataError(

@@ -48,6 +48,8 @@ def test_a_build_prints_what_was_stored_and_what_was_left_out(capsys: pytest.Cap
         assert tool(f"--images photos --annotations annotations.json --output new/a.h5 {arguments}") == 0
         return re.sub(r"\d+\.\d+", "#", capsys.readouterr().out)
 
+    found = "warning: images whose size fits both EXIF frames: 1 (000000000005.jpg); if keypoints are wrong, set "
+    found += "data.exif_frame [exif-by-setting]"
     expected = f"""\
 images        4
 people        4
@@ -56,8 +58,8 @@ size          # MB, # x the images
 crowds        1
 left out      2 images without a main person, 1 without any annotation (--background stores them)
 no sample     1: 1 without labelled keypoints
+{found}
 boxes         1 person without a usable outline; the box is the mask
-changed       1 image with an EXIF orientation: displayed frame by setting
 changed       1 image scaled with its annotations, because it has another size than annotated
 changed       1 image made smaller, to --max-side
 skipped       1 image of other proportions or unreadable

@@ -330,10 +330,16 @@ def test_the_frame_of_images_with_an_exif_orientation_is_that_of_the_setting() -
     for path in Path("coco/photos").iterdir():
         with pil.open(path) as image:
             image.save(path, exif=exif)
-    for overrides, expected in (([], {6}), (["data.exif_frame=stored"], {1})):
+    joints = []
+    for overrides in ([], ["data.exif_frame=stored"]):
         prepare("coco/chairs.json", [*SETTINGS, *overrides])
         with Store(RUN / "data" / "train.h5") as store:
-            assert {store.read_record(row).orientation for row in range(store.num_images)} == expected
+            records = [store.read_record(row) for row in range(store.num_images)]
+        assert {record.orientation for record in records} == {6}
+        joints.append(np.concatenate([record.joints for record in records]))
+    displayed, turned = (own[joints[0][..., 2] > 0] for own in joints)
+    np.testing.assert_allclose(turned[:, 1], displayed[:, 0], atol=1e-3)
+    np.testing.assert_allclose(turned[:, 0], records[0].width - 1 - displayed[:, 1], atol=1e-3)
 
 
 def test_twins_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:

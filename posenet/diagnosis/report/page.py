@@ -26,7 +26,6 @@ from posenet.diagnosis.report.shown_images import choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
 from posenet.files import write_atomically
-from posenet.settings import DataConfig, ExifFrame
 
 REPORT_FILE = "report.html"
 STAGES = ("ap", *CORRECTIONS, "inexact")
@@ -79,7 +78,6 @@ def write_report(
     *,
     provenance: Mapping[str, str] | None = None,
     min_score: float = 0.0,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
 ) -> Path:
     """Write ``report.html``, a page that needs neither a network nor other files, and return its path.
@@ -89,12 +87,11 @@ def write_report(
         images_dir: folder of the images. Without it, the people are drawn on a plain ground.
         provenance: where the results come from, from name to value; the page states it.
         min_score: results with a lower score are not drawn at first, as prediction does not show them.
-        exif_frame: see ``find_annotated_frame``.
     """
     chosen = choose_images(diagnosis)
     images = [diagnosis.images[index] for index in chosen]
     skeleton = diagnosis.matched.skeleton
-    thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
+    thumbnails = read_thumbnails(images, images_dir, progress=progress)
     tiles = make_tiles(diagnosis, chosen, thumbnails, min_score)
     loader = PackageLoader(__package__)
     environment = Environment(

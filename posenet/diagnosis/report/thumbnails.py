@@ -10,9 +10,8 @@ import cv2
 
 from posenet.annotations.coco import CocoImage
 from posenet.errors import DataError
-from posenet.images import read_annotated_image
+from posenet.images import read_image
 from posenet.progress_bar import progress_bar
-from posenet.settings import ExifFrame
 
 FEW_IMAGES = 100
 FEW_SIDE, MANY_SIDE = 640, 400
@@ -29,19 +28,19 @@ class Thumbnail(NamedTuple):
 
 
 def read_thumbnails(
-    images: Sequence[CocoImage], folder: str | Path | None, exif_frame: ExifFrame, *, progress: bool = True
+    images: Sequence[CocoImage], folder: str | Path | None, *, progress: bool = True
 ) -> list[Thumbnail]:
-    """Read images in the frame of their annotations (see ``find_annotated_frame``), and make them small."""
+    """Read images, and make them small."""
     if folder is None:
         return [Thumbnail(b"", NO_FOLDER)] * len(images)
     side = FEW_SIDE if len(images) <= FEW_IMAGES else MANY_SIDE
     bar = progress_bar(images, "report", len(images), disable=not progress)
-    return [_read_thumbnail(Path(folder, image.file_name), image, side, exif_frame) for image in bar]
+    return [_read_thumbnail(Path(folder, image.file_name), image, side) for image in bar]
 
 
-def _read_thumbnail(path: Path, image: CocoImage, side: int, exif_frame: ExifFrame) -> Thumbnail:
+def _read_thumbnail(path: Path, image: CocoImage, side: int) -> Thumbnail:
     try:
-        pixels, _ = read_annotated_image(path, image.height, image.width, exif_frame)
+        pixels = read_image(path)
     except DataError:
         note = f"{image.file_name} is missing or cannot be read, so the keypoints stand on a plain ground."
         return Thumbnail(b"", note)

@@ -55,7 +55,7 @@ def test_many_images_are_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for height, width, small in ((600, 800, (side * 3 // 4, side, 3)), (2, 3000, (1, side, 3))):
         cv2.imwrite(str(tmp_path / "a.png"), np.full((height, width, 3), 90, np.uint8))
         images = [CocoImage(1, "a.png", height, width)] * count
-        thumbnail = read_thumbnails(images, tmp_path, "displayed", progress=False)[-1]
+        thumbnail = read_thumbnails(images, tmp_path, progress=False)[-1]
         decoded = cv2.imdecode(np.frombuffer(thumbnail.jpeg, np.uint8), cv2.IMREAD_COLOR)
         assert decoded.shape == small and not thumbnail.note
         assert np.abs(decoded.astype(int) - 90).max() < 4
@@ -65,9 +65,9 @@ def test_what_cannot_be_shown_has_a_note(tmp_path: Path) -> None:
     (tmp_path / "damaged.jpg").write_bytes(b"\xff\xd8 no more")
     cv2.imwrite(str(tmp_path / "other.png"), np.zeros((100, 100, 3), np.uint8))
     images = [image(1, "missing.jpg"), image(2, "damaged.jpg"), image(3, "other.png")]
-    missing, damaged, other = read_thumbnails(images, tmp_path, "displayed", progress=False)
+    missing, damaged, other = read_thumbnails(images, tmp_path, progress=False)
     assert not missing.jpeg and "missing.jpg" in missing.note
     assert not damaged.jpeg and "damaged.jpg" in damaged.note
     assert cv2.imdecode(np.frombuffer(other.jpeg, np.uint8), cv2.IMREAD_COLOR).shape == (100, 100, 3), "not enlarged"
     assert "100 x 100" in other.note and f"{WIDTH} x {HEIGHT}" in other.note
-    assert {thumbnail.note for thumbnail in read_thumbnails(images, None, "displayed", progress=False)} == {NO_FOLDER}
+    assert {thumbnail.note for thumbnail in read_thumbnails(images, None, progress=False)} == {NO_FOLDER}
