@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import zlib
 from collections import Counter
 from collections.abc import Collection
@@ -56,8 +55,6 @@ class BuildReport:
     """The result of a build."""
 
     store: Store  # closed; its tables remain
-    num_crowds: int  # in the stored images
-    num_without_outline: int  # people and crowds in the stored images whose mask is their box
     num_without_main_person: int  # requested images without a main person
     others: Counter[str]  # people of the requested images on whom no sample is centred, by reason
     adjustments: Adjustments  # what reading the annotations did
@@ -65,7 +62,6 @@ class BuildReport:
     num_resized: int  # stored images of another size than annotated, to which their annotations are scaled
     num_empty: int  # requested images without any annotation that are not stored
     num_shrunk: int  # stored images that were made smaller
-    seconds: float
 
 
 class _ImageFile(NamedTuple):
@@ -116,7 +112,6 @@ def build_store(
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
     """
-    start = time.perf_counter()
     skeleton = load_skeleton(skeleton)
     if max_side < 0:
         raise DataError(
@@ -173,17 +168,11 @@ def build_store(
                 continue
             writer.add(record, main_rows, file.original)
             counts["shrunk"] += file.size != file.original_size
-            people = selection.people_of.get(image.id)
-            if people is not None:
-                counts["resized"] += file.original_size != (image.height, image.width)
-                counts["crowds"] += int(people.is_crowd.sum())
-                counts["without outline"] += sum(outline is None for outline in people.outlines)
+            counts["resized"] += bool(image.height) and file.original_size != (image.height, image.width)
     with Store(output, skeleton) as store:
         pass
     return BuildReport(
         store=store,
-        num_crowds=counts["crowds"],
-        num_without_outline=counts["without outline"],
         num_without_main_person=selection.num_unsuitable + counts["too small"],
         others=selection.others,
         adjustments=selection.adjustments,
@@ -191,7 +180,6 @@ def build_store(
         num_resized=counts["resized"],
         num_empty=0 if background else len(selection.empty),
         num_shrunk=counts["shrunk"],
-        seconds=time.perf_counter() - start,
     )
 
 

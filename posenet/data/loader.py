@@ -31,7 +31,8 @@ _REMEDY = (
     "(ulimit -n) and processes (ulimit -u)"
 )
 _SYSTEM_REFUSES = re.compile(
-    r"DataLoader worker \(pid|/torch_|No space left on device|Too many open files|ancdata|Resource temporarily unavailable"
+    r"DataLoader worker \(pid|/torch_|No space left on device|Too many open files|ancdata|"
+    r"Resource temporarily unavailable"
 )
 """In messages of PyTorch and of the system, which workers send without the number of the error. Data are only read, so
 that nothing but shared memory needs space."""
