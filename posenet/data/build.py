@@ -118,7 +118,8 @@ def build_store(
             f"max_side is {max_side}; give the longest side in pixels, or 0 to store all images as they are"
         )
     output = Path(output)
-    check_store_output(resolve_link(output), overwrite)  # before the annotations are read
+    inputs = [] if annotations is None else [annotations]
+    check_store_output(resolve_link(output), overwrite, inputs)  # before the annotations are read
     folder = Path(images)
     require_image_folder(folder)
     selection = _select_images(folder, annotations, image_ids, skeleton, background, exif_frame)

@@ -23,6 +23,8 @@ from posenet.data.dataset import Batch, SampleKey
 from posenet.errors import DataError, PosenetError
 from posenet.messages import first_sentence, is_out_of_memory, without_worker_traceback
 
+MAX_SECONDS = 600.0
+"""A batch that takes longer than this ends with an error: a worker waits for something that does not come."""
 DESCRIPTORS = 32
 """How many a worker opens at most: two for each tensor of three batches, and those of a server."""
 
@@ -31,8 +33,8 @@ _REMEDY = (
     "(ulimit -n) and processes (ulimit -u)"
 )
 _SYSTEM_REFUSES = re.compile(
-    r"DataLoader worker \(pid|/torch_|No space left on device|Too many open files|ancdata|"
-    r"Resource temporarily unavailable"
+    r"DataLoader worker \(pid.* (exited unexpectedly|is killed by)|/torch_|No space left on device|"
+    r"Too many open files|ancdata|Resource temporarily unavailable"
 )
 """In messages of PyTorch and of the system, which workers send without the number of the error. Data are only read, so
 that nothing but shared memory needs space."""
@@ -63,16 +65,14 @@ class BatchLoader:
                 generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
             )
         self._workers: list[BaseProcess] = []
+        self._is_late = False
 
     def __len__(self) -> int:
         """Batches of one iteration."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Batch]:
-        """All batches; ``DataError`` if workers cannot be started or die, or if samples cannot be read.
-
-        PyTorch looks every five seconds whether all workers are alive, but only without a ``timeout``.
-        """
+        """All batches; ``DataError`` if workers cannot be started, die or hang, or if samples cannot be read."""
         end = object()
         with self._explained_errors():
             batches = self._start()
@@ -109,19 +109,45 @@ class BatchLoader:
 
     @contextlib.contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """Within this context, a failure of the workers is a ``DataError`` with a remedy."""
+        """Within this context, a failure of the workers is a ``DataError``, in seconds or after a limit."""
+        # DataLoader's own ``timeout`` looks for dead workers only when it has passed, and not every five seconds.
+        timer = threading.Timer(MAX_SECONDS, self._end_late_workers)
+        timer.daemon = True
         try:
+            if self._workers:
+                timer.start()
             yield
         except PosenetError as error:
             raise type(error)(without_worker_traceback(str(error))) from error
         except Exception as error:
+            if self._is_late:
+                explanation = f"the data workers have made no batch in {MAX_SECONDS:g} s; check the disk"
+                raise DataError(f"{explanation} and data.transform") from error
             reason = first_sentence(Exception(without_worker_traceback(str(error))))
-            # A broken pipe may be noticed before the death that caused it.
-            if wait([worker.sentinel for worker in self._workers], timeout=1.0):
-                raise DataError(f"a data worker has ended ({reason}); {_REMEDY}") from error
+            if ended := self._describe_dead_worker():
+                raise DataError(f"a data worker ended with {ended}; {_REMEDY}") from error
             if _SYSTEM_REFUSES.search(reason) or is_out_of_memory(error):
                 raise DataError(f"the system refuses what data workers need ({reason}); {_REMEDY}") from error
             raise
+        finally:
+            timer.cancel()
+
+    def _end_late_workers(self) -> None:
+        """End the workers, which the main process notices."""
+        self._is_late = True
+        for worker in self._workers:
+            worker.kill()
+
+    def _describe_dead_worker(self) -> str:
+        """How a worker has ended; empty if all are alive or there are none."""
+        # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
+        ended = wait([worker.sentinel for worker in self._workers], timeout=1.0)
+        for worker in self._workers:
+            if worker.sentinel in ended:
+                worker.join(timeout=1.0)
+                status = worker.exitcode or 0
+                return signal.Signals(-status).name if status < 0 else f"status {status}"
+        return ""
 
 
 def _without_warning() -> contextlib.AbstractContextManager[object]:

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -203,8 +203,8 @@ class StoreWriter:
             self._file.attrs[name] = value
 
 
-def check_store_output(path: Path, overwrite: bool) -> None:
-    """Make the folder of a store; ``DataError`` if it may not be written to ``path``."""
+def check_store_output(path: Path, overwrite: bool, inputs: Iterable[str | Path] = ()) -> None:
+    """Make the folder of a store; ``DataError`` if it may not be written to ``path``, as it exists or is an input."""
     if is_standard_output(path):
         raise DataError("a store cannot be written to standard output; give the name of a file")
-    check_outputs([path], overwrite=overwrite)
+    check_outputs([path], inputs, overwrite=overwrite)

@@ -166,7 +166,7 @@ def test_an_existing_store_needs_overwrite(capsys: pytest.CaptureFixture[str]) -
         ("--output a.h5 --unlabelled", "give both --images"),
         ("--output a.h5 --unlabelled --images nowhere", "image folder nowhere"),
         (f"--output a.h5 {INPUTS} --unlabelled", "neither --annotations"),
-        (f"--output annotations.json {INPUTS} --overwrite", "is not an HDF5 file and is not overwritten"),
+        (f"--output annotations.json {INPUTS} --overwrite", "would replace an input"),
         (f"--output a.h5 {INPUTS} --image-ids 9", "has no image 9"),
         (f"--output a.h5 {INPUTS} --image-ids ids.txt", "cannot read image ids from ids.txt"),
         (f"--output a.h5 {INPUTS} --image-ids 1 two", "image ids are whole numbers"),

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from posenet.data import loader as loader_module
 from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler
@@ -133,7 +134,7 @@ def test_a_killed_worker_ends_the_iteration_with_one_error(dataset: PoseDataset,
     iteration, workers = start(dataset, loaders)
     send(workers[0], signal.SIGKILL)
     workers[0].join()
-    with limit_of_time(15), pytest.raises(DataError, match="exited unexpectedly") as raised:
+    with limit_of_time(30), pytest.raises(DataError, match="SIGKILL") as raised:
         list(iteration)
     assert "\n" not in str(raised.value) and "data.workers" in str(raised.value)
 
@@ -152,8 +153,21 @@ def test_a_worker_that_ends_before_all_are_started_is_one_error_too(
             os.waitid(os.P_PID, process.pid or 0, os.WEXITED | os.WNOWAIT)
 
     monkeypatch.setattr(BaseProcess, "start", start_and_kill_first)
-    with limit_of_time(15), pytest.raises(DataError, match="data.workers"):
+    with limit_of_time(30), pytest.raises(DataError, match="data.workers"):
         list(loaders(dataset, [[(0, 0)]] * 9, 2))
+
+
+def test_a_worker_that_hangs_ends_the_iteration_after_a_limit(
+    dataset: PoseDataset, loaders: MakeLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sleep(sample: Any, _: Any) -> Any:
+        time.sleep(60)
+        return sample
+
+    monkeypatch.setattr(loader_module, "MAX_SECONDS", 2.0)
+    dataset.transform = sleep
+    with limit_of_time(40), pytest.raises(DataError, match="no batch"):
+        list(loaders(dataset, [[(0, 0)]] * 2, 2))
 
 
 @needs_signals
