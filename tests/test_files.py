@@ -15,7 +15,6 @@ from posenet.files import (
     MAX_NAME_BYTES,
     atomic_replacement,
     check_outputs,
-    is_standard_output,
     open_input,
     open_text_output,
     output_lock,
@@ -95,14 +94,6 @@ def test_a_fifo_is_written_and_not_replaced(tmp_path, write):
 
 
 @WRITERS
-def test_a_device_is_written_and_not_replaced(tmp_path, write):
-    device = tmp_path / "device"
-    device.symlink_to(os.devnull)
-    write(device, b"text")
-    assert device.is_symlink() and not os.path.isfile(os.devnull)
-
-
-@WRITERS
 def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary, write):
     monkeypatch.chdir(tmp_path)
     print("before")
@@ -141,12 +132,6 @@ def test_dev_stdout_is_standard_output_and_stays(tmp_path):
     with open(tmp_path / "file", "w") as output:
         subprocess.run([sys.executable, "-c", code], stdout=output, check=True)
     assert (tmp_path / "file").read_text() == "1\n2\n3\n"
-
-
-def test_other_files_are_not_standard_output(tmp_path):
-    (tmp_path / "-").touch()
-    assert is_standard_output("-")
-    assert not is_standard_output(tmp_path / "-") and not is_standard_output(tmp_path / "missing")
 
 
 def test_only_regular_files_are_inputs(tmp_path, monkeypatch):

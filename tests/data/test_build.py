@@ -36,7 +36,6 @@ from tests.helpers.drawn_data import (
     write_images,
 )  # fmt: skip
 from tests.helpers.image_bytes import with_orientation
-from tests.helpers.oriented_images import oriented_image
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
 
@@ -219,27 +218,6 @@ class TestUnlabelled:
             records = [store.read_record(row) for row in range(3)]
         names = [(record.image_id, record.file_name) for record in records]
         assert names == [(1, "000000000002.jpg"), (2, "000000000003.jpg"), (3, f"{stem}.jpg")]
-
-    def test_images_are_stored_as_viewers_display_them(self, tmp_path: Path) -> None:
-        image = oriented_image(6)
-        (tmp_path / "images").mkdir()
-        (tmp_path / "images" / "a.jpg").write_bytes(image.data)
-        build((tmp_path / "images", None), tmp_path / "a.h5")
-        record = Store(tmp_path / "a.h5").read_record(0)
-        assert (record.height, record.width) == record.decode_image().shape[:2] == image.sizes["displayed"]
-
-
-def test_an_image_of_the_stored_size_whose_keypoints_only_fit_the_displayed_one_is_turned(tmp_path: Path) -> None:
-    content = document([1, 2, 3], [person(1, 1, (40, 100, 80, 120)), person(2, 2), person(3, 3)])
-    height, width = oriented_image(6).sizes["stored"]
-    content["images"][0].update(height=height, width=width)
-    images, annotations = write_set(tmp_path, content)
-    (images / content["images"][0]["file_name"]).write_bytes(oriented_image(6).data)
-    report = build((images, annotations), tmp_path / "a.h5")
-    assert report.store.num_images == 3 and [one.code for one in report.adjustments] == ["exif-swapped"]
-    with Store(tmp_path / "a.h5") as store:
-        record = store.read_record(0)
-    assert (record.height, record.width) == oriented_image(6).sizes["displayed"]
 
 
 def test_annotations_are_scaled_to_images_that_were_resized_after_they_were_annotated(tmp_path: Path) -> None:
