@@ -18,7 +18,7 @@ from posenet.errors import DataError
 from posenet.person import Person
 from posenet.settings import AugmentConfig, ExifFrame
 from posenet.skeleton import COCO
-from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
 from tests.helpers.evaluations import evaluate_people
 from tests.helpers.oriented_images import BLOCK, OrientedImage, lit_centre, oriented_image
 
@@ -116,3 +116,12 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
 
     evaluation = evaluate_people(predict, images, annotations, exif_frame=frame)
     assert evaluation.metrics["AP"] == pytest.approx(1)
+
+
+def test_a_store_of_version_0_6_that_keeps_the_stored_pixels_is_read_as_it_is(tmp_path: Path) -> None:
+    drawn = oriented_image(6)
+    height, width = drawn.sizes["stored"]
+    record = make_record(1, 1, height, width)._replace(image_bytes=np.frombuffer(drawn.data, np.uint8))
+    with Store(write_store(tmp_path / "a.h5", [record])) as store:
+        verify_store(store)
+        assert lit_centre(store.read_record(0).decode_image()) == pytest.approx(drawn.centres["stored"], abs=0.6)
