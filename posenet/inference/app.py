@@ -23,7 +23,7 @@ from posenet.inference.outputs.people_files import ImageIds, record_of, write_js
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, STYLES
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE
 
 LOCAL_HOST = "127.0.0.1"
 """The address that only programs on this machine reach."""
@@ -144,7 +144,6 @@ def make_page(
         path: str | None,
         min_score: float,
         keypoint_score: float,
-        style: Any,
         track: bool,
         smooth: bool,
         request: Any,
@@ -188,7 +187,6 @@ def make_page(
                     on_result=collect,
                     stop_requested=lambda: stop.is_set() or stop_requested(),
                     keypoint_score=keypoint_score,
-                    style=style,
                     numbers=True,
                     track=track and is_video,
                     smooth=smooth and is_video,
@@ -240,7 +238,6 @@ def make_page(
                     gr.Slider(0, 1, MIN_SCORE, step=0.01, label=f"Minimum score of {people}"),
                     gr.Slider(0, 1, KEYPOINT_MIN_SCORE, step=0.01, label="Minimum score of keypoints drawn"),
                 ]
-                style = gr.Radio(STYLES, value=STYLES[0], label="Style of the drawing")
                 again = gr.Button("Find again", size="sm", interactive=False)
             with gr.Column(scale=3):
                 options = {"show_label": False, "interactive": False, "visible": False, "elem_classes": "drawing"}
@@ -251,7 +248,7 @@ def make_page(
                     gr.Dataframe(show_label=False, interactive=False, visible=False, max_height=300),
                     gr.DownloadButton("Download all keypoints (JSON)", size="md", visible=False),
                 ]
-        settings = [*scores, style, track, smooth]
+        settings = [*scores, track, smooth]
         chosen = gr.on([file.change, again.click], activate, file, [again, track, smooth, stopper], api_name=False)
         found = chosen.then(find, [file, *settings], outputs, api_name="find")
         found.then(lambda: gr.update(visible=False), None, stopper, api_name=False)

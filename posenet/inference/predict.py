@@ -82,7 +82,6 @@ def predict(
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
-            style: of the drawings; see ``draw_people``.
             keypoint_score: keypoints with lower scores are not drawn.
             numbers: write the number of each person above it in drawings.
 
@@ -349,7 +348,7 @@ class _SourceWriter(contextlib.ExitStack):
 
     def _draw(self, result: Result) -> None:
         options, frame = self._run.options, result.frame
-        drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score, numbers=options.numbers)
+        drawing = result.plot(keypoint_min_score=options.keypoint_score, numbers=options.numbers)
         for show in self._shows:
             show(frame, drawing)
         if path := self._run.outputs.sheets.get(self._source):

@@ -81,7 +81,7 @@ def clip() -> Path:
 def test_flags_and_arguments_have_the_same_defaults() -> None:
     flags = vars(make_parser("predict", "posenet").parse_args(["photo.jpg"]))
     options = vars(PredictionOptions())
-    assert options.keys() - flags.keys() == {"smooth", "style", "keypoint_score", "numbers"}
+    assert options.keys() - flags.keys() == {"smooth", "keypoint_score", "numbers"}
     assert all(flags[name] == default for name, default in options.items() if name in flags)
 
 
