@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,17 +25,6 @@ from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton, load_skeleton
-
-_NAMED_IMAGES = 5
-"""Images that a message names."""
-
-
-class FullImage(NamedTuple):
-    """An image with more people than the COCO evaluation uses results of one."""
-
-    file_name: str
-    people: int
-    left_out: int  # results that it does not use
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,27 +123,24 @@ class Diagnosis:
         return int(self.matched.results.left_out.sum())
 
     @property
-    def full_images(self) -> list[FullImage]:
-        """The images with more than 20 labelled people, of whom some are missed whatever the results are."""
+    def full_images(self) -> dict[str, int]:
+        """The images with more than 20 labelled people, of whom some are missed whatever the results are, and the
+        numbers of people, by file name."""
         truth = self.matched.truth
-        people = np.bincount(truth.image[truth.people], minlength=len(self.images))
-        rows = zip(self.images, people.tolist(), self.matched.results.left_out.tolist())
-        return [FullImage(image.file_name, count, left_out) for image, count, left_out in rows if count > MAX_RESULTS]
+        people = np.bincount(truth.image[truth.people], minlength=len(self.images)).tolist()
+        return {image.file_name: count for image, count in zip(self.images, people) if count > MAX_RESULTS}
 
     def describe_limit(self) -> str:
         """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
         full, skeleton = self.full_images, self.matched.skeleton
         if not full and not self.num_left_out:
             return ""
-        text = (
-            f"COCO's evaluation uses the {MAX_RESULTS} results with the highest scores of an image: "
-            f"{pluralize(self.num_left_out, 'result')} left out"
-        )
+        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {self.num_left_out} left out"
         if full:
-            beyond = skeleton.count(sum(image.people - MAX_RESULTS for image in full), "missed")
-            names = ", ".join(f"{image.file_name} ({skeleton.count(image.people)})" for image in full[:_NAMED_IMAGES])
-            others = f" and {len(full) - _NAMED_IMAGES} more" if len(full) > _NAMED_IMAGES else ""
-            text += f"; and {beyond} whatever the results are, in {names}{others}"
+            beyond = skeleton.count(sum(full.values()) - MAX_RESULTS * len(full), "missed")
+            worst = max(full, key=lambda name: full[name])
+            where = f"{pluralize(len(full), 'image')}, such as {worst} ({skeleton.count(full[worst])})"
+            text += f"; {beyond} whatever the results are, in {where}"
         return text
 
 

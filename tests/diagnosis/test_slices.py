@@ -32,12 +32,6 @@ def test_each_dimension_holds_everybody_once(diagnosis: Diagnosis) -> None:
             assert sum(part.counts[kind] for part in slices) == diagnosis.counts[kind]
 
 
-def test_the_ap_by_size_is_cocos(diagnosis: Diagnosis) -> None:
-    by_size = {part.name: part.ap for part in diagnosis.sensitivity["size"]}
-    assert by_size["medium"] == pytest.approx(diagnosis.metrics["APM"], abs=1e-9)
-    assert by_size["large"] == pytest.approx(diagnosis.metrics["APL"], abs=1e-9)
-
-
 def test_the_ap_of_a_slice_is_that_of_pycocotools_without_others(
     document: dict[str, Any], annotation_file: Path
 ) -> None:

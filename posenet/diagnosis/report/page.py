@@ -22,8 +22,6 @@ from posenet.diagnosis.error_kinds import (
     Kind,
 )
 from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
-from posenet.diagnosis.report.shown_images import choose_images
-from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
 from posenet.files import write_atomically
 from posenet.settings import DataConfig, ExifFrame
@@ -91,11 +89,7 @@ def write_report(
         min_score: results with a lower score are not drawn at first, as prediction does not show them.
         exif_frame: see ``find_annotated_frame``.
     """
-    chosen = choose_images(diagnosis)
-    images = [diagnosis.images[index] for index in chosen]
     skeleton = diagnosis.matched.skeleton
-    thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
-    tiles = make_tiles(diagnosis, chosen, thumbnails, min_score)
     loader = PackageLoader(__package__)
     environment = Environment(
         loader=loader,
@@ -113,7 +107,7 @@ def write_report(
         costs=costs,
         ap_and_gains=[("ap", diagnosis.ap), *((cost.kind, cost.gain) for cost in costs)],
         keypoints=_worst_keypoints(diagnosis),
-        tiles=tiles,
+        tiles=make_tiles(diagnosis, images_dir, exif_frame, min_score, progress=progress),
         provenance=provenance,
         style=style,
         script=script,

@@ -11,18 +11,28 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 from markupsafe import Markup
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
-from posenet.diagnosis.report.shown_images import image_losses
-from posenet.diagnosis.report.thumbnails import Thumbnail
+from posenet.errors import DataError
+from posenet.images import read_annotated_image
+from posenet.progress_bar import progress_bar
+from posenet.settings import ExifFrame
 from posenet.skeleton import Skeleton
 
+MAX_IMAGES = 400
+"""Images in the gallery; those that cost most."""
+IMAGE_SIDE = 480
+JPEG_QUALITY = 75
+"""Longer side in pixels and quality of the images, so that a page has about 25 MB at most."""
+NO_FOLDER = "The report was written without the images (--images), so the keypoints stand on a plain ground."
 CANVAS = 2000
 """Longer side of the canvas of an image."""
 MARGIN = 40
@@ -44,32 +54,64 @@ class Tile(NamedTuple):
 
 
 def make_tiles(
-    diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence[Thumbnail], min_score: float
+    diagnosis: Diagnosis, folder: str | Path | None, exif_frame: ExifFrame, min_score: float, *, progress: bool
 ) -> list[Tile]:
-    """The tiles of the chosen images, the worst first."""
-    losses = image_losses(diagnosis).tolist()
+    """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``."""
+    losses = image_losses(diagnosis)
+    background = diagnosis.matched.results.image[diagnosis.outcome.background[0]]
+    num_background = np.bincount(background, minlength=len(losses))
     _, best_oks = diagnosis.matched.nearest()
     tiles = []
-    for index, thumbnail in zip(chosen, thumbnails):
+    chosen = np.lexsort((-num_background, -losses))[:MAX_IMAGES].tolist()
+    for index in progress_bar(chosen, "report", len(chosen), disable=not progress or folder is None):
         image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
         truth = diagnosis.matched.truth
         rows = np.flatnonzero((truth.image == index) & truth.people).tolist()
         people = {row: f"t{number}" for number, row in enumerate(rows)}
         results, badges = _draw_results(diagnosis, index, people, best_oks, scale, min_score)
+        jpeg, note = (b"", NO_FOLDER) if folder is None else _read_small_image(Path(folder), image, exif_frame)
         tile = Tile(
             image=image,
             width=round(image.width * scale),
             height=round(image.height * scale),
-            jpeg=base64.b64encode(thumbnail.jpeg).decode(),
-            note=thumbnail.note,
+            jpeg=base64.b64encode(jpeg).decode(),
+            note=note,
             people=_draw_truth(diagnosis, index, people, scale),
             results=results,
             badges=badges.most_common(),
-            loss=losses[index],
+            loss=float(losses[index]),
         )
         tiles.append(tile)
-    return sorted(tiles, key=lambda tile: -tile.loss)
+    return tiles
+
+
+def image_losses(diagnosis: Diagnosis) -> np.ndarray:
+    """(images,) what each image costs: the sum, over its people, of 1 - OKS with their results at OKS 0.1."""
+    matched, truth = diagnosis.matched, diagnosis.matched.truth
+    is_match = matched.pairs.person == matched.person[matched.pairs.result]
+    oks = np.zeros(len(truth))
+    oks[matched.pairs.person[is_match]] = matched.oks[is_match]
+    num_images = len(diagnosis.images)
+    people = np.bincount(truth.image[truth.people], minlength=num_images)
+    return np.asarray(people - np.bincount(truth.image, weights=oks, minlength=num_images))
+
+
+def _read_small_image(folder: Path, image: CocoImage, exif_frame: ExifFrame) -> tuple[bytes, str]:
+    """A small copy as JPEG, and a note where there is none, or of another size."""
+    try:
+        pixels, _ = read_annotated_image(folder / image.file_name, image.height, image.width, exif_frame)
+    except DataError:
+        return b"", f"{image.file_name} is missing or cannot be read, so the keypoints stand on a plain ground."
+    height, width = pixels.shape[:2]
+    note = ""
+    if (height, width) != (image.height, image.width):
+        note = f"The file has {width} x {height} pixels, but the annotations say {image.width} x {image.height}."
+    factor = min(1.0, IMAGE_SIDE / max(height, width))
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    _, jpeg = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    return jpeg.tobytes(), note
 
 
 def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], scale: float) -> Markup:

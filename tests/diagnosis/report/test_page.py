@@ -15,8 +15,9 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.diagnosis.report import write_report
-from posenet.diagnosis.report.filters import NOTHING, format_ap, format_gain, format_share, pluralize, stack
+from posenet.diagnosis.report import tiles, write_report
+from posenet.diagnosis.report.filters import NOTHING, format_ap, format_gain, format_share, pluralize
+from posenet.diagnosis.report.tiles import image_losses
 from posenet.skeleton import COCO
 from tests.helpers.diagnoses import HEIGHT, WIDTH, diagnose_data, make_result, small_data, small_diagnosis
 from tests.helpers.drawn_data import person as box_person
@@ -252,20 +253,6 @@ def test_names_from_files_are_text(tmp_path: Path) -> None:
     assert "<title>AP" in page.text and "&lt;b&gt;results&lt;/b&gt;&amp;amp; ?.json" in page.text
 
 
-def test_results_that_are_empty_or_have_no_third_values_are_shown(tmp_path: Path) -> None:
-    document, results = small_data()
-    nobody = Page(write_report(diagnose_data(document, [], tmp_path), tmp_path / "a", progress=False))
-    assert "Missed people cost most" in nobody.plain() and 'data-person="r' not in nobody.text
-    flat = json.loads(json.dumps(results))
-    for entry in flat:
-        entry["keypoints"][2::3] = [0] * 17
-    first, second = (
-        Page(write_report(diagnose_data(document, content, tmp_path), tmp_path / "b", progress=False)).text
-        for content in (results, flat)
-    )
-    assert first == second
-
-
 def test_numbers_are_written_for_readers() -> None:
     minus = "\N{MINUS SIGN}"
     gains = [format_gain(value) for value in (0.0004, -0.0004, 0.25, -1.5)]
@@ -276,6 +263,32 @@ def test_numbers_are_written_for_readers() -> None:
     assert [format_ap(value) for value in (-1, 0, 0.12345)] == [NOTHING, "0.000", "0.123"]
 
 
-def test_the_parts_of_a_bar_follow_each_other_and_none_is_negative() -> None:
-    parts = [("a", "0%", "25%", 0.25), ("b", "25%", "0%", 0.0), ("c", "25%", "75%", 0.75)]
-    assert stack([("a", 2), ("b", -1), ("c", 6)], 8) == parts
+def test_results_without_third_values_are_drawn_whole(tmp_path: Path) -> None:
+    document, results = small_data()
+    flat = json.loads(json.dumps(results))
+    for entry in flat:
+        entry["keypoints"][2::3] = [0] * 17
+    first, second = (
+        Page(write_report(diagnose_data(document, content, tmp_path), tmp_path / "b", progress=False)).text
+        for content in (results, flat)
+    )
+    assert first == second
+
+
+def test_the_images_that_cost_most_are_shown_small_or_with_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diagnosis = small_diagnosis(tmp_path)
+    assert image_losses(diagnosis)[2:] == pytest.approx([8 / 17, 1, 0], abs=0.01)
+    monkeypatch.setattr(tiles, "MAX_IMAGES", 3)
+    names = {image.id: tmp_path / image.file_name for image in diagnosis.images}
+    cv2.imwrite(str(names[14]), np.full((10 * HEIGHT, 10 * WIDTH, 3), 90, np.uint8))
+    names[13].write_bytes(b"\xff\xd8 no more")
+    page = Page(write_report(diagnosis, tmp_path / "report", tmp_path, progress=False))
+    assert page.attributes("a", "data-image") == ["14", "13", "11"]
+    [image] = page.attributes("image", "href")
+    pixels = np.frombuffer(base64.b64decode(image.partition(",")[2]), np.uint8)
+    assert max(cv2.imdecode(pixels, cv2.IMREAD_COLOR).shape) == tiles.IMAGE_SIDE
+    other, damaged, missing = page.attributes("a", "data-note")
+    assert f"{10 * WIDTH} x {10 * HEIGHT}" in other and f"{WIDTH} x {HEIGHT}" in other
+    assert names[13].name in damaged and names[11].name in missing
