@@ -21,7 +21,7 @@ from posenet.files import is_standard_output, name_file_in_errors, remove_leftov
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.corrections import choose_format, write_corrections
+from posenet.inference.outputs.corrections import choose_format, require_images, write_corrections
 from posenet.inference.outputs.drawings import Show, require_display, show_in_window, write_drawing
 from posenet.inference.outputs.lines_file import LinesFile
 from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs, sheet_path
@@ -96,8 +96,8 @@ def predict(
     if chosen.show:
         require_display()
     sources = _find_inputs(inputs, chosen)
-    if chosen.export:
-        choose_format(Path(chosen.export))
+    if chosen.export and choose_format(Path(chosen.export)) != "sleap":
+        require_images(sources)
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
         lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None

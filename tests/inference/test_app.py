@@ -180,7 +180,7 @@ def test_a_stopped_video_shows_what_has_been_found_and_others_go_on(
 
     monkeypatch.setattr(LinearSpotNetwork, "heatmaps", wait_and_compute)
     stopper = client if own else Client(client.src, verbose=False)
-    job = client.submit(handle_file(str(clip)), MIN_SCORE, 0.2, "standard", False, False, api_name="/find")
+    job = client.submit(handle_file(str(clip)), MIN_SCORE, 0.2, False, False, api_name="/find")
     assert started.wait(START_SECONDS)
     stopper.predict(api_name="/stop")
     stopped.set()
@@ -207,7 +207,7 @@ def test_a_score_that_is_not_finite_is_refused(client: Client, photo: Path, posi
     import httpx
 
     [path] = httpx.post(f"{client.src}gradio_api/upload", files={"files": photo.read_bytes()}).json()
-    inputs = [{"path": path, "meta": {"_type": "gradio.FileData"}}, 0.25, 0.2, "standard", True, False]
+    inputs = [{"path": path, "meta": {"_type": "gradio.FileData"}}, 0.25, 0.2, True, False]
     inputs[position] = float("nan")
     request = {"content": json.dumps({"data": inputs}), "headers": {"content-type": "application/json"}}
     call = httpx.post(f"{client.src}gradio_api/call/find", **request).json()  # a client in Python refuses NaN

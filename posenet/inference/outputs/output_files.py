@@ -132,8 +132,6 @@ def choose_outputs(
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
-    if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
-        raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
     is_lines = json_file is not None and Path(json_file).suffix.lower() == ".jsonl"
     outputs = Outputs(
         drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},
