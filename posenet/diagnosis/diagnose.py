@@ -15,12 +15,12 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import read_split
 from posenet.annotations.skeleton_draft import skeleton_of
-from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
+from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate
 from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
 from posenet.diagnosis.matching import MAX_RESULTS, Truth
 from posenet.diagnosis.results_file import parse_results, read_results
-from posenet.diagnosis.slices import Groups, Slice, group_people, measure_slices
+from posenet.diagnosis.slices import Slice, measure_sizes
 from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
@@ -41,8 +41,6 @@ class Diagnosis:
     """All images of the annotation file, by id: indices of images count in this order. Escape their names in HTML."""
     matched: MatchedResults
     """The results, the annotations and the skeleton; who matches whom, and the kind of every keypoint."""
-    groups: Mapping[str, Groups]
-    """To which group of size and of crowding each annotation belongs; see ``group_people``."""
     outcome: Outcome
     """What the COCO evaluation decides about the results as they are."""
     metrics: Mapping[str, float]
@@ -53,8 +51,8 @@ class Diagnosis:
     that a kind of error costs. Between ``background`` and ``missed`` stands ``MISSED_AT_50``."""
     alone_precision: Mapping[str, np.ndarray]
     """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
-    sensitivity: Mapping[str, Sequence[Slice]]
-    """The people of each of ``groups``."""
+    sizes: Sequence[Slice]
+    """The people of each size."""
 
     @property
     def ap(self) -> float:
@@ -203,18 +201,16 @@ def diagnose(
     matched = MatchedResults.of(checked, truth, skeleton)
     outcome = evaluate(matched)
     precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
-    by_size = {name: evaluate_area(matched, *limits) for name, limits in SIZES.items()}
-    groups = group_people(truth)
+    by_size = {name: evaluate(matched, *limits) for name, limits in SIZES.items()}
     return Diagnosis(
         name=name,
         images=images,
         matched=matched,
-        groups=groups,
         outcome=outcome,
         metrics=_compute_metrics(outcome, by_size),
         precision=precision,
         alone_precision=alone,
-        sensitivity=measure_slices(matched, outcome.missed[0], by_size, groups),
+        sizes=measure_sizes(matched, outcome.missed[0], by_size),
     )
 
 

@@ -46,13 +46,7 @@ def write_diagnosis_file(
         "missed_by_threshold": diagnosis.missed_by_threshold.tolist(),
         "left_out": diagnosis.num_left_out,
         "full_images": diagnosis.full_images,
-        "sensitivity": {
-            dimension: [
-                {"name": part.name, "people": part.people, "AP": part.ap, "counts": part.counts, "missed": part.missed}
-                for part in slices
-            ]
-            for dimension, slices in diagnosis.sensitivity.items()
-        },
+        "sizes": [part._asdict() for part in diagnosis.sizes],
     }
     if provenance:
         content["provenance"] = dict(provenance)

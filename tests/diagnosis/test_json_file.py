@@ -39,7 +39,5 @@ def test_the_file_has_the_numbers_of_a_diagnosis(
     at_50 = content["missed_at_50"]
     assert content["corrected"]["background"] < at_50["corrected"] < content["corrected"]["missed"] == 1
     assert content["AP"] < at_50["alone"] < content["alone"]["missed"]
-    assert content["sensitivity"]["size"][0].keys() == {"name", "people", "AP", "counts", "missed"}
-    slices = {name: [tuple(part.values()) for part in parts] for name, parts in content["sensitivity"].items()}
-    assert slices == diagnosis.sensitivity
+    assert content["sizes"] == [part._asdict() for part in diagnosis.sizes]
     assert content["provenance"] == {"Flip": "yes"}

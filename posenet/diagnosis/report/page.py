@@ -18,6 +18,7 @@ from posenet.diagnosis.error_kinds import (
     KEYPOINT_KINDS,
     LOCALISATION,
     OKS_THRESHOLDS,
+    SIZES,
     TEXTS,
     Kind,
 )
@@ -32,11 +33,6 @@ STAGES = ("ap", *CORRECTIONS, "inexact")
 SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
 LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
 """Layers of the images that the reader can switch."""
-DIMENSIONS = {
-    "size": ("Size", "By the annotated area: small below 32², medium up to 96², large above."),
-    "crowding": ("Crowding", "How many other people's boxes overlap with that of the person, IoU above 0.1."),
-}
-"""Title and explanation of each dimension of ``Diagnosis.sensitivity``."""
 
 
 class Cost(NamedTuple):
@@ -121,9 +117,8 @@ def write_report(
         keypoint_kinds=KEYPOINT_KINDS,
         thresholds=OKS_THRESHOLDS,
         metrics=SHOWN_METRICS,
-        dimensions={name: [*map(skeleton.name_objects, texts)] for name, texts in DIMENSIONS.items()},
-        filters={"kind": (*LOCALISATION, "background", "missed")}
-        | {dimension: diagnosis.groups[dimension].names for dimension in ("size", "crowding")},
+        shown_kinds=(*LOCALISATION, "background", "missed"),
+        sizes=list(SIZES),
         layers=LAYERS | ({"low": f"Scores below {min_score:g}"} if min_score else {}),
     )
     path = Path(output_dir, REPORT_FILE)

@@ -2,8 +2,8 @@
 
 Coordinates are whole numbers on a canvas whose longer side is ``CANVAS``, so that lines and marks have the same size on
 every image. The page's script reads the ``data-`` attributes of a person: its name (``t0`` ... for annotated people,
-``r0`` ... for results, ``m0`` ... for the frames of missed people), its partner, its errors, the size and crowding of
-the annotated person, and what the list beside the opened image says about it.
+``r0`` ... for results, ``m0`` ... for the frames of missed people), its partner, its errors, the size of the annotated
+person, and what the list beside the opened image says about it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from markupsafe import Markup
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
+from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES
+from posenet.diagnosis.slices import size_numbers
 from posenet.errors import DataError
 from posenet.images import read_annotated_image
 from posenet.progress_bar import progress_bar
@@ -120,14 +121,12 @@ def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], sca
     ignored = np.flatnonzero((truth.image == index) & ~truth.people).tolist()
     parts = [_rect("box ignored", truth.boxes[row] * scale) for row in ignored]
     for row, name in people.items():
-        size, crowding = (_group(diagnosis, row, dimension) for dimension in ("size", "crowding"))
-        facts = [size, f"{truth.labelled[row].sum()} labelled"]
-        facts += [f"{crowding} overlapping"] * (crowding != "0")
+        facts = f"{_size(diagnosis, row)}, {truth.labelled[row].sum()} labelled"
         shapes = [
             _rect("box", truth.boxes[row] * scale),
             _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton),
         ]
-        parts.append(_person(diagnosis, row, name, "", [], ", ".join(facts), shapes))
+        parts.append(_person(diagnosis, row, name, "", [], facts, shapes))
     return Markup("".join(parts))
 
 
@@ -186,18 +185,16 @@ def _person(
     is_low: bool = False,
 ) -> str:
     """The group of one person; ``row`` is that of the annotated person, -1 for none."""
-    size, crowding = (_group(diagnosis, row, dimension) for dimension in ("size", "crowding"))
     return (
         f'<g class="person{" low" * is_low}" data-person="{name}" data-partner="{partner}" '
-        f'data-errors="{" ".join(errors)}" data-size="{size}" data-crowding="{crowding}" data-facts="{facts}">'
+        f'data-errors="{" ".join(errors)}" data-size="{_size(diagnosis, row)}" data-facts="{facts}">'
         f"{''.join(shapes)}</g>\n"
     )
 
 
-def _group(diagnosis: Diagnosis, row: int, dimension: str) -> str:
-    """The name of the group of an annotated person; empty for row -1."""
-    names, numbers = diagnosis.groups[dimension]
-    return names[numbers[row]] if row >= 0 else ""
+def _size(diagnosis: Diagnosis, row: int) -> str:
+    """The name of the size of an annotated person; empty for row -1."""
+    return list(SIZES)[int(size_numbers(diagnosis.matched.truth.areas[row]))] if row >= 0 else ""
 
 
 def _draw_skeleton(keypoints: np.ndarray, present: np.ndarray, scale: float, skeleton: Skeleton) -> str:
