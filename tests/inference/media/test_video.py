@@ -362,12 +362,3 @@ def test_the_page_says_how_much_later_the_images_begin_than_the_sound(
     page = (ROOT / "docs" / "videos.md").read_text()
     exec(page.partition("python -c '")[2].partition("')")[0].replace("clip.mp4", str(path)), {})
     assert float(capsys.readouterr().out) == pytest.approx(3, abs=0.1)
-
-
-def test_images_of_another_shape_are_drawn_with_borders_in_a_video(tmp_path: Path) -> None:
-    """As in a stream whose sender is turned."""
-    path = write_images(tmp_path / "x.mp4", [grey_image(9), np.full((64, 32, 3), 200, np.uint8)], [0.0, 0.1], rate=10)
-    _, turned = read_video(path)
-    assert turned.image.shape == grey_image(9).shape
-    bright = turned.image.mean(axis=(0, 2)) > 100
-    assert bright.sum() == pytest.approx(24, abs=2) and bright[20:44].all() == bright[31]
