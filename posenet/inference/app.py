@@ -47,7 +47,7 @@ def app(
     port: int | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve a page that finds people in photographs, videos and images of a camera, until Ctrl-C.
+    """Serve a page that finds people in photographs and videos, until Ctrl-C.
 
     The page loads nothing from other machines. What is sent to it stays in a temporary folder, which is deleted at the
     end.
@@ -219,18 +219,8 @@ def make_page(
         )
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
-                with gr.Tab("File"):
-                    file = gr.File(label="Photograph or video", height=140)
-                    example = gr.Button("Try an example", size="sm", visible=_has_example(predictor))
-                with gr.Tab("Camera"):
-                    # In a mirrored image, left and right of a person would be exchanged.
-                    camera = gr.Image(
-                        label="Photograph",
-                        sources=["webcam"],
-                        webcam_options=gr.WebcamOptions(mirror=False),
-                        type="filepath",
-                        image_mode=None,
-                    )
+                file = gr.File(label="Photograph or video", height=140)
+                example = gr.Button("Try an example", size="sm", visible=_has_example(predictor))
                 track = gr.Checkbox(True, label=f"Track {people} from frame to frame", visible=False)
                 smooth = gr.Checkbox(False, label="Remove the jitter of keypoints", visible=False)
                 stopper = gr.Button("Stop the video", size="sm", visible=False)
@@ -252,7 +242,6 @@ def make_page(
         chosen = gr.on([file.change, again.click], activate, file, [again, track, smooth, stopper], api_name=False)
         found = chosen.then(find, [file, *settings], outputs, api_name="find")
         found.then(lambda: gr.update(visible=False), None, stopper, api_name=False)
-        camera.change(find, [camera, *settings], outputs, api_name=False)
         example.click(lambda: str(_draw_example(folder)), None, file, api_name=False)
         stopper.click(stop_video, queue=False, api_name="stop")
     return page

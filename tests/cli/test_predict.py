@@ -188,14 +188,6 @@ def test_outputs_of_others_are_kept_when_a_prediction_starts_with_resume(
     assert {path.name for path in Path().iterdir()} == {"photos", "p.json", "p.jsonl", "p.csv"}
 
 
-def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(predict: Predict) -> None:
-    words = [write_clip(Path("clip.mp4"), 2), "--heatmaps", "maps"]
-    assert predict(*words) == 0
-    sheet = Path("maps/clip/000001.jpg")
-    sheet.write_bytes(b"mine")
-    assert predict(*words) == 2 and sheet.read_bytes() == b"mine"
-
-
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -271,23 +263,6 @@ def test_a_list_on_standard_input(
     monkeypatch.setattr("sys.stdin", None)
     assert predict("-", "--json", "-") == 2
     assert "standard input is closed" in capsys.readouterr().err
-
-
-def test_a_window_that_is_closed_leaves_the_prediction_to_be_resumed(
-    predict: Predict, photos: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in range(4):
-        shutil.copy("photos/a.png", f"photos/c{number}.png")
-    shown: list[np.ndarray]
-    shown = install_window(monkeypatch, lambda: ord("q") if len(shown) == 2 else ord(" "))
-    monkeypatch.setattr("posenet.inference.predict.require_display", lambda: None)
-    words = ["photos", "--json", "p.json", "--resume", "--set", "inference.batch_size=1"]
-    assert predict(*words, "--show") == 0
-    assert len(shown) == 2 and len(read_json("p.json")) == 2
-    assert predict(*words) == 0
-    assert len(read_json("p.json")) == 7
-    before = Path("p.json").read_bytes()
-    assert predict(*words) == 0 and Path("p.json").read_bytes() == before
 
 
 def test_a_camera_is_shown_until_the_window_is_closed(predict: Predict, monkeypatch: pytest.MonkeyPatch) -> None:

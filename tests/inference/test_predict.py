@@ -165,13 +165,6 @@ def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(pho
     assert "aa.png" not in Path("p.jsonl").read_text()
 
 
-def test_the_predictor_of_the_caller_stays_as_it_is(photos: Path) -> None:
-    """Its other results would have maps, of a megabyte each and more, after sheets were drawn."""
-    predictor = spot_predictor()
-    predict(photos / "a.png", predictor, heatmaps="maps")
-    assert predictor(photos / "a.png").maps is None
-
-
 def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) -> None:
     Path("mine").mkdir()
     for output in ("drawn", "mine"):
@@ -234,12 +227,6 @@ def test_inputs_that_do_not_exist_are_an_error_before_anything_is_written(inputs
     with pytest.raises(DataError, match="no such file|no input"):
         predict(inputs, spot_predictor(), json="p.json")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("inputs", [b"photos", np.zeros((8, 8, 3), np.uint8), ["photos", 2.5]], ids=str)
-def test_inputs_that_are_no_names_are_an_error(inputs: Any, photos: Path) -> None:
-    with pytest.raises(DataError, match="an input must be a name or the number of a camera, not an object of type"):
-        predict(inputs, spot_predictor(), json="p.json")
 
 
 @pytest.mark.parametrize(
