@@ -27,7 +27,6 @@ from posenet.visualization.sheets import (
     draw_heatmap_sheet,
     draw_training_sample,
     label_tile,
-    overlay_heatmap,
     write_previews,
 )
 
@@ -74,15 +73,6 @@ def test_a_sheet_holds_all_tiles_in_rows(title: str) -> None:
         assert np.array_equal(sheet[top : top + 20, left : left + 200], tile)
     assert (sheet[:title_height] > 150).any() == bool(title)
     assert contact_sheet(tiles[:2], 7).shape[1] == 2 * (200 + GAP) + GAP, "no wider than its tiles"
-
-
-def test_a_map_covers_the_background_where_it_is_high() -> None:
-    heatmap = np.zeros((10, 15), np.float32)
-    heatmap[:, 10:] = 1.5
-    overlay = overlay_heatmap(np.full((40, 60, 3), 100, np.uint8), heatmap)
-    assert (overlay[:, :36] == 60).all()
-    blue, green, red = overlay[20, 50].astype(int)
-    assert min(red, green) > blue + 100, "yellow"
 
 
 def test_sheets_of_images_are_files_and_those_of_videos_are_folders(tmp_path: Path) -> None:

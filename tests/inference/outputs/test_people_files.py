@@ -214,26 +214,6 @@ def write_coco_file(path, frames, people_of, skeleton=COCO):
     return json.loads(path.read_text())
 
 
-def test_the_images_of_a_coco_data_set_have_their_numbers_and_coco_s_category(photos, tmp_path):
-    _, frames = photos
-    frames.append(Frame(CAMERA, GREY, 7, 0.1, 10.0))
-    person = person_at(*FIVE)
-    content = write_coco_file(tmp_path / "coco.json", frames, [[person], [], [person, person], [person], []])
-    assert [(image["id"], image["file_name"]) for image in content["images"]] == [
-        (139, "139.png"),
-        (1, "a/000001.jpg"),
-        (2, "b/000001.jpg"),
-        (3, "b/turned.jpg"),
-        (4, "camera-2/000007.jpg"),
-    ]
-    assert [(image["width"], image["height"]) for image in content["images"]] == [(70, 90)] * 4 + [(64, 48)]
-    [category] = content["categories"]
-    assert category["keypoints"] == list(COCO.file_names) and [16, 14] in category["skeleton"]
-    assert [(entry["id"], entry["image_id"]) for entry in content["annotations"]] == [(1, 139), (2, 2), (3, 2), (4, 3)]
-    [single] = write_coco_file(tmp_path / "coco.json", frames[:1], [[person_at((20, 10))]])["annotations"]
-    assert single["bbox"] == [20, 10, 1, 1] and single["area"] == 1, "many tools refuse empty boxes"
-
-
 def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
     """The linter accepts it, and the store builder builds it."""
     folder, frames = photos
