@@ -38,6 +38,7 @@ from posenet.messages import command_line, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import COCO, Skeleton, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
+from posenet.training.find_annotations import find_annotations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +148,7 @@ def _import(args: argparse.Namespace) -> None:
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
-    format_, source = recognise(args.source)
+    format_, source = recognise(find_annotations(args.source, None)[0] if args.source.is_dir() else args.source)
     if args.split is not None and not format_.has_splits:
         raise DataError(
             f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -114,15 +112,6 @@ def test_keypoints_are_those_that_were_labelled(
     path = write(tmp_path, writer, **options)
     assert recognise(path)[0].name == name
     assert compare(read_annotations(path), hidden) == 3
-
-
-@pytest.mark.parametrize("writer", [write_aic, write_ochuman, write_mpii, write_mpii_list, write_cvat_xml, write_lsp])
-def test_a_folder_with_one_file_of_annotations_is_that_file(tmp_path: Path, writer: Callable[..., Path]) -> None:
-    path = write(tmp_path, writer)
-    assert read_annotations(path.parent) == read_annotations(path)
-    (path.parent / "other.json").write_text("{}")
-    with pytest.raises(DataError, match=r"2 files of annotations .*other\.json.*; give one of them"):
-        read_annotations(path.parent)
 
 
 def test_yolo_pose_is_recognised(tmp_path: Path) -> None:
@@ -397,11 +386,7 @@ def test_the_order_and_the_edges_of_cvat_are_those_of_its_skeleton(tmp_path: Pat
     assert category["skeleton"] == CONTENT["categories"][0]["skeleton"]
 
 
-BOMB = (
-    '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "1234567890">'
-    + "".join(f'<!ENTITY b{n} "{"&b" + str(n - 1) + ";" if n else "&b;"}{"&b;" * 9}">' for n in range(9))
-    + "]><annotations>&b8;</annotations>"
-)
+BOMB = "<!DOCTYPE a [<!ENTITY b0 'many'>" + "".join(f"<!ENTITY b{n} '{f'&b{n - 1};' * 10}'>" for n in range(1, 10))
 
 
 @pytest.mark.parametrize(
@@ -409,6 +394,7 @@ BOMB = (
     [
         ("a.xml", "<annotations><image name='a'>"),
         ("a.xml", "<html></html>"),
+        ("a.xml", BOMB + "]><annotations>&b9;</annotations>"),
         ("a.xml", "<annotations></annotations>"),
         ("a.json", '{"images": ['),
         ("a.json", "7"),
@@ -443,20 +429,11 @@ def test_what_is_damaged_or_unknown_is_one_line(tmp_path: Path, name: str, conte
     assert not (tmp_path / "out.json").exists()
 
 
-def test_entities_that_grow_without_end_are_refused_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.xml"
-    path.write_text(BOMB)
-    words = [sys.executable, "-m", "posenet", "annotations", "import", path, "--output", tmp_path / "out.json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "document type" in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def test_an_unknown_file_or_folder_names_the_formats(tmp_path: Path) -> None:
+def test_an_unknown_file_names_the_formats(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    for path in (tmp_path, tmp_path / "a.txt"):
-        with pytest.raises(DataError) as caught:
-            read_annotations(path)
-        assert all(format_.name in str(caught.value) for format_ in FORMATS)
+    with pytest.raises(DataError) as caught:
+        read_annotations(tmp_path / "a.txt")
+    assert all(format_.name in str(caught.value) for format_ in FORMATS)
 
 
 @pytest.mark.parametrize(

@@ -202,23 +202,11 @@ def test_several_objects_without_rectangles_are_refused(tmp_path: Path) -> None:
         read_annotations(path, images=images)
 
 
-@pytest.mark.parametrize(
-    "box, angle, expected",
-    [
-        ((20, 20, 50, 60), 90, (-40, 20, 60, 50)),  # clockwise about the first corner
-        ((20, 20, 50, 60), 30, (-10, 20, 30 + 25 * 3**0.5, 25 + 30 * 3**0.5)),
-        ((152, 12, 32, 144), 90, (8, 12, 144, 32)),  # with sides that are longer than those of the image
-    ],
-)
-def test_a_rotated_rectangle_becomes_the_box_around_it(
-    tmp_path: Path, box: list[float], angle: float, expected: list[float]
-) -> None:
+def test_a_rotated_rectangle_leaves_the_box_to_the_keypoints(tmp_path: Path) -> None:
     path, images = export(tmp_path)
-    x, y, width, height = np.multiply(box, (100 / 160, 100 / 120) * 2)
-    value = {"x": x, "y": y, "width": width, "height": height, "rotation": angle}
-    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(value))
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(rotation=30))
     entry = read_annotations(path, images=images).document["annotations"][2]
-    np.testing.assert_allclose(entry["bbox"], expected, atol=0.01)
+    assert any(entry["keypoints"]) and "bbox" not in entry
 
 
 def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:

@@ -232,7 +232,6 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": None}, "no kpt_shape"),
         ({"kpt_shape": "[17, 4]"}, "end in 2 or 3"),
         ({"kpt_shape": "17"}, "no kpt_shape"),
-        ({"kpt_names": "{0: [a], 1: [b]}"}, "kpt_names has other names"),
         ({"names": None}, "no names"),
         ({"names": "{0: person, dog: 1}"}, "no names"),
         ({"kpt_shape": "[17, 2]"}, "56 numbers, 39 are expected for 17 keypoints"),
