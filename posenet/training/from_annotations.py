@@ -88,9 +88,6 @@ def prepare(
         ConfigError: a setting is not valid.
         DataError: the annotations or the images cannot be used.
     """
-    for name, value in {"images": images, "val": val, "val_images": val_images}.items():
-        if not isinstance(value, (str, Path, type(None))):
-            raise ConfigError(f"{name} is {value!r}; give a path")
     for image_folder in (images, val_images):
         if image_folder is not None:
             require_image_folder(image_folder)

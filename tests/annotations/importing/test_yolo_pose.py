@@ -62,13 +62,6 @@ def test_the_classes_are_categories(data_file: Path) -> None:
         assert read_annotations(data_file).document == expected
 
 
-def test_empty_label_files_show_nobody(data_file: Path) -> None:
-    for label in labels_of(data_file):
-        label.write_text("\n")
-    content, _, notes = read_annotations(data_file)
-    assert (len(content["images"]), content["annotations"], len(notes)) == (3, [], 1)
-
-
 def test_the_tool_writes_every_split_and_names_the_next_command(
     data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
