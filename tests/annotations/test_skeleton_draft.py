@@ -136,7 +136,7 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path, capsys:
     with pytest.raises(DataError, match=r"cat, bird.*category=NAME"):
         draft_skeleton(other)
     assert run_tool("annotations", ["skeleton", str(other), "--category", "bird"]) == 0
-    assert capsys.readouterr().out.startswith("category    bird\nkeypoints   2: beak, tail\n")
+    assert skeleton_from_table(tomllib.loads(capsys.readouterr().out)).keypoints == ("beak", "tail")
     with pytest.raises(DataError, match=r"no category tree.*cat, bird"):
         draft_skeleton(other, "tree")
 
@@ -180,13 +180,8 @@ def test_the_tool_shows_what_it_writes_and_replaces_nothing(tmp_path: Path, caps
     words = ["skeleton", str(annotations), "--output", str(output)]
     assert run_tool("annotations", words) == 0
     assert load_skeleton(output) == draft_skeleton(annotations).skeleton
-    drafted = capsys.readouterr().out
-    assert run_tool("annotations", ["skeleton", str(output)]) == 0
-    shown = capsys.readouterr().out
-    assert f"category    cat\n{shown}" in drafted and "left-right  left_ear-right_ear\n" in shown
     assert run_tool("annotations", words) == 2
     assert run_tool("annotations", [*words, "--overwrite"]) == 0
     capsys.readouterr()
-    assert run_tool("annotations", ["skeleton", "coco", "--output", "-"]) == 0
-    captured = capsys.readouterr()
-    assert skeleton_from_table(tomllib.loads(captured.out)) == COCO and captured.err.startswith("keypoints   18: nose")
+    assert run_tool("annotations", ["skeleton", "coco"]) == 0
+    assert skeleton_from_table(tomllib.loads(capsys.readouterr().out)) == COCO
