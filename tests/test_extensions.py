@@ -225,7 +225,15 @@ class TestLoss:
             if steps == 4:
                 (folder / "own_loss.py").write_text(LOSS.replace("abs()", "abs() * 1e5"))
                 sys.modules.pop("own_loss")
-            train_tiny(stores, tmp_path / "run", setting, "guard.threshold=1e9", resume=True, max_steps=steps)
+            train_tiny(
+                stores,
+                tmp_path / "run",
+                setting,
+                "guard.threshold=1e9",
+                "guard.factor=1e6",
+                resume=True,
+                max_steps=steps,
+            )
             assert len(read_checkpoint(tmp_path / "run" / "last.pth")["guard"]["losses"]) == expected, steps
 
 

@@ -60,12 +60,12 @@ class BatchLoader:
                 num_workers=workers,
                 collate_fn=_share_memory,  # type: ignore[arg-type]  # a batch is made at once
                 pin_memory=pin_memory,
-                timeout=MAX_SECONDS if workers else 0,
                 worker_init_fn=_start_worker,
                 persistent_workers=workers > 0,
                 generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
             )
         self._workers: list[BaseProcess] = []
+        self._is_late = False
 
     def __len__(self) -> int:
         """Batches of one iteration."""
@@ -109,21 +109,34 @@ class BatchLoader:
 
     @contextlib.contextmanager
     def _explained_errors(self) -> Iterator[None]:
-        """Within this context, a failure of the workers is a ``DataError`` with a remedy."""
+        """Within this context, a failure of the workers is a ``DataError``, in seconds or after a limit."""
+        # DataLoader's own ``timeout`` looks for dead workers only when it has passed, and not every five seconds.
+        timer = threading.Timer(MAX_SECONDS, self._end_late_workers)
+        timer.daemon = True
         try:
+            if self._workers:
+                timer.start()
             yield
         except PosenetError as error:
             raise type(error)(without_worker_traceback(str(error))) from error
         except Exception as error:
-            reason = first_sentence(Exception(without_worker_traceback(str(error))))
-            if reason.startswith("DataLoader timed out"):
+            if self._is_late:
                 explanation = f"the data workers have made no batch in {MAX_SECONDS:g} s; check the disk"
                 raise DataError(f"{explanation} and data.transform") from error
+            reason = first_sentence(Exception(without_worker_traceback(str(error))))
             if ended := self._describe_dead_worker():
                 raise DataError(f"a data worker ended with {ended}; {_REMEDY}") from error
             if _SYSTEM_REFUSES.search(reason) or is_out_of_memory(error):
                 raise DataError(f"the system refuses what data workers need ({reason}); {_REMEDY}") from error
             raise
+        finally:
+            timer.cancel()
+
+    def _end_late_workers(self) -> None:
+        """End the workers, which the main process notices."""
+        self._is_late = True
+        for worker in self._workers:
+            worker.kill()
 
     def _describe_dead_worker(self) -> str:
         """How a worker has ended; empty if all are alive or there are none."""

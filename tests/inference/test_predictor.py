@@ -415,7 +415,7 @@ def test_a_predictor_can_be_sent_to_a_spawned_process(kind, spot_file, tmp_path)
         predictor = spot_predictor(height=64)
     elif kind in ("checkpoint", "converted"):
         path = write_checkpoint(tmp_path / "a.pth")
-        backend = "onnxruntime" if kind == "converted" else None
+        backend = "onnxruntime" if kind == "converted" else "torch"
         predictor = Predictor(path, height=64, min_score=0, keypoint_threshold=0.01, backend=backend, amp="off")
     else:
         pytest.importorskip(kind)

@@ -35,10 +35,10 @@ def test_a_predictor_warns_of_another_height_than_that_of_the_training(
     settings = ("train.input_size=128", "inference.height=128")
     trained = write_checkpoint(tmp_path / "a.pth", "data.train=a.h5", *settings)
     for options in ({}, {"height": 192}, {"height": 64, "scales": (2,)}):
-        Predictor(trained, **options)
+        Predictor(trained, backend="torch", **options)
     # Of weights from elsewhere, it is not known how they were trained.
-    Predictor(write_checkpoint(tmp_path / "b.pth", *settings), height=512)
+    Predictor(write_checkpoint(tmp_path / "b.pth", *settings), backend="torch", height=512)
     assert not caplog.messages
-    Predictor(trained, height=512)
+    Predictor(trained, backend="torch", height=512)
     [message] = caplog.messages
     assert message.startswith(f"{trained}: training has images of height 128") and "height=128 makes" in message

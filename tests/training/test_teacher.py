@@ -231,7 +231,7 @@ def test_unusable_teachers_and_data_are_refused(
     teacher = f"train.teacher={teacher_file}"
     for overrides, message in {
         ("train.teacher=nothing.pth",): r"nothing\.pth",
-        (f"train.teacher={tmp_path / 'damaged.pth'}",): r"damaged\.pth is damaged",
+        (f"train.teacher={tmp_path / 'damaged.pth'}",): r"damaged\.pth .*damaged",
         (f"train.teacher={tmp_path / 'other.pth'}",): "predicts another skeleton than model.skeleton",
         (f"data.train={unlabelled}",): "images without annotations, which only a teacher supervises",
         (teacher, f"data.val={unlabelled}"): "images without annotations, but validation needs labels",
