@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files, write_output
@@ -53,9 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_quiet_option(action, default=argparse.SUPPRESS)
         action.add_argument("source", type=Path, metavar="FILE", help=source)
         if output:
-            nargs = {"nargs": "+"} if name == "split" else {}
-            needs = {"default": Path("-")} if name == "skeleton" else {"required": True}
-            action.add_argument("--output", type=Path, metavar="FILE", help=output, **needs, **nargs)
+            own: dict[str, dict[str, Any]] = {
+                "skeleton": {"default": Path("-")},
+                "split": {"required": True, "nargs": "+"},
+            }
+            own_flags = own.get(name, {"required": True})
+            action.add_argument("--output", type=Path, metavar="FILE", help=output, **own_flags)
             add_overwrite_option(action)
         return action
 
