@@ -54,12 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_quiet_option(action, default=argparse.SUPPRESS)
         action.add_argument("source", type=Path, metavar="FILE", help=source)
         if output:
-            own: dict[str, dict[str, Any]] = {
-                "skeleton": {"default": Path("-")},
-                "split": {"required": True, "nargs": "+"},
-            }
-            own_flags = own.get(name, {"required": True})
-            action.add_argument("--output", type=Path, metavar="FILE", help=output, **own_flags)
+            flags: dict[str, Any] = {"default": Path("-")} if name == "skeleton" else {"required": True}
+            if name == "split":
+                flags["nargs"] = "+"
+            action.add_argument("--output", type=Path, metavar="FILE", help=output, **flags)
             add_overwrite_option(action)
         return action
 

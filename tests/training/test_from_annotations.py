@@ -247,25 +247,6 @@ def test_validation_images_that_were_trained_on_are_refused_by_name() -> None:
     prepare("coco/first.json", overfit, val="coco/first.json", images="coco/photos")
 
 
-def test_images_that_are_labelled_later_stay_in_training() -> None:
-    """They were images without chairs."""
-    content = chairs_with()
-    name_of = {image["id"]: image["file_name"] for image in content["images"]}
-    by_rank = sorted(name_of, key=lambda number: hashlib.sha256(name_of[number].encode()).hexdigest())
-    late = by_rank[:2]  # their checksums would choose them for validation
-    some = content | {"annotations": [entry for entry in content["annotations"] if entry["image_id"] not in late]}
-    for document, number in ((some, by_rank[2]), (content, by_rank[2])):
-        Path("coco/chairs.json").write_text(json.dumps(document))
-        prepare("coco/chairs.json", SETTINGS)
-        (RUN / "last.pth").touch()
-        assert [image["id"] for image in content_of(RUN / "data", "val")["images"]] == [number]
-    everything = content | {"images": [image for image in content["images"] if image["id"] != by_rank[2]]}
-    everything["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] != by_rank[2]]
-    Path("coco/chairs.json").write_text(json.dumps(everything))
-    message = "this run has trained on all images of .*train.json; name others for validation with val=FILE"
-    refused(lambda: prepare("coco/chairs.json", SETTINGS), DataError, message)
-
-
 def test_the_frame_of_images_with_an_exif_orientation_is_that_of_the_setting() -> None:
     pil = pytest.importorskip("PIL.Image")
     exif = pil.Exif()
