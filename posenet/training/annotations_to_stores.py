@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import logging
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -135,7 +134,8 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
         frames = folder / f"{split}_frames"
         document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
         for note in notes:
-            _log.warning("%s", textwrap.shorten(f"{file.name}: {note}", MAX_LINE, placeholder=" ..."))
+            line = f"{file.name}: {note}"
+            _log.warning("%s", line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 4]} ...")
     output = folder / f"imported_{split}.json"
     write_output(output, json.dumps(document))
     return _Part(split, output, document, image_folder)
