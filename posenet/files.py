@@ -30,8 +30,6 @@ from posenet.errors import ConfigError, DataError
 
 STANDARD_OUTPUT = "standard output"
 """Its name in messages."""
-MAX_TOML_BYTES = 2**18
-"""Size of the largest TOML file that is read; a skeleton of 133 keypoints has about 20 kB."""
 BACKSLASH_REMEDY = r"in double quotes, write every \ as \\, or put the text in single quotes"
 """What to do about a path of Windows in a TOML file, where a backslash begins an escape sequence."""
 MAX_NAME_BYTES = 255
@@ -52,10 +50,6 @@ _FileId = tuple[int, int]
 """Device and inode, which all names of a file share."""
 
 _log = logging.getLogger(__name__)
-
-
-class SpecialFileError(OSError):
-    """An input is a FIFO, a socket or a device."""
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -200,18 +194,13 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         raise
 
 
-def lock_path(path: Path) -> Path:
-    """The file beside ``path`` that exists within ``output_lock``."""
-    return path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}.lock")
-
-
 @contextlib.contextmanager
 def output_lock(path: Path) -> Iterator[bool]:
     """Within this context no other process writes ``path``; yields False, after a warning, where there are no locks.
 
     ``DataError`` if another process writes it; ``OSError`` if the lock cannot be made.
     """
-    lock = FileLock(lock_path(path))
+    lock = FileLock(path.with_name(f".{shorten_name(path.name, _STEM_BYTES)}.lock"))
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
@@ -306,7 +295,7 @@ def flush_to_disk(path: Path) -> None:
 
 
 def require_regular_file(path: str | Path) -> None:
-    """Raise ``SpecialFileError`` unless an input is a regular file or the shell has opened it; ``OSError`` if a folder.
+    """Raise ``OSError`` unless an input is a regular file or the shell has opened it.
 
     Opening a FIFO waits for a writer, perhaps for ever, and a device such as /dev/zero never ends.
     """
@@ -314,7 +303,7 @@ def require_regular_file(path: str | Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode) and not _SHELL_INPUT.fullmatch(str(path)):
-        raise SpecialFileError(errno.EINVAL, "it is a FIFO, a socket or a device, not a regular file", str(path))
+        raise OSError(errno.EINVAL, "it is a FIFO, a socket or a device, not a regular file", str(path))
 
 
 def open_input(path: str | Path) -> io.BufferedReader:
@@ -338,13 +327,9 @@ def sha256_of(path: str | Path) -> str:
 def read_toml(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
     """Read a TOML file; ``ConfigError``, which names the ``kind`` of file and the ``remedy``, if that fails."""
     try:
-        data = read_input(path, MAX_TOML_BYTES + 1)
+        return parse_toml(read_input(path).decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {kind} {path}: {error.strerror or error}; {remedy}") from error
-    if len(data) > MAX_TOML_BYTES:
-        raise ConfigError(f"{path} has more than {MAX_TOML_BYTES >> 10} KiB, more than any {kind}; {remedy}")
-    try:
-        return parse_toml(data.decode("utf-8-sig"))
     except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
@@ -356,7 +341,5 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("tables or lists are nested too deep") from error
     except ValueError as error:
-        place = re.search(r"at line (\d+)", str(error))
-        if place and re.search(r'"[^"]*\\', text.split("\n")[int(place[1]) - 1]):
-            raise ValueError(f"{error}; {BACKSLASH_REMEDY}") from error
-        raise
+        remedy = f"; {BACKSLASH_REMEDY}" if re.search(r'"[^"\n]*\\', text) else ""
+        raise ValueError(f"{error}{remedy}") from error

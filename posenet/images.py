@@ -2,8 +2,7 @@
 
 OpenCV decodes the pixels; Pillow reads the headers. HEIC files need the extra ``heif``.
 
-Images are read upright. Only annotations may belong to the *stored* frame, the pixels as the file has them before the
-EXIF orientation turns them; ``find_annotated_frame`` decides that, for building, linting, evaluation and validation.
+Images are read upright, as their EXIF orientation says.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import logging
 import os
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, Union
 
 import cv2
 import numpy as np
@@ -26,18 +25,15 @@ from PIL import ExifTags, Image, ImageOps
 from PIL.TiffImagePlugin import TiffImageFile
 
 from posenet.downloading import download_bytes, is_address, is_data_address, without_credentials
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.files import open_input, read_input, require_regular_file, write_atomically
-from posenet.messages import to_single_line, truncate_for_message
-from posenet.settings import ExifFrame
+from posenet.messages import to_single_line
 
 _log = logging.getLogger(__name__)
 
 ChannelOrder = Literal["bgr", "rgb"]
 ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, Image.Image, bytes, bytearray, memoryview, BinaryIO]
 """An image file, as its path, its address, its bytes or an open file; or an image as an array or a PIL image."""
-FrameReason = Literal["no tag", "size", "setting"]
-"""What decides the frame: there is only one, the annotated size fits only one, or the setting chooses one."""
 
 IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
 """Files that count as images when a folder is listed."""
@@ -60,8 +56,6 @@ _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".sp
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
-_JPEG_PADDING = 64
-"""Bytes that are appended to see which pixels depend on missing ones."""
 MAX_REASON = 100
 """Characters of a library's reason why an image cannot be read."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
@@ -91,18 +85,7 @@ class ImageHeader(NamedTuple):
     @property
     def displayed_size(self) -> tuple[int, int]:
         """(height, width) of the image as viewers display it."""
-        return oriented_size(self.height, self.width, self.orientation)
-
-
-class AnnotatedFrame(NamedTuple):
-    """The frame in which one image is annotated."""
-
-    orientation: int
-    """The EXIF orientation, 1-8, by which to turn the stored pixels; 1 for the stored frame, and without a tag."""
-    reason: FrameReason
-
-    def __str__(self) -> str:
-        return f"{'stored' if self.orientation == 1 else 'displayed'} frame by {self.reason}"
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
 def require_image_folder(folder: str | Path) -> None:
@@ -134,18 +117,7 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
     if path.is_file():
         return [path]
     if path.is_dir():
-        files, left_out = _search_folder(path, suffixes, recursive)
-        if left_out:
-            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
-            _log.warning("left out of folder %s: %s", item, counts)
-        if not files and left_out["in subfolders"] and (deeper := _search_folder(path, suffixes, True)[0]):
-            raise DataError(
-                f"no images in folder {item}, only in its subfolders, such as {deeper[0].parent}; name that one, or "
-                "let predict search all of them with recursive=True"
-            )
-        if not files:
-            raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
-        return files
+        return _search_folder(path, suffixes, recursive)
     if not glob.has_magic(item):
         if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
             with _data_errors(path):
@@ -157,8 +129,8 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
     return files
 
 
-def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> tuple[list[Path], Counter[str]]:
-    """The files in a folder that have one of ``suffixes``, and how many others it has of each kind."""
+def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> list[Path]:
+    """The files in a folder that have one of ``suffixes``; a log message counts the others."""
     files: list[Path] = []
     left_out: Counter[str] = Counter()
 
@@ -168,17 +140,21 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> 
     for root, folders, names in os.walk(folder, onerror=fail):
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
-            if name.startswith("."):  # macOS keeps the attributes of a.png in ._a.png
-                left_out.update(["hidden"] if suffix in suffixes else [])
-            elif suffix in suffixes:
+            if suffix in suffixes and not name.startswith("."):  # macOS keeps the attributes of a.png in ._a.png
                 files.append(Path(root, name))
-            else:
-                left_out[suffix or "without suffix"] += 1
+            elif not name.startswith(".") or suffix in suffixes:
+                left_out["hidden" if name.startswith(".") else suffix or "without suffix"] += 1
         folders[:] = [name for name in folders if not name.startswith(".")]
         if folders and not recursive:
             left_out["in subfolders"] = len(folders)
             folders.clear()
-    return sorted(files, key=lambda path: path.parts), left_out
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
+    if not files:
+        remedy = "; recursive=True searches its subfolders" if left_out["in subfolders"] else ""
+        raise DataError(f"no images in folder {folder}{f' ({counts})' if counts else ''}{remedy}")
+    if counts:
+        _log.warning("left out of folder %s: %s", folder, counts)
+    return sorted(files, key=lambda path: path.parts)
 
 
 def read_image_file(path: str | Path) -> np.ndarray:
@@ -198,19 +174,6 @@ def read_reduced_image(
     """Read an image file as ``decode_reduced_image`` does; ``DataError`` if it cannot be read or decoded."""
     with _data_errors(path):
         return decode_reduced_image(read_image_file(path), reduction_of)
-
-
-def read_annotated_image(
-    path: str | Path, height: int, width: int, exif_frame: ExifFrame
-) -> tuple[np.ndarray, AnnotatedFrame]:
-    """Read an image file as (H, W, 3) uint8 BGR in the frame of its annotations; see ``find_annotated_frame``.
-
-    The image may have another size than the annotated one. ``DataError`` if it cannot be read or decoded.
-    """
-    with _data_errors(path):
-        data = read_image_file(path)
-        frame = find_annotated_frame(parse_header(data), height, width, exif_frame)
-        return apply_orientation(_decode(data), frame.orientation), frame
 
 
 def read_header(path: str | Path) -> ImageHeader:
@@ -306,22 +269,6 @@ def _exif_orientation(image: Image.Image) -> int:
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
-def find_annotated_frame(header: ImageHeader, height: int, width: int, exif_frame: ExifFrame) -> AnnotatedFrame:
-    """Decide in which frame an image is annotated: the stored or the displayed one.
-
-    Orientations 5 to 8 swap height and width, and then the annotated ``height`` and ``width`` tell. For others, for
-    square images and for a size of neither frame, ``exif_frame`` decides; ``ConfigError`` if it is unknown.
-    """
-    if exif_frame not in get_args(ExifFrame):
-        raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
-    if header.orientation == 1:
-        return AnnotatedFrame(1, "no tag")
-    sizes = header.stored_size, header.displayed_size
-    if sizes[0] != sizes[1] and (height, width) in sizes:
-        return AnnotatedFrame(1 if (height, width) == header.stored_size else header.orientation, "size")
-    return AnnotatedFrame(1 if exif_frame == "stored" else header.orientation, "setting")
-
-
 def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
     """``DataError`` if an image of (height, width) ``size`` cannot be the annotated one, resized to whole pixels."""
     (height, width), (annotated_height, annotated_width) = size, annotated_size
@@ -331,17 +278,6 @@ def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: t
             f"{path} is {width} x {height} pixels, annotated as {annotated_width} x {annotated_height}; it may be "
             "resized, but not cropped or turned: give the folder of the annotated images"
         )
-
-
-def count_frames(frames: Iterable[AnnotatedFrame]) -> dict[str, int]:
-    """Count the decisions for images with an orientation: ``{"displayed frame by size": 2}``; empty without any."""
-    counts = Counter(str(frame) for frame in frames if frame.reason != "no tag")
-    return dict(sorted(counts.items()))
-
-
-def oriented_size(height: int, width: int, orientation: int) -> tuple[int, int]:
-    """(height, width) of an image after its stored pixels are turned by an EXIF orientation, 1-8."""
-    return (width, height) if orientation >= 5 else (height, width)
 
 
 def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
@@ -388,7 +324,7 @@ def decode_checked_image(
     """Decode the (N,) uint8 bytes of an image whose header has been checked, to (H, W, 3) uint8 BGR.
 
     Args:
-        height, width: the size in the frame of the annotations; ``ValueError`` if the image has another one.
+        height, width: the size after turning; ``ValueError`` if the image has another one.
         reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
         orientation: the EXIF orientation by which to turn the stored pixels.
     """
@@ -427,8 +363,8 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
         raise ValueError("is empty (0 bytes); copy it or download it again")
     if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
-    if _lacks_jpeg_end(data):
-        data = _with_jpeg_end(data)
+    if is_jpeg(data):
+        _check_jpeg_end(data)
     image = _decode_with_opencv(data, reduction)
     if image is None:
         if is_web_page(data[:100].tobytes()):
@@ -446,21 +382,11 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
     """Scale a uint16 image to uint8: the largest number of the smallest usual depth that holds all becomes 255.
 
     Cameras of 12 bits write their numbers into the lower bits of 16. A dark photograph of 16 bits becomes brighter by
-    that, and a message says so; where people are does not depend on it.
+    that; where people are does not depend on it.
     """
-    brightest = int(image.max())
-    depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
-    if depth < 16 and brightest:
-        _log_bit_depth(depth)
-    largest = 2**depth - 1
+    largest = next(2**depth - 1 for depth in _BIT_DEPTHS if image.max() < 2**depth)
     scaled: np.ndarray = (image.astype(np.uint32) * 255 + largest // 2) // largest
     return scaled.astype(np.uint8)
-
-
-@functools.cache
-def _log_bit_depth(depth: int) -> None:
-    """Log once for each depth that images are read as if they had it."""
-    _log.warning("images of 16 bits whose brightest pixel is below %d are read as images of %d bits", 2**depth, depth)
 
 
 def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) -> np.ndarray | None:
@@ -470,31 +396,20 @@ def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) ->
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
 
 
-def _lacks_jpeg_end(data: np.ndarray) -> bool:
-    """Whether no end follows the last code of a scan; it may also be in a film of a motion photo, behind the end."""
-    content = data.tobytes()
-    return is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]
+def _check_jpeg_end(data: np.ndarray) -> None:
+    """``ValueError`` if a JPEG file is cut off: OpenCV fills what is missing with grey. Copies may end with zeros.
 
-
-def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
-    """A JPEG file that lacks its end, with it; ``ValueError`` if it lacks data of the picture, too.
-
-    Some cameras do not write the end. Decoders fill missing pixels with grey and report no error. So different data are
-    appended: pixels that depend on them are missing. Pillow decodes them, because OpenCV prints what it finds wrong.
+    A scan without an end after it may also be in the film of a motion photo, behind the image; so Pillow decodes it.
     """
     content = data.tobytes()
-    picture = content.rstrip(b"\0")
-    if picture.endswith(b"\xff"):  # with a zero a byte of the picture, without one the first half of the end
-        picture = content[: len(picture) + 1] if len(content) > len(picture) else picture[:-1]
-    try:
-        files = (io.BytesIO(picture + _JPEG_PADDING * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
-        first, *others = (np.asarray(open_with_pillow(file)) for file in files)
-        is_complete = first.ndim > 1 and all(np.array_equal(first, other) for other in others)
-    except Exception:
-        is_complete = False
-    if not is_complete:
-        raise ValueError("is cut off: data of the picture are missing; copy it or download it again")
-    return np.frombuffer(picture + _JPEG_END, np.uint8)
+    if _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]:
+        try:
+            image = open_with_pillow(io.BytesIO(content.rstrip(b"\0")))
+            if image is None:
+                raise ValueError("Pillow cannot open it")
+            image.load()
+        except Exception as error:
+            raise ValueError("is cut off: data of the picture are missing; copy it or download it again") from error
 
 
 def _decode_heif(data: np.ndarray) -> np.ndarray:
@@ -589,18 +504,16 @@ def _pil_to_bgr(image: Image.Image) -> np.ndarray:
 
 def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
     if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
-        remedy = ""
-        if image.ndim == 3 and image.shape[0] in (1, 3, 4):
-            remedy = "; its channels come first: give image.transpose(1, 2, 0), of a tensor image.permute(1, 2, 0)"
-        if image.ndim == 4:
-            remedy = "; give several images as predictor.stream(images), each of these dimensions"
-        raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}{remedy}")
+        raise DataError(
+            f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}; if its channels "
+            "come first, give image.transpose(1, 2, 0); give several images as predictor.stream(images)"
+        )
     image = image.astype(image.dtype.newbyteorder("="), copy=False)
     if image.dtype not in (np.uint8, np.uint16):
-        remedy = 'image.astype("uint8")'
-        if image.dtype == bool or (image.dtype.kind == "f" and 0 <= np.min(image) <= np.max(image) <= 1):
-            remedy = '(image * 255).astype("uint8")'
-        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; give {remedy}, of 0 to 255")
+        raise DataError(
+            f'an image must be of type uint8 or uint16, not {image.dtype}; give image.astype("uint8"), of 0 to 255: '
+            "first multiply numbers of 0 to 1 by 255"
+        )
     if image.ndim == 3:
         image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
     if image.dtype == np.uint16:

@@ -1,4 +1,4 @@
-"""Images: listing, reading, decoding, converting and writing files, and the frame of their annotations."""
+"""Images: listing, reading, decoding, converting and writing files."""
 
 from __future__ import annotations
 
@@ -17,20 +17,15 @@ import torch
 from PIL import ExifTags, Image, ImageOps, features
 
 from posenet import images as images_module
-from posenet.errors import ConfigError, DataError
+from posenet.errors import DataError
 from posenet.images import (
-    AnnotatedFrame,
-    ImageHeader,
     apply_orientation,
     check_image,
     check_proportions,
-    count_frames,
     decode_checked_image,
     decode_image,
-    find_annotated_frame,
     find_images,
     parse_header,
-    read_annotated_image,
     read_image,
     to_bgr,
     write_image,
@@ -111,9 +106,9 @@ def test_an_input_without_images_is_an_error(tmp_path: Path, item: str, message:
         find_images([str(tmp_path / item)])
 
 
-def test_a_folder_with_images_in_its_subfolders_alone_names_one(tmp_path: Path) -> None:
+def test_a_folder_with_images_in_its_subfolders_alone_says_how_to_search_them(tmp_path: Path) -> None:
     touch(tmp_path / "set" / "images" / "new", "1.png")
-    with pytest.raises(DataError, match="only in its subfolders, such as .*set/images/new; .*recursive=True"):
+    with pytest.raises(DataError, match="1 in subfolders.*recursive=True"):
         find_images([str(tmp_path / "set")])
 
 
@@ -149,10 +144,7 @@ def test_pil_images_paths_and_rgb_arrays_become_bgr(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".ppm"])
 @pytest.mark.parametrize("depth", [8, 10, 12, 16])
-def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
-    caplog: pytest.LogCaptureFixture, suffix: str, depth: int
-) -> None:
-    """The warning is logged once for each depth by a process, so that not every test sees it."""
+def test_numbers_of_fewer_bits_in_16_use_the_whole_range(suffix: str, depth: int) -> None:
     expected = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
     deep = np.round(expected * ((2**depth - 1) / 255)).astype(np.uint16)
     with_alpha = np.dstack([deep, np.full((16, 16), 65535, np.uint16)])
@@ -160,9 +152,6 @@ def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
     images = (to_bgr(deep), to_bgr(deep.astype(">u2")), to_bgr(with_alpha), to_bgr(deep[..., 0]), decode_image(data))
     for image in (*images, decode_checked_image(data, 16, 16)):
         np.testing.assert_allclose(image.astype(int), expected, atol=1)
-    for message in caplog.messages:
-        assert message.startswith(f"images of 16 bits whose brightest pixel is below {2**depth} are read as images of")
-        assert depth < 16
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV"])
@@ -180,9 +169,7 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
 @pytest.mark.parametrize(
     "image, message",
     [
-        (np.zeros((4, 6, 3), np.float32), r"not float32; give \(image \* 255\).astype"),
-        (np.full((4, 6, 3), 255.0), r"not float64; give image.astype"),
-        (np.full((4, 6, 3), 200), r"not int64; give image.astype"),
+        (np.zeros((4, 6, 3), np.float32), "not float32; .*by 255"),
         (np.full((4, 6, 3), "a"), "not <U1"),
         (np.zeros((4, 6), bool), "not bool"),
         (np.zeros((2, 40, 60, 3), np.uint8), r"shape \(2, 40, 60, 3\); .*stream\(images\)"),
@@ -298,22 +285,12 @@ class TestDecoding:
         An interrupted copy may have the full length, filled with zeros, which are valid codes of grey pixels.
         """
         data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
-        for missing in (3, 6, 100, 2000):
+        for missing in (1, 6, 2000):
             for end in (b"", bytes(missing)):
                 for decode in (decode_image, check_image):
                     with pytest.raises(ValueError, match="is cut off"):
                         decode(as_array(data[:-missing] + end))
         assert capfd.readouterr() == ("", "")
-
-    @pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
-    @pytest.mark.parametrize("missing", [1, 2])
-    def test_a_jpeg_without_its_last_bytes_is_an_image(self, progressive: int, missing: int) -> None:
-        """As cameras write it that end a file after the last data of the picture."""
-        data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
-        for end in (b"", bytes(missing), bytes(1000)):
-            cut = as_array(data[:-missing] + end)
-            np.testing.assert_array_equal(decode_image(cut), decode_image(as_array(data)))
-            assert check_image(cut).stored_size == NOISE.shape[:2]
 
     def test_bytes_after_the_end_of_a_jpeg_do_not_matter(self) -> None:
         """Motion photos have a film there, in which a code of JPEG may occur."""
@@ -423,42 +400,6 @@ class TestOrientation:
             x, y = (8 * value + 3.5 for value in lit_centre(image))
             assert (x, y) == pytest.approx(drawn.centres["displayed"], abs=4)
         assert apply_orientation(NOISE, 1) is NOISE, "nothing is copied where there is no orientation"
-
-    @pytest.mark.parametrize("setting", ["stored", "displayed"])
-    def test_the_size_decides_where_it_fits_one_frame_and_else_the_setting(self, setting: str) -> None:
-        for orientation in ORIENTATIONS:
-            header = ImageHeader(160, 240, orientation)
-            by_setting = AnnotatedFrame(orientation if setting == "displayed" else 1, "setting")
-            for frame, size in (("stored", header.stored_size), ("displayed", header.displayed_size)):
-                found = find_annotated_frame(header, *size, setting)  # type: ignore[arg-type]
-                if orientation == 1:
-                    assert found == AnnotatedFrame(1, "no tag")
-                elif orientation < 5:
-                    assert found == by_setting
-                else:
-                    assert found == AnnotatedFrame(orientation if frame == "displayed" else 1, "size")
-            if orientation > 1:
-                square = ImageHeader(160, 160, orientation)
-                assert find_annotated_frame(square, 160, 160, setting) == by_setting  # type: ignore[arg-type]
-                assert find_annotated_frame(header, 7, 9, setting) == by_setting  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="exif_frame 'upright' is unknown"):
-            find_annotated_frame(ImageHeader(1, 1, 1), 1, 1, "upright")  # type: ignore[arg-type]
-
-    def test_decisions_are_counted(self) -> None:
-        frames = [AnnotatedFrame(1, "no tag"), AnnotatedFrame(6, "size"), AnnotatedFrame(1, "size")]
-        frames += [AnnotatedFrame(3, "setting"), AnnotatedFrame(8, "size")]
-        assert count_frames(frames) == {
-            "displayed frame by setting": 1, "displayed frame by size": 2, "stored frame by size": 1,
-        }  # fmt: skip
-        assert count_frames(frames[:1]) == {}
-
-    def test_an_annotated_image_is_read_in_the_frame_of_its_annotations(self, tmp_path: Path) -> None:
-        for orientation in (1, 3, 6, 7):
-            drawn = oriented_image(orientation)
-            (tmp_path / "a.jpg").write_bytes(drawn.data)
-            for frame in ("stored", "displayed"):
-                image, _ = read_annotated_image(tmp_path / "a.jpg", *drawn.sizes[frame], frame)  # type: ignore[arg-type]
-                assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
 
 
 HOST_PROGRAM = """

@@ -24,6 +24,8 @@ from posenet.skeleton import COCO, Skeleton
 _log = logging.getLogger(__name__)
 _TEST_SET_CODES = ("image-id", "category-id", "file-name", "image-size", "no-such-category")
 """The contradictions that matter in files without names of keypoints, as those of test sets."""
+_LOGGED = ("keypoint-order", "exif-turned", "exif-swapped", "exif-by-setting")
+"""The adjustments that change what results are compared with."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,16 +116,25 @@ class Split:
         return bool(self.people)
 
 
-def read_split(path: str | Path, image_ids: Iterable[int] | None = None, skeleton: Skeleton = COCO) -> Split:
+def read_split(
+    path: str | Path,
+    image_ids: Iterable[int] | None = None,
+    skeleton: Skeleton = COCO,
+    folder: str | Path | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+) -> Split:
     """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given,
-    each once. A log message tells if it has the skeleton's keypoints in another order or spelling, which is corrected.
+    each once. Keypoints of the skeleton in another order or spelling, and those of the stored pixels of an image in
+    ``folder``, are corrected, which a log message tells.
 
     ``DataError`` if it cannot be read or has an error, has no images, lacks an image, or has annotations without
     keypoints alone.
     """
-    file = read_annotation_file(path, skeleton, required=["images"])
+    file = read_annotation_file(
+        path, skeleton, folder=folder, exif_frame=exif_frame, compares_files=False, required=["images"]
+    )
     for adjustment in file.adjustments:
-        if adjustment.code == "keypoint-order":
+        if adjustment.code in _LOGGED:
             _log.warning("%s: %s", path, adjustment)
     names_keypoints = any(category.keypoints for category in file.parsed_categories)
     file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)

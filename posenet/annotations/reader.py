@@ -14,7 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -33,27 +33,17 @@ from posenet.annotations.coco import (
 from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
-from posenet.annotations.people_reader import read_people
+from posenet.annotations.people_reader import find_copies, read_people
+from posenet.annotations.upright import MIRRORING, find_frame, turn_people
 from posenet.devices.cpu import usable_cores
-from posenet.errors import DataError
-from posenet.images import (
-    AnnotatedFrame,
-    ImageHeader,
-    check_image,
-    check_proportions,
-    find_annotated_frame,
-    oriented_size,
-    read_header,
-    read_image_file,
-)
+from posenet.errors import ConfigError, DataError
+from posenet.images import ImageHeader, check_image, check_proportions, read_header, read_image_file
+from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
 
-SAME_PERSON = 0.1
-"""Two annotations in copies of an image are of the same person if their keypoints are closer than this share of the
-longer side of the box."""
 _REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
 
@@ -67,7 +57,7 @@ def read_annotation_file(
     opens_images: bool = False,
     drop: bool = False,
     measures_twins: bool = False,
-    reorders: bool = True,
+    compares_files: bool = True,
     required: Collection[str] = ("images", "annotations"),
     document: Any = None,
 ) -> AnnotationFile:
@@ -76,14 +66,14 @@ def read_annotation_file(
     Args:
         path: of a COCO keypoint file; or, with the content as ``document``, for messages only.
         skeleton: the expected keypoints; None expects those of the categories in the file.
-        folder: of the image files, which tell missing sizes and names; copies of one image become one.
-        exif_frame: see ``posenet.images.find_annotated_frame``.
+        folder: of the image files, which tell missing sizes and names, and in which frame they are annotated.
+        exif_frame: that of the annotations of images with an EXIF orientation, where their size fits both frames. The
+            normal form has them in the displayed frame.
         opens_images: open every image of the folder, and compare it with its annotations.
         drop: leave out faulty entries even if they are many, but never most.
         measures_twins: say of which keypoints neither the skeleton nor the annotations tell left and right; this takes
             time, and drafting a skeleton tells it anyway.
-        reorders: turn keypoints with other names, or in another order, to those of the skeleton where the names tell
-            which are which; not for what is compared with results of other programs.
+        compares_files: take files of the same bytes for one image, not only entries of the same name.
         required: sections without which it is no COCO file.
 
     Raises:
@@ -91,16 +81,18 @@ def read_annotation_file(
     """
     if document is None:
         document = read_document(path)
+    if exif_frame not in get_args(ExifFrame):
+        raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
     sections = select_sections(document, path, required)
     said = Adjustments(drop)
     images = _Images(sections["images"], None if folder is None else Path(folder), exif_frame, said)
     if opens_images:
         images.open_files()
-    categories = read_categories(sections["categories"], sections["annotations"], skeleton, reorders, said)
+    categories = read_categories(sections["categories"], sections["annotations"], skeleton, said)
     entries = [*sections["annotations"], *images.take_ignored_regions(categories)]
     people = read_people(entries, images.row_of, images.is_kept, images.sizes, categories, said)
-    images.turn_sizes(people)
-    people = images.merge_copies(people)
+    images.turn_upright(people)
+    people = images.merge_copies(people, opens=folder is not None and compares_files)
     images.leave_out_emptied(entries, people)
     kept = np.flatnonzero(images.is_kept).tolist()
     people.image_rows = np.cumsum(images.is_kept)[people.image_rows] - 1
@@ -139,6 +131,7 @@ class _Images:
         self._read_ids()
         self._find_files()
         self._read_sizes()
+        self._find_frames()
         is_unlabelled = np.array([entry.get("is_labeled") is False for entry in entries], bool) & self.is_kept
         said.add_rows("left out", "unlabelled-frame", is_unlabelled, self.names)
         self.is_kept &= ~is_unlabelled
@@ -195,6 +188,29 @@ class _Images:
         self.said.add_rows("derived", "size", is_read, self.names)
         self._leave_out("image-size", lacks & ~is_read, self.names)
 
+    def _find_frames(self) -> None:
+        """Find the images with an EXIF orientation, and those whose annotations are in the stored frame."""
+        self.oriented: dict[int, ImageHeader] = {}
+        self.is_stored: Mask = np.zeros(len(self.entries), bool)
+        by_setting = self.is_stored.copy()
+        is_mirrored = self.is_stored.copy()
+        rows = [] if self.folder is None else np.flatnonzero(self.is_kept).tolist()
+        workers = usable_cores()
+        headers = map_in_threads(self._read_header, rows, workers=workers, ahead=64 * workers)
+        for row, header in zip(rows, headers):
+            if header is None or header.orientation == 1:
+                continue
+            self.oriented[row] = header
+            if self.entries[row].get("exif_frame") != "displayed":  # as in the normal form
+                size = (int(self.sizes[row, 0]), int(self.sizes[row, 1]))
+                frame, by_setting[row] = find_frame(header, size, self.exif_frame)
+                self.is_stored[row] = frame == "stored"
+                is_mirrored[row] = self.is_stored[row] and header.orientation in MIRRORING
+                self.entries[row] = self.entries[row] | {"exif_frame": "displayed"}
+        self.said.add_rows("warning", "exif-by-setting", by_setting, self.names)
+        self._leave_out("exif-mirrored", is_mirrored, self.names)
+        self.is_stored &= ~is_mirrored
+
     def _read_header(self, row: int) -> ImageHeader | None:
         try:
             return None if self.folder is None else read_header(self.folder / self.names[row])
@@ -214,7 +230,6 @@ class _Images:
         for code in ("missing-file", "unreadable-file", "wrong-size"):
             self.is_kept &= ~self.said.leave_out_few(code, found[code], texts, len(rows))
         self.said.add_rows("derived", "resized", found["resized"], texts)
-        self.said.add_rows("warning", "exif-by-setting", found["exif-by-setting"], texts)
 
     def _check_file(self, row: int) -> tuple[str, str]:
         """The code of what is wrong with a file, and details; "" for nothing."""
@@ -226,11 +241,9 @@ class _Images:
             if not os.path.exists(path):  # which is also false for a name that is too long
                 return "missing-file", ""
             return "unreadable-file", re.split(r" \(|;", str(error))[0]
-        frame = find_annotated_frame(header, height, width, self.exif_frame)
-        size = oriented_size(*header.stored_size, frame.orientation)
+        size = header.stored_size if self.is_stored[row] else header.displayed_size
         if size == (height, width):
-            is_set = frame.reason == "setting"
-            return ("exif-by-setting", f"orientation {header.orientation}, {frame}") if is_set else ("", "")
+            return "", ""
         details = f"{size[1]} x {size[0]}, annotated {width} x {height}"
         try:
             check_proportions(path, size, (height, width))
@@ -257,25 +270,28 @@ class _Images:
         if places:
             self.said.add("derived", "ignored-regions", places)
 
-    def turn_sizes(self, people: People) -> None:
-        """Swap height and width of images whose keypoints fit only the displayed image, not the stored pixels."""
+    def turn_upright(self, people: People) -> None:
+        """Turn annotations of the stored pixels; or only their size, if the keypoints fit only the displayed image."""
+        limits = self.sizes[people.image_rows][:, None, ::-1]
         is_labelled = people.keypoints[..., 2] > 0
-        sizes = self.sizes[people.image_rows][:, None, ::-1]
         points = people.keypoints[..., :2]
         fits, fits_turned = (
-            ((points >= -1) & (points <= limits + 1)).all(axis=2).all(axis=1, where=is_labelled)
-            for limits in (sizes, sizes[..., ::-1])
+            ((points >= -1) & (points <= sides + 1)).all(axis=2).all(axis=1, where=is_labelled)
+            for sides in (limits, limits[..., ::-1])
         )
-        turned = np.zeros(len(self.names), bool)
-        for row in np.unique(people.image_rows[~fits & fits_turned]).tolist():
-            header = self._read_header(row)
+        is_swapped = np.zeros(len(self.names), bool)
+        for row in np.flatnonzero(self.is_stored & self.is_kept).tolist():
+            orientation = self.oriented[row].orientation
             height, width = self.sizes[row].tolist()
-            frame = header and find_annotated_frame(header, height, width, self.exif_frame)
-            turned[row] = frame == AnnotatedFrame(1, "size") and bool(fits_turned[people.image_rows == row].all())
-        self.sizes[turned] = self.sizes[turned, ::-1]
-        self.said.add_rows("derived", "exif-swapped", turned, self.names)
+            rows = np.flatnonzero(people.image_rows == row)
+            is_swapped[row] = orientation >= 5 and not fits[rows].all() and fits_turned[rows].all()
+            if not is_swapped[row]:
+                turn_people(people, rows, orientation, (height, width))
+            self.sizes[row] = (width, height) if orientation >= 5 else (height, width)
+        self.said.add_rows("derived", "exif-swapped", is_swapped, self.names)
+        self.said.add_rows("derived", "exif-turned", self.is_stored & self.is_kept & ~is_swapped, self.names)
 
-    def merge_copies(self, people: People) -> People:
+    def merge_copies(self, people: People, opens: bool) -> People:
         """Give the first of several copies of an image the people of all; copies with the same people stay as they are.
 
         Each of them would teach that the people of the others are not there.
@@ -283,12 +299,14 @@ class _Images:
         by_name = defaultdict(list)
         files = {}
         for row in np.flatnonzero(self.is_kept).tolist():
-            if self.folder is not None and is_file(self.folder, self.names[row]):
-                files[row] = self.folder / self.names[row]
+            path = os.path.join(self.folder or "", self.names[row])
+            if (
+                opens and self.folder is not None and os.path.isfile(path)
+            ):  # which is also false for a name that is too long
+                files[row] = Path(path)
             else:
                 by_name[PurePosixPath(self.names[row])].append(row)
         merged = np.zeros(len(self.names), bool)
-        is_kept = np.ones(len(people.ids), bool)
         for first, *others in (*groups_of_copies(files), *by_name.values()):
             if not others or (self.sizes[others] != self.sizes[first]).any():
                 continue
@@ -296,15 +314,11 @@ class _Images:
             shown = [{people.keypoints[person].tobytes() for person in own} for own in members]
             if all(one == shown[0] for one in shown) and len({self.names[row] for row in (first, *others)}) > 1:
                 continue
-            present = members[0]
-            for person in itertools.chain(*members[1:]):
-                is_kept[person] = not any(_are_same(people, person, other) for other in present)
-                people.image_rows[person] = first
-                present += [person] if is_kept[person] else []
+            people.image_rows[list(itertools.chain(*members[1:]))] = first
             merged[others] = True
         self.is_kept &= ~merged
         self.said.add_rows("derived", "copies", merged, self.names)
-        return people.select(is_kept)
+        return people.select(~find_copies(people))
 
     def leave_out_emptied(self, entries: list[Entry], people: People) -> None:
         """Leave out images of which no annotation is left, because they would count as images of nobody."""
@@ -313,15 +327,6 @@ class _Images:
         emptied = np.array([row in rows for row in range(len(self.names))], bool) & self.is_kept
         self.said.add_rows("left out", "emptied-image", emptied, self.names)
         self.is_kept &= ~emptied
-
-
-def _are_same(people: People, person: int, other: int) -> bool:
-    """Whether two annotations are of the same person, by the keypoints that both have."""
-    both = (people.keypoints[[person, other], :, 2] > 0).all(axis=0)
-    if not both.any():
-        return bool((people.boxes[person] == people.boxes[other]).all())
-    distances = np.linalg.norm(people.keypoints[person, both, :2] - people.keypoints[other, both, :2], axis=1)
-    return bool(distances.mean() < SAME_PERSON * people.boxes[other, 2:].max())
 
 
 def _is_polygon(coordinates: object) -> bool:
@@ -333,11 +338,3 @@ def _without_way_out(name: str) -> str:
     path = PureWindowsPath(name)  # which also splits at /
     parts = [part for part in path.parts if part not in ("..", path.anchor)]
     return name if len(parts) == len(path.parts) else "/".join(parts)
-
-
-def is_file(folder: Path, name: str) -> bool:
-    """Whether a file is in the folder."""
-    try:
-        return bool(name) and (folder / name).is_file()
-    except (OSError, ValueError):  # a name that is too long or has a null character
-        return False

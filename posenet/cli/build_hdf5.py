@@ -162,7 +162,6 @@ def _print_store(store: Store) -> None:
 def _print_report(report: BuildReport) -> None:
     _print_store(report.store)
     if report.store.num_people:
-        print_message(f"crowds        {report.num_crowds}")
         empty = f", {report.num_empty} without any annotation (--background stores them)" if report.num_empty else ""
         category = report.store.skeleton.category
         left_out = pluralize(report.num_without_main_person, "image")
@@ -171,16 +170,13 @@ def _print_report(report: BuildReport) -> None:
         print_message(f"no sample     {report.others.total()}: {describe_others(report.others)}")
     for adjustment in report.adjustments.sorted():
         print_message(str(adjustment))
-    if report.num_without_outline:
-        objects = report.store.skeleton.count(report.num_without_outline)
-        print_message(f"boxes         {objects} without a usable outline; the box is the mask")
-    counts = {f"with an EXIF orientation: {name}": count for name, count in report.frames.items()}
-    counts["scaled with its annotations, because it has another size than annotated"] = report.num_resized
-    counts["made smaller, to --max-side"] = report.num_shrunk
+    counts = {
+        "scaled with its annotations, because it has another size than annotated": report.num_resized,
+        "made smaller, to --max-side": report.num_shrunk,
+    }
     for text, count in counts.items():
         if count:
             print_message(f"changed       {pluralize(count, 'image')} {text}")
     print_message(f"skipped       {pluralize(len(report.skipped), 'image')} of other proportions or unreadable")
     for line in report.skipped:
         print_message(f"  {to_single_line(line)}")
-    print_message(f"time          {report.seconds:.1f} s")

@@ -45,6 +45,6 @@ def run(args: argparse.Namespace) -> None:
         require_image_folder(args.images)
     images = list_image_files(args.annotations, args.images)
     check_outputs(diagnosis_paths(args.output), chain(input_files(args), images), overwrite=args.overwrite)
-    diagnosis = diagnose(args.annotations, args.results, skeleton=args.skeleton)
+    diagnosis = diagnose(args.annotations, args.results, skeleton=args.skeleton, images_dir=args.images)
     provenance = {"Results": str(args.results), "Annotations": str(args.annotations)}
     write_diagnosis(diagnosis, args.images, args.output, sys.stdout, provenance=provenance)

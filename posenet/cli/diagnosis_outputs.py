@@ -14,7 +14,6 @@ from posenet.diagnosis.error_kinds import TEXTS
 from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
 from posenet.diagnosis.report import REPORT_FILE, write_report
 from posenet.messages import pluralize, to_single_line
-from posenet.settings import DataConfig, ExifFrame
 
 
 def diagnosis_paths(folder: Path) -> list[Path]:
@@ -30,13 +29,12 @@ def write_diagnosis(
     *,
     provenance: Mapping[str, str],
     min_score: float = 0.0,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> None:
     """Write all files, and print a summary; for the arguments see ``write_report``."""
     written = f"{time.strftime('%Y-%m-%d %H:%M')} by posenet {posenet.__version__}"
     facts = {**provenance, "Images": str(images_dir or "not shown"), "Written": written}
     write_diagnosis_file(diagnosis, folder, facts)
-    write_report(diagnosis, folder, images_dir, provenance=facts, min_score=min_score, exif_frame=exif_frame)
+    write_report(diagnosis, folder, images_dir, provenance=facts, min_score=min_score)
     print_message(_summarize(diagnosis), file=messages)
     print_message("wrote " + ", ".join(map(str, diagnosis_paths(folder))), file=messages)
 

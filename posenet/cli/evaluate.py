@@ -6,19 +6,21 @@ import argparse
 from itertools import chain
 from pathlib import Path
 
-from posenet.annotations.coco import list_image_files, require_annotation_file
+from posenet.annotations.coco import list_image_files
 from posenet.checkpoints.named import find_weights
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
+from posenet.errors import DataError
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.inference.evaluation import Evaluation, backend_of_evaluation, evaluate
 from posenet.inference.networks import device_of_process, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
+from posenet.settings import ExifFrame, load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +74,7 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
         output=args.output if ranks.is_main else None,
         overwrite=args.overwrite,
         image_ids=image_ids,
+        exif_frame=_exif_frame(args),
         progress=ranks.is_main and not args.quiet,
         ranks=ranks,
     )
@@ -80,12 +83,18 @@ def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     return 0
 
 
+def _exif_frame(args: argparse.Namespace) -> ExifFrame:
+    """That of the annotations, by ``--config`` and ``--set``."""
+    return load_config(args.config, args.overrides).data.exif_frame
+
+
 def _check_flags(args: argparse.Namespace) -> None:
     """Check the flags, inputs and outputs before PyTorch is imported and processes start."""
     if not is_exported_file(args.checkpoint):
         find_weights(args.checkpoint)
     require_image_folder(args.images)
-    require_annotation_file(args.annotations)
+    if not Path(args.annotations).is_file():
+        raise DataError(f"cannot read annotations {args.annotations}: it is no file; correct the path")
     outputs = [Path(args.output)] if args.output else []
     if args.report:
         from posenet.cli.diagnosis_outputs import diagnosis_paths
@@ -116,7 +125,13 @@ def _report(
 
         name = Path(args.checkpoint).name
         diagnosis = diagnose(
-            args.annotations, evaluation.results, skeleton=predictor.skeleton, image_ids=image_ids, name=name
+            args.annotations,
+            evaluation.results,
+            skeleton=predictor.skeleton,
+            image_ids=image_ids,
+            images_dir=args.images,
+            exif_frame=_exif_frame(args),
+            name=name,
         )
         provenance = {
             "Checkpoint": args.checkpoint,
@@ -126,13 +141,11 @@ def _report(
             "Scales": ", ".join(f"{scale:g}" for scale in predictor.settings.scales),
         }
         print_message(file=messages)
-        images, exif_frame = Path(args.images), predictor.exif_frame
         write_diagnosis(
             diagnosis,
-            images,
+            Path(args.images),
             args.report,
             messages,
             provenance=provenance,
             min_score=evaluation.min_score,
-            exif_frame=exif_frame,
         )

@@ -77,7 +77,6 @@ def make_predictor(args: argparse.Namespace, min_score: float = 0.0, num_images:
         **flags,
     )
     if is_exported:
-        predictor.exif_frame = _overridden(args, "data").get("exif_frame", predictor.exif_frame)
         predictor.tracking = dataclasses.replace(predictor.tracking, **_overridden(args, "tracking"))
     return predictor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import zlib
 from collections import Counter
 from collections.abc import Collection
@@ -33,14 +32,10 @@ from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import resolve_link
 from posenet.images import (
-    AnnotatedFrame,
     check_image,
     check_proportions,
-    count_frames,
     decode_checked_image,
-    find_annotated_frame,
     find_images,
-    oriented_size,
     read_image_file,
     require_image_folder,
 )
@@ -60,29 +55,23 @@ class BuildReport:
     """The result of a build."""
 
     store: Store  # closed; its tables remain
-    num_crowds: int  # in the stored images
-    num_without_outline: int  # people and crowds in the stored images whose mask is their box
     num_without_main_person: int  # requested images without a main person
     others: Counter[str]  # people of the requested images on whom no sample is centred, by reason
     adjustments: Adjustments  # what reading the annotations did
     skipped: tuple[str, ...]  # one line for every unreadable image
     num_resized: int  # stored images of another size than annotated, to which their annotations are scaled
-    # Stored images with an EXIF orientation, by the frame of their annotations and what decided it.
-    frames: dict[str, int]
     num_empty: int  # requested images without any annotation that are not stored
     num_shrunk: int  # stored images that were made smaller
-    seconds: float
 
 
 class _ImageFile(NamedTuple):
-    """An image as it will be stored. Sizes are (height, width) in the frame of the annotations."""
+    """An image as it will be stored. Sizes are (height, width) of the displayed image."""
 
     data: np.ndarray  # (bytes,) uint8
     size: tuple[int, int]
     orientation: int
     original: OriginalRow  # of the file
     original_size: tuple[int, int]
-    frame: AnnotatedFrame  # of the file
 
 
 def build_store(
@@ -114,23 +103,23 @@ def build_store(
             proportions than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete.
         skeleton: that of the annotations, or the path of its file.
-        exif_frame: see ``posenet.images.find_annotated_frame``.
-        max_side: images with a longer side than this many pixels are stored smaller, with their annotations: as JPEG of
-            the quality ``JPEG_QUALITY``, in the frame of the annotations. They stay so large that no main person gets
+        exif_frame: see ``read_annotation_file``; images without annotations are stored as displayed.
+        max_side: images with a longer side than this many pixels are stored smaller and upright, with their
+            annotations: as JPEG of the quality ``JPEG_QUALITY``. They stay so large that no main person gets
             smaller than one may be. 0 stores all images as they are.
         background: also store the images without any annotation, as images that show nobody.
 
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
     """
-    start = time.perf_counter()
     skeleton = load_skeleton(skeleton)
     if max_side < 0:
         raise DataError(
             f"max_side is {max_side}; give the longest side in pixels, or 0 to store all images as they are"
         )
     output = Path(output)
-    check_store_output(resolve_link(output), overwrite)  # before the annotations are read
+    inputs = [] if annotations is None else [annotations]
+    check_store_output(resolve_link(output), overwrite, inputs)  # before the annotations are read
     folder = Path(images)
     require_image_folder(folder)
     selection = _select_images(folder, annotations, image_ids, skeleton, background, exif_frame)
@@ -143,7 +132,7 @@ def build_store(
         path = folder / image.file_name
         people = selection.people_of.get(image.id)
         try:
-            file = _read_image(path, image, people is not None, exif_frame)
+            file = _read_image(path, (image.height, image.width) if people is not None else None)
             mains: list[int] = []
             if people is not None:
                 people = scale_people(people, (image.height, image.width), file.size)
@@ -156,7 +145,6 @@ def build_store(
             return f"{path} (image {image.id}): {getattr(error, 'strerror', None) or error}"
 
     counts: Counter[str] = Counter()
-    frames: list[AnnotatedFrame] = []
     skipped: list[str] = []
     num_bytes = sum(_file_size(folder / image.file_name) for image in chosen)
     max_skipped = math.ceil(max_unreadable * len(chosen))
@@ -180,28 +168,19 @@ def build_store(
                 counts["too small"] += 1  # its main persons, in a file that is smaller than annotated
                 continue
             writer.add(record, main_rows, file.original)
-            frames.append(file.frame)
             counts["shrunk"] += file.size != file.original_size
-            people = selection.people_of.get(image.id)
-            if people is not None:
-                counts["resized"] += file.original_size != (image.height, image.width)
-                counts["crowds"] += int(people.is_crowd.sum())
-                counts["without outline"] += sum(outline is None for outline in people.outlines)
+            counts["resized"] += bool(image.height) and file.original_size != (image.height, image.width)
     with Store(output, skeleton) as store:
         pass
     return BuildReport(
         store=store,
-        num_crowds=counts["crowds"],
-        num_without_outline=counts["without outline"],
         num_without_main_person=selection.num_unsuitable + counts["too small"],
         others=selection.others,
         adjustments=selection.adjustments,
         skipped=tuple(skipped),
         num_resized=counts["resized"],
-        frames=count_frames(frames),
         num_empty=0 if background else len(selection.empty),
         num_shrunk=counts["shrunk"],
-        seconds=time.perf_counter() - start,
     )
 
 
@@ -290,20 +269,16 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _read_image(path: Path, image: CocoImage, is_annotated: bool, exif_frame: ExifFrame) -> _ImageFile:
-    """Read and check an image file.
-
-    Without annotations, the image is stored as displayed. ``OSError`` or ``ValueError``: the image cannot be used.
-    """
+def _read_image(path: Path, annotated_size: tuple[int, int] | None) -> _ImageFile:
+    """Read and check an image file; ``OSError`` or ``ValueError`` if it cannot be used."""
     data = read_image_file(path)
     header = check_image(data)
-    annotated_size = (image.height, image.width) if is_annotated else header.displayed_size
-    # As stored or as displayed: the orientation of EXIF in which the annotations fit the image.
-    frame = find_annotated_frame(header, *annotated_size, exif_frame if is_annotated else "displayed")
-    original = OriginalRow(len(data), zlib.crc32(data.data), frame.orientation)
-    size = oriented_size(*header.stored_size, frame.orientation)
-    check_proportions(path, size, annotated_size)
-    return _ImageFile(data, size, frame.orientation, original, size, frame)
+    size = header.displayed_size
+    if annotated_size is not None:
+        check_proportions(path, size, annotated_size)
+    return _ImageFile(
+        data, size, header.orientation, OriginalRow(len(data), zlib.crc32(data.data), header.orientation), size
+    )
 
 
 def _shrink(file: _ImageFile, max_side: int, areas: np.ndarray) -> _ImageFile:

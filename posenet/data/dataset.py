@@ -94,14 +94,12 @@ class SampleBuffers(NamedTuple):
     mask_miss: np.ndarray
 
 
-class PartialSample(NamedTuple):
-    """A sample whose masks are already in its buffers, but not its image."""
+class LoadedSample(NamedTuple):
+    """A sample whose image and masks are in its buffers."""
 
-    key: SampleKey
     record: Record
-    augmentation: Augmentation
-    matrix: np.ndarray  # (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels
     joints: np.ndarray  # (P, K, 3) float32: x, y, visibility, in network-input pixels
+    flip: bool
     faults: tuple[str, ...] = ()  # error messages of the unreadable samples that this one replaces
 
 
@@ -152,56 +150,35 @@ class PoseDataset(Dataset[Batch]):
     def __getitems__(self, keys: list[SampleKey]) -> Batch:
         """Load a batch. PyTorch's loader calls a method of this name if there is one.
 
-        The masks and joints of all samples are read before the first image is decoded, because decoding an image evicts
-        all smaller code and data from the processor's caches. An unreadable sample is replaced by another one;
-        ``DataError`` if no other can be read either.
+        An unreadable sample is replaced by another one; ``DataError`` if no other can be read either.
         """
         height, width = self.size
         images = _empty(len(keys), height, width, 3)
         person_mask, mask_miss = _empty(2, len(keys), height // MAP_STRIDE, width // MAP_STRIDE)
         buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
-        partial_samples: list[PartialSample | DataError] = []
-        for key, sample_buffers in zip(keys, buffers):
-            try:
-                partial_samples.append(self.read_masks_and_joints(key, sample_buffers))
-            except DataError as error:
-                partial_samples.append(error)
-
-        samples = []
-        for key, sample_buffers, partial_sample in zip(keys, buffers, partial_samples):
-            try:
-                if isinstance(partial_sample, DataError):
-                    raise partial_sample  # to the substitution below
-                samples.append(self.finish(partial_sample, sample_buffers))
-            except DataError as error:
-                samples.append(self.substitute_unreadable(key, sample_buffers, error))
+        samples = list(map(self._load_or_substitute, keys, buffers))
         joints = stack_joints([sample.joints for sample in samples])
         return Batch(images, joints, person_mask, mask_miss, *_describe(samples))
 
-    def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> PartialSample:
-        """Load another sample in place of one that raised ``error``; ``DataError`` if none can be read.
+    def _load_or_substitute(self, key: SampleKey, buffers: SampleBuffers) -> LoadedSample:
+        """Load a sample, or another one in its place; ``DataError`` if none can be read.
 
         This tries the samples at distances 1, 2, 4, 8 ... after it, because damage often affects many samples in a row.
-        The choice depends on the key alone, so it is the same in every run. The ``faults`` of the sample are the
-        messages of all errors.
+        The choice depends on the key alone, so it is the same in every run.
         """
         epoch, index = key
-        faults = [str(error)]
-        for exponent in range((len(self) - 1).bit_length()):
-            other_key = (epoch, (index + 2**exponent) % len(self))
+        faults: list[str] = []
+        for distance in (0, *(2**exponent for exponent in range((len(self) - 1).bit_length()))):
             try:
-                sample = self.read_masks_and_joints(other_key, buffers)
-                sample = self.finish(sample, buffers)
-            except DataError as other_error:
-                faults.append(str(other_error))
+                sample = self._load((epoch, (index + distance) % len(self) if distance else index), buffers)
+            except DataError as error:
+                faults.append(str(error))
             else:
                 return sample._replace(faults=tuple(faults))
-        raise DataError(
-            f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}"
-        ) from error
+        raise DataError(f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}")
 
-    def read_masks_and_joints(self, key: SampleKey, buffers: SampleBuffers) -> PartialSample:
-        """Read a record, warp its masks into ``buffers`` and warp its joints; ``DataError`` if it is damaged."""
+    def _load(self, key: SampleKey, buffers: SampleBuffers) -> LoadedSample:
+        """Read, warp and augment a sample, and call ``transform``; ``DataError`` if it is damaged."""
         epoch, index = key
         augmentation = Augmentation()
         if self.augment is not None:
@@ -214,7 +191,16 @@ class PoseDataset(Dataset[Batch]):
         warp_mask(record.person_mask, image_size, matrix, size, border=0, out=buffers.person_mask)
         warp_mask(record.mask_miss, image_size, matrix, size, border=int(record.is_annotated), out=buffers.mask_miss)
         joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
-        return PartialSample(key, record, augmentation, matrix, joints)
+        reduction = largest_reduction(matrix)
+        if not record.allows_reduction(reduction):
+            reduction = 1
+        image = record.decode_image(reduction)
+        warp_image(image, augmentation, matrix_for_reduced_image(matrix, reduction), size, out=buffers.image)
+        if augmentation.cutout is not None:
+            cover_square(buffers.image, augmentation.cutout)
+        if self.transform is not None:
+            joints = self._call_transform(self.transform, key, record, joints, buffers)
+        return LoadedSample(record, joints, augmentation.flip)
 
     def read_record(self, index: int) -> tuple[Record, int]:
         """Read the record of a sample, and return it with the row of the person to frame, or ``NO_PERSON``."""
@@ -230,25 +216,26 @@ class PoseDataset(Dataset[Batch]):
         center = (x + box_width / 2, y + box_height / 2)
         return augmentation.matrix(center, box_height / height, (width, height))
 
-    def finish(self, sample: PartialSample, buffers: SampleBuffers) -> PartialSample:
-        """Write the image of a sample into ``buffers``, and call ``transform``; ``DataError`` if it is damaged."""
-        self.decode_and_warp_image(sample, buffers.image)
-        if sample.augmentation.cutout is not None:
-            cover_square(buffers.image, sample.augmentation.cutout)
-        if self.transform is None:
-            return sample
-        before = Sample(buffers.image, sample.joints, buffers.person_mask, buffers.mask_miss)
+    def _call_transform(
+        self, transform: Transform, key: SampleKey, record: Record, joints: np.ndarray, buffers: SampleBuffers
+    ) -> np.ndarray:
+        """Let the user's function change a sample; ``ConfigError`` if it fails or returns something else."""
+        before = Sample(buffers.image, joints, buffers.person_mask, buffers.mask_miss)
         try:
-            after = self.transform(before, random_generator(self.seed, *sample.key, "transform"))
+            after = transform(before, random_generator(self.seed, *key, "transform"))
         except Exception as error:
-            raise ConfigError(_describe_failure(self.transform, sample, error)) from error
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise ConfigError(
+                to_single_line(
+                    f"data.transform failed on image {record.image_id} (epoch and sample {key}) with "
+                    f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}); correct the function"
+                )
+            ) from error
         if not isinstance(after, Sample):
             raise ConfigError(f"data.transform returned a {type(after).__name__}; let the function return a Sample")
         for name, old, new in zip(Sample._fields, before, after):
-            shape, expected = np.shape(new), old.shape
-            if name == "joints":
-                shape, expected = shape[1:], expected[1:]  # people may come and go
-            if shape != expected or np.asarray(new).dtype != old.dtype:
+            skipped = name == "joints"  # people may come and go
+            if np.asarray(new).dtype != old.dtype or np.shape(new)[skipped:] != old.shape[skipped:]:
                 raise ConfigError(
                     f"data.transform returned {name} of shape {np.shape(new)} and type {np.asarray(new).dtype} instead "
                     f"of {old.shape} and {old.dtype}; correct the function"
@@ -256,16 +243,7 @@ class PoseDataset(Dataset[Batch]):
         if not np.isfinite(after.joints).all():
             raise ConfigError("data.transform returned joints that are not finite; correct the function")
         buffers.image[:], _, buffers.person_mask[:], buffers.mask_miss[:] = after
-        return sample._replace(joints=after.joints)
-
-    def decode_and_warp_image(self, sample: PartialSample, out: np.ndarray) -> None:
-        """Decode the image of a sample and warp it into (H, W, 3) ``out``; ``DataError`` if it is damaged."""
-        reduction = largest_reduction(sample.matrix)
-        if not sample.record.allows_reduction(reduction):
-            reduction = 1
-        image = sample.record.decode_image(reduction)
-        matrix = matrix_for_reduced_image(sample.matrix, reduction)
-        warp_image(image, sample.augmentation, matrix, self.size[::-1], out=out)
+        return after.joints
 
 
 def training_set(store: StoreList, config: Config) -> PoseDataset:
@@ -284,26 +262,16 @@ def load_transform(name: str) -> Transform | None:
     return transform
 
 
-def _describe_failure(transform: Transform, sample: PartialSample, error: Exception) -> str:
-    """Which function has failed, on which sample, where and why."""
-    module, name = (getattr(transform, key, "") for key in ("__module__", "__qualname__"))
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return to_single_line(
-        f"data.transform={module}:{name} failed on image {sample.record.image_id} (epoch and sample {sample.key}) with "
-        f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno}); correct the function"
-    )
-
-
 def _empty(*shape: int) -> Tensor:
     """An uint8 tensor to write to. That of a data worker is in shared memory, so that it need not be copied there."""
     tensor = torch.empty(shape, dtype=torch.uint8)
     return tensor if get_worker_info() is None else tensor.share_memory_()  # type: ignore[no-untyped-call]
 
 
-def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
+def _describe(samples: list[LoadedSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
     """The fields of ``Batch`` from ``image_ids`` on."""
     image_ids = torch.tensor([sample.record.image_id for sample in samples])
     faults = tuple(fault for sample in samples for fault in sample.faults)
-    pairs = [(sample.record.supervised, int(sample.augmentation.flip)) for sample in samples]
+    pairs = [(sample.record.supervised, int(sample.flip)) for sample in samples]
     channels = [supervised[flip] for supervised, flip in pairs if supervised is not None]
     return image_ids, faults, torch.from_numpy(np.stack(channels)) if channels else None

@@ -14,7 +14,7 @@ from posenet.data.store_list import StoreList
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import read_input
-from posenet.images import check_image, oriented_size
+from posenet.images import check_image
 from posenet.progress_bar import progress_bar
 from posenet.threads import map_in_threads
 
@@ -33,7 +33,8 @@ def verify_store(store: Store, *, workers: int | None = None) -> None:
         try:
             record = store.read_record(row)
             header = check_image(record.image_bytes)
-            if oriented_size(*header.stored_size, record.orientation) != (record.height, record.width):
+            size = header.displayed_size if record.orientation == header.orientation else header.stored_size
+            if size != (record.height, record.width):
                 raise record.damage_error("has another size than its record")
         except (DataError, ValueError) as error:
             return str(error)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,12 +27,9 @@ from posenet.data.store import (
 )
 from posenet.errors import DataError
 from posenet.files import (
-    OWN_LOCK,
     atomic_replacement,
-    begins_like,
     check_outputs,
     is_standard_output,
-    lock_path,
     output_lock,
     remove_leftovers,
     resolve_link,
@@ -45,8 +41,6 @@ JPEG_QUALITY = 95
 """Of images that are made smaller."""
 COPIED_BYTES = 2**24
 """Images that have waited for the end of a build are copied in parts of this size."""
-_HDF5 = re.compile(rb"\x89HDF\r\n\x1a\n")
-"""How every HDF5 file begins."""
 
 
 @contextlib.contextmanager
@@ -66,7 +60,7 @@ def open_store_writer(
     Args:
         num_image_bytes: total size of the image files that will be added, or more.
         source: path of the annotation file. Its name is stored, but not used.
-        overwrite: replace an existing store. A file that is not HDF5 is never replaced.
+        overwrite: replace an existing file.
         max_side: not 0 if images with a longer side were made smaller.
     """
     path = resolve_link(Path(path))
@@ -79,12 +73,11 @@ def open_store_writer(
                 atomic_replacement(path) as unfinished,
                 # An array cannot shrink, and the bytes of smaller images are counted at the end; they wait here.
                 tempfile.TemporaryFile(dir=path.parent) as waiting,
+                _create_hdf5(unfinished) as file,
             ):
-                with _create_hdf5(unfinished) as file:
-                    writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
-                    yield writer
-                    writer.write_tables(skeleton, Path(source).name)
-                _check_replaced(path, overwrite)
+                writer = StoreWriter(path, file, num_image_bytes, max_side, waiting)
+                yield writer
+                writer.write_tables(skeleton, Path(source).name)
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
         raise DataError(f"cannot write {path}: {reason}; free disk space, or choose another folder") from error
@@ -210,20 +203,8 @@ class StoreWriter:
             self._file.attrs[name] = value
 
 
-def check_store_output(path: Path, overwrite: bool) -> None:
-    """Make the folder of a store; ``DataError`` if it may not be written to ``path``."""
+def check_store_output(path: Path, overwrite: bool, inputs: Iterable[str | Path] = ()) -> None:
+    """Make the folder of a store; ``DataError`` if it may not be written to ``path``, as it exists or is an input."""
     if is_standard_output(path):
         raise DataError("a store cannot be written to standard output; give the name of a file")
-    check_outputs([], side_files={lock_path(path): OWN_LOCK})
-    _check_replaced(path, overwrite)
-
-
-def _check_replaced(path: Path, overwrite: bool) -> None:
-    """Raise ``DataError`` if a store may not replace what is at ``path``."""
-    check_outputs([path], overwrite=overwrite)
-    try:
-        is_replaceable = not path.exists() or begins_like(path, _HDF5)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}; choose another output") from error
-    if not is_replaceable:
-        raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")
+    check_outputs([path], inputs, overwrite=overwrite)

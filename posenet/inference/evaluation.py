@@ -22,7 +22,7 @@ from posenet.devices.current import run_in_all_processes
 from posenet.devices.ranks import SHARE_TIMEOUT_MINUTES, Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
-from posenet.images import AnnotatedFrame, check_proportions, count_frames, read_annotated_image
+from posenet.images import check_proportions, read_image
 from posenet.inference.image_to_maps import Letterbox
 from posenet.inference.media.frames import read_in_threads
 from posenet.inference.media.sources import Frame, Source
@@ -34,7 +34,7 @@ from posenet.inference.split_among_processes import split_into_blocks
 from posenet.messages import pluralize
 from posenet.person import Person
 from posenet.progress_bar import progress_bar
-from posenet.settings import ExifFrame
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 from posenet.visualization.drawing import MIN_SCORE, round_min_score
 
@@ -51,9 +51,8 @@ CocoResult = dict[str, Any]
 
 
 class ImageReading(NamedTuple):
-    """How an image was read: the frame in which it is annotated, and its (height, width) there and as annotated."""
+    """The (height, width) of an image, and as annotated."""
 
-    frame: AnnotatedFrame
     size: tuple[int, int]
     annotated_size: tuple[int, int]
 
@@ -95,7 +94,7 @@ def evaluate(
     output: str | Path | None = None,
     overwrite: bool = False,
     image_ids: Iterable[int] | None = None,
-    exif_frame: ExifFrame | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
     ranks: Ranks | None = None,
     **options: Any,
@@ -110,8 +109,8 @@ def evaluate(
         output: where to write the predictions, as a COCO results file.
         overwrite: replace ``output`` if it exists. An input is never replaced.
         image_ids: evaluate only these images, each once.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for that in
-            which the network was trained.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open. Images are read
+            upright, and predictions are in pixels of the displayed image.
         progress: whether to show a progress bar.
         ranks: the processes that share the images; None means those of the process group that exists, or that a
             launcher has started, which all call this function. Rank 0 writes the predictions and returns the metrics,
@@ -146,14 +145,14 @@ def evaluate(
             options["device"] = device_of_process(checkpoint, device, options["backend"], ranks.local_rank)
         predictor = Predictor(checkpoint, **options)
     predictor.min_score = 0.0  # people with low scores raise the AP
-    split = read_split(annotations, image_ids, predictor.skeleton)
+    split = read_split(annotations, image_ids, predictor.skeleton, images, exif_frame)
     blocks = find_annotated_images(images, split.images, predictor.settings.batch_size)
     mine = list(itertools.chain(*ranks.share(blocks)))
 
     def predict_share() -> tuple[list[CocoResult], list[ImageReading]]:
         results: list[CocoResult] = []
         readings: list[ImageReading] = []
-        found = predict_annotated_images(predictor, mine, exif_frame or predictor.exif_frame)
+        found = predict_annotated_images(predictor, mine)
         with contextlib.closing(found), progress_bar(title="predict", total=len(mine), disable=not progress) as bar:
             for item in found:
                 results += item.to_coco(split.category)
@@ -195,12 +194,11 @@ class AnnotatedResult(NamedTuple):
 
 
 def predict_annotated_images(
-    predictor: Predictor, sources: Iterable[tuple[CocoImage, Source]], exif_frame: ExifFrame
+    predictor: Predictor, sources: Iterable[tuple[CocoImage, Source]]
 ) -> Generator[AnnotatedResult, None, None]:
-    """Predict images in order, each in the frame of its annotations. Background threads read the next images.
+    """Predict images in order. Background threads read the next images.
 
-    ``exif_frame`` is that of ``find_annotated_frame``. ``DataError`` if an image is missing, cannot be read, or has
-    other proportions than annotated.
+    ``DataError`` if an image is missing, cannot be read, or has other proportions than annotated.
     """
     waiting: deque[tuple[CocoImage, ImageReading]] = deque()  # of the frames whose results have not come
 
@@ -208,10 +206,10 @@ def predict_annotated_images(
         image, source = item
         path = cast(Path, source.path)
         annotated_size = (image.height, image.width)
-        pixels, frame = read_annotated_image(path, *annotated_size, exif_frame)
+        pixels = read_image(path)
         size = (pixels.shape[0], pixels.shape[1])
         check_proportions(path, size, annotated_size)
-        return Frame(source, pixels), image, ImageReading(frame, size, annotated_size)
+        return Frame(source, pixels), image, ImageReading(size, annotated_size)
 
     def frames() -> Iterator[Frame]:
         with contextlib.closing(read_in_threads(read, sources, lambda item: item[0].image.nbytes)) as images_read:
@@ -230,10 +228,7 @@ def scale_people(people: Sequence[Person], size: tuple[int, int], other_size: tu
 
 
 def log_readings(readings: Iterable[ImageReading]) -> None:
-    """Log how many images with an EXIF orientation are annotated in which frame, and how many in another size."""
-    readings = list(readings)
-    for name, count in count_frames(reading.frame for reading in readings).items():
-        _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
+    """Log how many images have another size than annotated."""
     if resized := [reading for reading in readings if reading.size != reading.annotated_size]:
         (height, width), (annotated_height, annotated_width) = resized[0].size, resized[0].annotated_size
         example = f"{width} x {height} instead of {annotated_width} x {annotated_height}"

@@ -25,7 +25,7 @@ from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, l
 from posenet.inference.pipeline import predict_frames
 from posenet.inference.result import Result
 from posenet.messages import truncate_for_message
-from posenet.settings import Config, ExifFrame, InferenceConfig, TrackingConfig
+from posenet.settings import Config, InferenceConfig, TrackingConfig
 from posenet.settings.heights import advise_on_height
 from posenet.settings.sections import MAX_SIDE
 from posenet.skeleton import Skeleton, load_skeleton
@@ -68,8 +68,6 @@ class Predictor:
         num_images: how many images the predictor is for, if that is known. For a few, "auto" does not convert a
             checkpoint, because PyTorch would be ready first.
         min_score: people with a lower score, 0-1, are left out; evaluation needs 0.
-        exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it. None is that
-            of the configuration.
         keep_maps: whether results have the maps of the network.
         overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
 
@@ -91,7 +89,6 @@ class Predictor:
         backend: BackendName = "auto",
         num_images: int | None = None,
         min_score: float = MIN_SCORE,
-        exif_frame: ExifFrame | None = None,
         keep_maps: bool = False,
         **overrides: Any,
     ) -> None:
@@ -126,7 +123,6 @@ class Predictor:
         if config.data.train and (advice := advise_on_height(dataclasses.replace(config, inference=self.settings))):
             _log.warning("%s: %s", network, advice)
         self.min_score = min_score
-        self.exif_frame = exif_frame or config.data.exif_frame
         self.keep_maps = keep_maps
         self.tracking = config.tracking
 

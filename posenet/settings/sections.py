@@ -150,8 +150,8 @@ class DataConfig:
     transform: str = ""
     """A function of your own that changes every training sample, as "module:name" (docs/own_data_set.md)."""
     exif_frame: ExifFrame = "displayed"
-    """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames: stored
-    ignores the orientation, displayed follows it."""
+    """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames. The
+    images are read as displayed, and annotations of the stored pixels are turned."""
     allow_overlap: bool = False
     """Allow images of data.val and data.val_images that are also trained on, to overfit on purpose."""
 

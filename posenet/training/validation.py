@@ -118,8 +118,8 @@ class CocoValidation:
         it in any way."""
         self.evaluation: dict[str, Any] | None = None
         """The last one, for the checkpoint."""
-        annotations = config.data.val_annotations
-        self.split = read_split(annotations, skeleton=config.model.skeleton)
+        annotations, data = config.data.val_annotations, config.data
+        self.split = read_split(annotations, None, config.model.skeleton, data.val_images, data.exif_frame)
         if not self.split.annotated:
             people = config.model.skeleton.people
             raise DataError(f"{annotations} contains no annotated {people}; set data.val_annotations to another file")
@@ -131,7 +131,7 @@ class CocoValidation:
         with_people = [index for index, (image, _) in enumerate(self.share) if image.id in self.truth]
         num_drawn = NUM_DRAWN if runtime.is_main else 0
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
-        self.has_logged_frames = False
+        self.has_logged_readings = False
 
     def _predictor_now(self) -> Predictor:
         """The predictor of ``posenet evaluate`` with the weights that the network has now."""
@@ -183,9 +183,8 @@ class CocoValidation:
         results: list[dict[str, Any]] = []
         readings: list[ImageReading] = []
         images = itertools.takewhile(lambda _: not stop_requested(), self.share)
-        exif_frame = self.config.data.exif_frame
         with (
-            contextlib.closing(predict_annotated_images(self._predictor_now(), images, exif_frame)) as predicted,
+            contextlib.closing(predict_annotated_images(self._predictor_now(), images)) as predicted,
             progress_bar(title="predict", total=len(self.share)) as bar,
         ):
             for index, item in enumerate(predicted):
@@ -196,9 +195,9 @@ class CocoValidation:
                 bar.update()
         if stop_requested():
             return None
-        if not self.has_logged_frames:
+        if not self.has_logged_readings:
             log_readings(readings)
-        self.has_logged_frames = True
+        self.has_logged_readings = True
         return results
 
     def _draw(self, item: AnnotatedResult, min_score: float) -> list[np.ndarray]:

@@ -26,8 +26,7 @@ def make_parser(tool: str) -> argparse.ArgumentParser:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A tiny network, trained on images in the frame "stored"."""
-    return write_checkpoint(tmp_path / "a.pth", "data.exif_frame=stored")
+    return write_checkpoint(tmp_path / "a.pth", "inference.batch_size=3")
 
 
 def predictor_of(tool: str, checkpoint: Path, *flags: str) -> Predictor:
@@ -44,23 +43,23 @@ def test_pytorch_runs_a_fused_copy_in_the_requested_precision(amp: str, checkpoi
 
 def test_flags_come_before_set_and_set_before_the_checkpoint(checkpoint: Path) -> None:
     plain = predictor_of("predict", checkpoint, "--backend", "torch")
-    assert plain.exif_frame == "stored" and plain.settings.flip is False
-    changed = predictor_of("predict", checkpoint, "--set", "data.exif_frame=displayed", "inference.flip=true")
-    assert changed.exif_frame == "displayed" and changed.settings.flip
+    assert plain.settings.batch_size == 3 and plain.settings.flip is False
+    changed = predictor_of("predict", checkpoint, "--set", "inference.batch_size=5", "inference.flip=true")
+    assert changed.settings.batch_size == 5 and changed.settings.flip
     both = predictor_of("predict", checkpoint, "--no-flip", "--height", "128", "--set", "inference.flip=true")
-    assert not both.settings.flip and both.settings.height == 128 and both.exif_frame == "stored"
+    assert not both.settings.flip and both.settings.height == 128 and both.settings.batch_size == 3
     file = checkpoint.with_name("mine.toml")
     file.write_text("[inference]\nheight = 192\n[model]\nstacks = 1\nwidth = 16\ngrowth = 2\n")
     mine = predictor_of(
         "predict", checkpoint, "--backend", "torch", "--config", str(file), "--set", "inference.flip=true"
     )
-    assert mine.settings.flip and mine.settings.height == 192 and mine.exif_frame == "displayed"
+    assert mine.settings.flip and mine.settings.height == 192 and mine.settings.batch_size != 3
 
 
 def test_an_exported_file_has_the_same_flags(spot_file: Path) -> None:
-    flags = ["--set", "data.exif_frame=stored", "inference.keypoint_threshold=0.3", "--scales", "1", "2"]
+    flags = ["--set", "inference.keypoint_threshold=0.3", "--scales", "1", "2"]
     predictor = predictor_of("predict", spot_file, *flags)
-    assert predictor.exif_frame == "stored" and predictor.settings.keypoint_threshold == 0.3
+    assert predictor.settings.keypoint_threshold == 0.3
     assert predictor.settings.scales == (1.0, 2.0) and predictor.settings.height == 192
     both = predictor_of("predict", spot_file, "--flip", "--set", "inference.flip=false", "inference.scales=[0.5]")
     assert both.settings.flip and both.settings.scales == (0.5,), "flags come before --set"

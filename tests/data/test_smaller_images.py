@@ -13,7 +13,7 @@ import pytest
 
 from posenet.data import store_writer
 from posenet.data.build import BuildReport, build_store
-from posenet.data.inspection import compute_statistics, find_shared_images, find_stored_files, verify_store
+from posenet.data.inspection import find_shared_images, find_stored_files, verify_store
 from posenet.data.store import RECORD_TYPE, Store
 from posenet.data.store_list import open_data_sets
 from posenet.errors import DataError
@@ -24,7 +24,6 @@ from tests.helpers.drawn_data import (
     crowd,
     decode_masks,
     document,
-    flip_bit,
     person,
     write_annotations,
     write_coco,
@@ -82,7 +81,7 @@ class TestMaxSide:
                     assert (mask != halved).mean() < 0.05
                 assert not decode_masks(record)[1][20, 60], "the crowd"
 
-    @pytest.mark.parametrize("orientation", [1, 3, 6, 7])
+    @pytest.mark.parametrize("orientation", [1, 6])
     def test_every_orientation_is_followed_once(self, tmp_path: Path, orientation: int) -> None:
         """The pixels of the smaller image lie in the frame of the annotations, and it has no orientation itself."""
         coco = write_photographs(tmp_path, 1)
@@ -138,16 +137,3 @@ def test_the_columns_of_a_row_and_of_the_file_are_the_same(tmp_path: Path) -> No
             "image_crc", "label_crc", "label_start", "mask_all_bytes", "mask_miss_bytes",
         )  # fmt: skip
         assert file.attrs["schema"] == 6 and "original" not in file
-
-
-def test_statistics_read_no_image(tmp_path: Path) -> None:
-    build(write_coco(tmp_path), tmp_path / "a.h5")
-    expected = list(compute_statistics(Store(tmp_path / "a.h5")))
-    flip_bit(tmp_path / "a.h5", "images", 1)
-    with Store(tmp_path / "a.h5") as store:
-        assert list(compute_statistics(store)) == expected
-        with pytest.raises(DataError, match="checksum"):
-            store.read_record(1)
-    flip_bit(tmp_path / "a.h5", "labels", 1)
-    with pytest.raises(DataError, match="image 2 .*checksum"):
-        list(compute_statistics(Store(tmp_path / "a.h5")))

@@ -199,55 +199,6 @@ def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str
     assert "posenet build-hdf5" in message or "update posenet" in message
 
 
-def put(column: str, value: Any, row: int = 1) -> Callable[[np.ndarray], None]:
-    return lambda rows: rows[column].__setitem__(row, value)
-
-
-FORGED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray | None]]] = {
-    "sample of no image": ("sample", lambda rows: rows + [9, 0]),
-    "sample of no person": ("sample", lambda rows: rows + [0, 9]),
-    "fractional samples": ("sample", lambda rows: rows.astype(float)),
-    "no people": ("person", lambda rows: rows[:0]),
-    "a box that is not finite": ("person", put("box", np.nan)),
-    "more images than names": ("file_name", lambda rows: rows[:1]),
-    "an image beyond the end": ("record", put("image_start", 2**40)),
-    "an image that ends beyond the end": ("record", put("image_bytes", 2**20, row=-1)),
-    "labels that end beyond the end": ("record", put("label_start", 2**20, row=-1)),
-    "labels before the start": ("record", put("label_start", -8)),
-    "half a run": ("record", put("mask_miss_bytes", 1)),
-    "no height": ("record", put("height", 0)),
-    "a huge image": ("record", put("width", 2**30)),
-    "no such orientation": ("record", put("orientation", 9)),
-    "people of another image": ("record", put("first_person", 0)),
-}
-
-
-@pytest.mark.parametrize("name", FORGED)
-def test_tables_that_point_to_nothing_are_refused_although_they_fit_their_fingerprint(path: Path, name: str) -> None:
-    """Whoever changes a table can compute its fingerprint."""
-    table, change = FORGED[name]
-    with h5py.File(path, "r+") as file:
-        tables = {table: file[table][()] for table in TABLES}
-        new = change(tables[table])
-        tables[table] = tables[table] if new is None else new
-        del file[table]
-        file[table] = tables[table]
-        text = compute_fingerprint(file.attrs["skeleton"].decode(), tables)
-        file.attrs["fingerprint"] = np.bytes_(text.encode())
-    with pytest.raises(DataError, match="tiny.h5 cannot be used as a store .*; rebuild it"):
-        Store(path)
-
-
-def test_a_record_whose_labels_fit_the_checksum_but_not_the_image_is_refused(tmp_path: Path) -> None:
-    record = make_record(1)
-    small = encode_mask(np.ones((20, 30), np.uint8))
-    nowhere = np.full_like(record.joints, np.nan)
-    for number, bad in enumerate((record._replace(person_mask=small), record._replace(joints=nowhere))):
-        with Store(write_store(tmp_path / f"{number}.h5", [bad])) as store:
-            with pytest.raises(DataError, match=r"image 1 .* has masks of another size, or joints that are not finite"):
-                store.read_record(0)
-
-
 def test_a_store_that_is_closed_is_not_read(path: Path) -> None:
     """Its descriptor may be that of another file by now."""
     with Store(path) as store:
@@ -256,12 +207,10 @@ def test_a_store_that_is_closed_is_not_read(path: Path) -> None:
         store.read_record(0)
 
 
-def test_missing_files_folders_and_patterns_are_refused(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none.h5 does not exist; build it with posenet build-hdf5"):
         Store(tmp_path / "none.h5")
-    with pytest.raises(DataError, match=r"does not exist; name every store by itself"):
-        Store(tmp_path / "train-*.h5")
-    with pytest.raises(DataError, match=rf"cannot read store {tmp_path}: Is a directory; give a file of posenet"):
+    with pytest.raises(DataError, match=f"{tmp_path} cannot be used as a store .*Is a directory"):
         Store(tmp_path)
 
 

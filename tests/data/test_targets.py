@@ -185,19 +185,6 @@ def test_far_away_keypoints_leave_finite_maps(far: float) -> None:
     assert torch.isfinite(maps).all() and maps.min() >= 0 and maps.max() <= 1
 
 
-@pytest.mark.parametrize(
-    "joints, mask, message",
-    [
-        ((1, 18, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\), not \(1, 18, 3\)"),
-        ((1, 2, 17, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\)"),
-        ((2, 2, 18, 3), (1, 8, 8), r"person_mask must be \(2, h, w\), not \(1, 8, 8\)"),
-    ],
-)
-def test_wrong_shapes_are_rejected(joints: tuple[int, ...], mask: tuple[int, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        render(torch.zeros(joints), torch.zeros(mask))
-
-
 def test_many_people_are_rendered_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
     joints = torch.from_numpy(np.stack([random_joints(np.random.default_rng(seed), 5, 128, 128) for seed in range(2)]))
     renderer = WholeMaps(TargetsConfig(), COCO)

@@ -12,9 +12,9 @@ from posenet.data.dataset import PoseDataset, Sample, Transform, load_transform
 from posenet.data.loader import BatchLoader
 from posenet.errors import ConfigError
 from posenet.extensions import allow
-from posenet.settings import AugmentConfig, load_config
+from posenet.settings import AugmentConfig
 from tests.helpers.batches import same_batches
-from tests.helpers.drawn_data import flip_bit, make_record, write_store
+from tests.helpers.drawn_data import make_record, write_store
 from tests.helpers.tiny_training import train_tiny, weights
 
 SIZE = (64, 128)
@@ -67,12 +67,6 @@ class TestOwnFunction:
         assert batch.joints[0, 0, :, 2].any() and not batch.joints[0, 1:].any()
         assert not batch.mask_miss.any() and batch.person_mask.any()
 
-    def test_the_substitute_of_an_unreadable_sample_is_changed_too(self, path: Path) -> None:
-        flip_bit(path, "images", 2)
-        dataset = PoseDataset(path, SIZE, "image", transform=add_noise)
-        batch = dataset[0, 2]
-        assert len(batch.faults) == 1 and torch.equal(batch.images, dataset[0, 3].images)
-
     @pytest.mark.parametrize(
         "function, name, found",
         [
@@ -110,8 +104,3 @@ class TestOwnFunction:
         allow(name)
         with pytest.raises(ConfigError, match=f"data.transform={name} "):
             load_transform(name)
-
-    @pytest.mark.parametrize("name", ["module", "module:", "a b:c", "/tmp/file.py:change"])
-    def test_a_setting_of_another_form_is_refused(self, name: str) -> None:
-        with pytest.raises(ConfigError, match="data.transform must be "):
-            load_config(None, [f"data.transform='{name}'"])

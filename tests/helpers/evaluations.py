@@ -60,9 +60,9 @@ def evaluate_people(
     exif_frame: ExifFrame = "displayed",
 ) -> Evaluation:
     """Compare the people that a function finds with a split, as ``evaluate`` does with those of a network."""
-    split = read_split(annotations, image_ids)
+    split = read_split(annotations, image_ids, COCO, images, exif_frame)
     chosen = itertools.chain(*find_annotated_images(images, split.images, 1))
     predictor: Any = FunctionPredictor(predict)
-    predicted = predict_annotated_images(predictor, chosen, exif_frame)
+    predicted = predict_annotated_images(predictor, chosen)
     results = [result for item in predicted for result in item.to_coco(split.category)]
     return replace(compute_coco_metrics(results, split), results=results)

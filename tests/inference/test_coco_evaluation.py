@@ -81,7 +81,7 @@ def test_batches_and_shares_give_one_result(tmp_path: Path) -> None:
         found = []
         for rank in range(world_size):
             images = [*itertools.chain(*find_annotated_images(tmp_path, split.images, batch_size))][rank::world_size]
-            for item in predict_annotated_images(predictor, images, "displayed"):
+            for item in predict_annotated_images(predictor, images):
                 found += item.to_coco(1)
         return sorted(found, key=lambda result: (result["image_id"], -result["score"]))
 

@@ -36,7 +36,7 @@ def test_a_run_that_can_start_leaves_no_trace(weights: str) -> None:
         ([], "data.train"),
         (["data.train=b.h5"], "b.h5"),
         (['data.train=["a.h5", "b.h5"]'], "b.h5"),
-        (['data.train=[{path="*.h5"}]'], "name every store by itself"),
+        (['data.train=[{path="*.h5"}]'], "*.h5"),
         ([STORE, "data.val=b.h5"], "b.h5"),
         ([STORE, "train.teacher=missing.pth"], "missing.pth"),
         ([STORE, "train.weights=old"], "old is a folder"),

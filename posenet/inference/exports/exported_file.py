@@ -45,7 +45,6 @@ def describe_config(config: Config, precision: str) -> dict[str, str]:
         "inference": tables["inference"],
         "tracking": tables["tracking"],
         "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
-        "data": {"exif_frame": tables["data"]["exif_frame"]},
     }
     return {PROPERTY: json.dumps(_CONSTANTS | stored)}
 
@@ -56,7 +55,7 @@ def read_config(properties: Mapping[str, str], source: str) -> Config:
         stored = json.loads(properties[PROPERTY])
         constants = {name: stored[name] for name in _CONSTANTS}
         stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
-        sections = {name: stored[name] for name in ("inference", "model", "data")}
+        sections = {name: stored[name] for name in ("inference", "model")}
         sections["tracking"] = stored.get("tracking", {})  # files of version 0.5 lack it
         config = config_from_dict(sections, source, from_checkpoint=True)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError, ConfigError) as error:

@@ -27,7 +27,7 @@ from posenet.inference.exports.runtimes import load_onnx
 from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config, DataConfig, InferenceConfig, ModelConfig, TrackingConfig
+from posenet.settings import Config, InferenceConfig, ModelConfig, TrackingConfig
 from posenet.skeleton import COCO, Skeleton
 from tests.helpers.documentation import read_blocks
 from tests.helpers.networks import random_network
@@ -131,21 +131,20 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
         inference=InferenceConfig(height=64, flip=True),
         model=ModelConfig(skeleton=skeleton),
         tracking=TrackingConfig(confirm_frames=1, smooth=True),
-        data=DataConfig(exif_frame="stored"),
     )
     network = LinearSpotNetwork()
     network.colours = nn.Conv2d(3, skeleton.num_channels, 1)
     (tmp_path / "a.onnx").write_bytes(build_onnx(network, config).SerializeToString())
     predictor = Predictor(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
     assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
-    assert predictor.tracking == config.tracking and predictor.exif_frame == "stored"
+    assert predictor.tracking == config.tracking
     assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
 
 
 def test_an_exported_file_of_an_earlier_version_has_todays_names() -> None:
     short = Path(__file__).parents[2] / "fixtures" / "coco_short_names.toml"
     about = json.loads(describe_config(Config(), "float32")[PROPERTY])
-    stored = {key: about[key] for key in ("format", "multiple", "stride", "precision", "inference", "model", "data")}
+    stored = {key: about[key] for key in ("format", "multiple", "stride", "precision", "inference", "model")}
     stored["model"]["skeleton"] = tomllib.loads(short.read_text())
     assert read_config({PROPERTY: json.dumps(stored)}, "a.onnx").model.skeleton == COCO
 
