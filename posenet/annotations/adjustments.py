@@ -61,7 +61,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "no-image": ("annotations of images that are not listed", "correct image_id, or list the image"),
     "crowd-flag": ("annotations with an iscrowd other than 0 and 1", "write 0 or 1"),
     "keypoint-values": ("annotations without three numbers for each name", "correct the names, or choose a skeleton"),
-    "nested": ("annotations with nested lists of keypoints", "read"),
     "no-visibility": ("annotations with keypoints of x and y only", "labelled unless they are 0, 0"),
     "no-number": ("annotations with keypoints that are null or not finite", "these are not labelled"),
     "visibility": ("annotations with another visibility than 0, 1, 2, as a confidence", "labelled where it is above 0"),
@@ -69,7 +68,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "normalised": ("annotations with keypoints between 0 and 1", "write pixels of the image"),
     "fractions": ("keypoints are fractions of the image, not pixels", "they are multiplied by its size"),
     "percent": ("no keypoint is beyond 100 in larger images", "write keypoints and boxes in pixels"),
-    "percentages": ("keypoints are percentages of the image, not pixels", "they are multiplied by its size"),
     "box-corners": ("boxes are two corners", "width and height computed"),
     "damaged-outline": ("outlines that are damaged or of another image size", "their box is the mask"),
     "no-box": ("boxes computed from outlines or keypoints", "they had none"),
@@ -90,7 +88,6 @@ ENTRIES: dict[str, tuple[str, str]] = {
     "one-place": ("annotations with all keypoints at one place", "write 0, 0, 0 for keypoints that are not labelled"),
     "many-people": ("images with more than 20 people", "COCO's evaluation uses 20 results, and misses the others"),
     "outside": ("annotations with keypoints outside their image", "not labelled; if images were shrunk, scale both"),
-    "a-little-outside": ("annotations with keypoints a little outside their image", "used as they are"),
     "box-elsewhere": ("annotations with most keypoints outside their box", "write bbox as x, y, width, height"),
     "far-from-box": ("annotations with keypoints far outside their own box", "look at the image"),
     "box-outside": ("boxes that reach far beyond their image", "write bbox as x, y, width, height, in pixels"),
@@ -112,23 +109,19 @@ class Adjustment:
     places: list[str]
     """Ids of images or annotations, file names or keypoints; empty if it concerns the whole file."""
 
-    @property
-    def line(self) -> str:
-        """What was done, how often, as many places as fit into one line, and the consequence."""
-        message = f"{self.message}: {len(self.places)}" if self.places else self.message
-        room = MAX_LINE - len(f"{self.kind}: {message} (, ...); {self.consequence} [{self.code}]")
-        shown: list[str] = []
-        for place in map(to_single_line, self.places):
-            if len(place) > room:
-                shown.append("..." if shown else f"{place[: max(room, 0)]}...")
-                break
-            room -= len(place) + 2
-            shown.append(place)
-        places = f" ({', '.join(shown)})" if shown else ""
-        return f"{message}{places}; {self.consequence}"
-
     def __str__(self) -> str:
-        return f"{self.kind}: {self.line} [{self.code}]"
+        """One line with the places that fit, but always the first; what to do is cut before that."""
+        shown = min(len(self.places), 1)
+        while shown < len(self.places) and len(self._line(shown + 1)) <= MAX_LINE:
+            shown += 1
+        line, end = self._line(shown), f"... [{self.code}]"
+        return line if len(line) <= MAX_LINE else line[: MAX_LINE - len(end)] + end
+
+    def _line(self, shown: int) -> str:
+        more = ", ..." if shown < len(self.places) else ""
+        places = ", ".join(map(to_single_line, self.places[:shown]))
+        places = f": {len(self.places)} ({places}{more})" if self.places else ""
+        return f"{self.kind}: {self.message}{places}; {self.consequence} [{self.code}]"
 
 
 class Adjustments(list[Adjustment]):
@@ -172,7 +165,8 @@ class Adjustments(list[Adjustment]):
         found = [one for one in self.contradictions if only is None or one.code in only]
         if found:
             others = f"; and {len(found) - 1} more" if len(found) > 1 else ""
-            raise DataError(f"{path}: {found[0].line} [{found[0].code}]{others} (posenet annotations lint lists all)")
+            text = str(found[0]).removeprefix("contradiction: ")
+            raise DataError(f"{path}: {text}{others} (posenet annotations lint lists all)")
 
     def report_lines(self) -> list[str]:
         """The warnings and what was left out, in short, for the end of a run beside its score."""

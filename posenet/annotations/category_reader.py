@@ -49,11 +49,7 @@ def number_ids(ids: Sequence[object]) -> list[int]:
 
 
 def read_categories(
-    entries: list[Entry],
-    annotations: Sequence[Entry],
-    skeleton: Skeleton | None,
-    reorders: bool,
-    said: Adjustments,
+    entries: list[Entry], annotations: Sequence[Entry], skeleton: Skeleton | None, said: Adjustments
 ) -> Categories:
     """Read the categories; names of keypoints that they lack come from the skeleton, or are numbered."""
     lists: dict[object, list[Any]] = defaultdict(list)
@@ -73,7 +69,7 @@ def read_categories(
     if len(entries) == 1:
         row_of[None] = 0
     categories = Categories(list(entries), parsed, number_ids(raw), row_of, np.array(is_used, bool), {})
-    if skeleton is not None and reorders:
+    if skeleton is not None:
         _reorder(categories, skeleton, said)
     return categories
 
@@ -147,18 +143,14 @@ def _parse_edges(edges: Any, count: int, title: str, said: Adjustments) -> tuple
 
     If an edge leads to no keypoint, all are left out: they are those of other keypoints, as in CrowdPose.
     """
-    pairs = []
-    for edge in edges if isinstance(edges, list) else []:
+    pairs: list[list[Any]] = []
+    for edge in edges if count and isinstance(edges, list) else []:
         ends = [canonical_id(end) for end in edge] if isinstance(edge, list) else []
         pairs.append(ends if len(ends) == 2 else [None, None])
     first = 0 if any(0 in pair for pair in pairs) else 1
     numbers = range(first, count + first)
-    lost = [f"{title} {a}-{b}" for a, b in pairs if a not in numbers or b not in numbers]
-    if lost and count:
+    if lost := [f"{title} {a}-{b}" for a, b in pairs if a not in numbers or b not in numbers]:
         said.add("derived", "edges", lost)
         return ()
-    usable: dict[frozenset[int], tuple[int, int]] = {}
-    for a, b in pairs:
-        if isinstance(a, int) and isinstance(b, int) and a != b and count:
-            usable[frozenset((a, b))] = (a - first, b - first)
+    usable = {frozenset((a, b)): (a - first, b - first) for a, b in pairs if a != b}
     return tuple(usable.values())

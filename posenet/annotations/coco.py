@@ -19,7 +19,7 @@ import numpy as np
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.outlines import Outline
 from posenet.errors import DataError
-from posenet.files import read_input, require_regular_file, write_atomically
+from posenet.files import read_input, write_atomically
 from posenet.messages import pluralize
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import noun_of
@@ -198,18 +198,6 @@ def _whole(value: float) -> float | int:
     return int(value) if value.is_integer() else value
 
 
-def require_annotation_file(path: str | Path) -> None:
-    """Raise ``DataError`` unless a path is a file that can be read as an input; its content is not looked at."""
-    try:
-        require_regular_file(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: str | Path, error: OSError) -> DataError:
-    return DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path")
-
-
 def read_document(path: str | Path) -> Any:
     """Return the unchecked content of a JSON file; ``DataError`` if the file cannot be read or is not JSON."""
     collects = gc.isenabled()
@@ -217,7 +205,7 @@ def read_document(path: str | Path) -> Any:
     try:
         return json.loads(read_input(path))
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise DataError(f"cannot read annotations {path}: {error.strerror or error}; correct the path") from error
     except (ValueError, RecursionError) as error:
         if remedy := remedy_for_format(path):
             raise DataError(f"{path} is no JSON file of annotations; {remedy}") from error

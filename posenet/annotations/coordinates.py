@@ -1,6 +1,6 @@
-"""Coordinates that are not pixels: fractions and percentages of the image, and boxes that are two corners.
+"""Coordinates that are not pixels: fractions of the image, and boxes that are two corners.
 
-They are converted where the people leave no doubt.
+They are converted where the people leave no doubt. Percentages are refused.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ MIN_EXAMPLES = 20
 """At least this many people are needed to recognise percentages."""
 MIN_PERCENT_SIDE = 200
 """Percentages are recognised if the longer side of half of the images is larger than this, in pixels."""
-MIN_REACH = 80
-"""Percentages reach this far in both directions."""
 CORNER_MARGIN = 1.1
 """A box that is written as two corners is recognised if x, y, width, height would end beyond this many image widths or
 heights, as in more than half of COCO's people. Some tools do not cut boxes off at the border, but they end before."""
 MANY = 0.2
 """Share of the boxes that must end so far outside."""
 BEYOND = 1.1
-"""Boxes that are shares of the image end before this one, in wholes."""
+"""Boxes that are fractions of the image end before this."""
 EDGE_MARGIN = 1.0
 """Pixels by which coordinates are outside the image because they are rounded."""
 BOX_MARGIN = 0.1
@@ -33,7 +31,7 @@ BOX_MARGIN = 0.1
 def convert_keypoints(
     keypoints: np.ndarray, boxes: np.ndarray, is_person: Any, sizes: np.ndarray, said: Adjustments
 ) -> Any:
-    """Convert fractions and percentages of the image to pixels, in place.
+    """Convert fractions of the image to pixels, in place.
 
     Args:
         keypoints, boxes: (A, K, 3) x, y, visibility, and (A, 4) x, y, width, height, zeros where there is none.
@@ -48,22 +46,18 @@ def convert_keypoints(
     points = keypoints[..., :2]
     in_unit = ((points >= 0) & (points <= 1)).all(axis=2)
     is_fraction = people & (in_unit | ~is_labelled).all(axis=1) & (points.max(axis=(1, 2)) > 0)
-    ends = points.max(axis=1, where=is_labelled[..., None], initial=0)[people]  # (people, 2)
-    are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
-    if is_fraction.any() and is_fraction.sum() == people.sum():
-        whole, code = 1, "fractions"
-    elif is_fraction.any() or not are_large or ends.max() > 100:
+    if not is_fraction.any():
+        ends = points.max(axis=(1, 2), where=is_labelled[..., None], initial=0)[people]
+        are_large = len(ends) >= MIN_EXAMPLES and np.median(sizes[people].max(axis=1)) > MIN_PERCENT_SIDE
+        if are_large and ends.max() <= 100:
+            said.add("contradiction", "percent")
+    if not is_fraction.any() or is_fraction.sum() < people.sum():
         return is_fraction
-    elif ends.max(axis=0).min() < MIN_REACH:
-        said.add("contradiction", "percent")
-        return is_fraction
-    else:
-        whole, code = 100, "percentages"
-    units = sizes[:, ::-1] / whole
+    units = sizes[:, ::-1]
     points *= units[:, None]
-    if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND * whole:
+    if (boxes[:, :2] + boxes[:, 2:]).max(initial=0) <= BEYOND:
         boxes *= np.tile(units, 2)
-    said.add("derived", code)
+    said.add("derived", "fractions")
     return np.zeros_like(is_fraction)
 
 

@@ -87,7 +87,7 @@ def read_people(
     stated = [entry.get("num_keypoints") for entry in read]
     differs = [value is not None and value != count for value, count in zip(stated, counts.tolist())]
     said.add_rows("derived", "num-keypoints", has_list & np.array(differs, bool), ids)
-    is_copy = _find_copies(people)
+    is_copy = find_copies(people)
     said.add_rows("left out", "same-keypoints", is_copy, ids)
     return people.select(~(is_faulty | is_empty | is_copy))
 
@@ -135,7 +135,7 @@ def _read_keypoints(people: People, categories: Categories, said: Adjustments) -
     has_list = people.is_used & np.array([bool(values) for values in lists], bool)
     most = max((len(categories.parsed[row].keypoints) for row in np.flatnonzero(categories.is_used)), default=1)
     people.keypoints = np.zeros((len(lists), most, 3))
-    is_wrong, is_nested, is_pair = (np.zeros(len(lists), bool) for _ in range(3))
+    is_wrong, is_pair = np.zeros(len(lists), bool), np.zeros(len(lists), bool)
     for count in np.unique(counts[has_list]).tolist():
         rows = np.flatnonzero(has_list & (counts == count))
         values = _to_numbers([lists[row] for row in rows])
@@ -147,14 +147,12 @@ def _read_keypoints(people: People, categories: Categories, said: Adjustments) -
             if values is None or values.shape not in ((3 * count,), (count, 3), (2 * count,), (count, 2)):
                 is_wrong[row] = True
                 continue
-            is_nested[row] = values.ndim == 2
             is_pair[row] = values.size == 2 * count
             points = values.reshape(count, -1)
             people.keypoints[row, :count, : points.shape[1]] = points
             if is_pair[row]:
                 people.keypoints[row, :count, 2] = np.where((points != 0).any(axis=1), 2, 0)
     said.leave_out_few("keypoint-values", is_wrong, people.ids)
-    said.add_rows("derived", "nested", is_nested, people.ids)
     said.add_rows("derived", "no-visibility", is_pair, people.ids)
     is_number = np.asarray((abs(people.keypoints) < MAX_NUMBER).all(axis=2))
     said.add_rows("derived", "no-number", (~is_number).any(axis=1), people.ids)
@@ -249,7 +247,8 @@ def _area_of_outline(outline: Outline, height: int, width: int) -> float:
     return float(outline[1::2].sum())
 
 
-def _find_copies(people: People) -> Mask:
+def find_copies(people: People) -> Mask:
+    """(A,) bool: people with exactly the keypoints of an earlier one in their image."""
     is_copy = np.zeros(len(people.entries), bool)
     is_person = people.is_used & ~people.is_crowd & (people.keypoints[..., 2] > 0).any(axis=1)
     seen: set[tuple[int, bytes]] = set()

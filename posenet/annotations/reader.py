@@ -33,8 +33,7 @@ from posenet.annotations.coco import (
 from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
-from posenet.annotations.people_reader import read_people
-from posenet.annotations.upright import MIRRORING, find_frame, turn_people
+from posenet.annotations.people_reader import find_copies, read_people
 from posenet.devices.cpu import usable_cores
 from posenet.errors import ConfigError, DataError
 from posenet.images import ImageHeader, check_image, check_proportions, read_header, read_image_file
@@ -44,9 +43,6 @@ from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
 from posenet.threads import map_in_threads
 
-SAME_PERSON = 0.1
-"""Two annotations in copies of an image are of the same person if their keypoints are closer than this share of the
-longer side of the box."""
 _REGIONS = ("ignore_regions_x", "ignore_regions_y")
 """PoseTrack18's polygons of an image in which people are not annotated."""
 
@@ -60,8 +56,6 @@ def read_annotation_file(
     opens_images: bool = False,
     drop: bool = False,
     measures_twins: bool = False,
-    compares_files: bool = True,
-    reorders: bool = True,
     required: Collection[str] = ("images", "annotations"),
     document: Any = None,
 ) -> AnnotationFile:
@@ -77,9 +71,6 @@ def read_annotation_file(
         drop: leave out faulty entries even if they are many, but never most.
         measures_twins: say of which keypoints neither the skeleton nor the annotations tell left and right; this takes
             time, and drafting a skeleton tells it anyway.
-        compares_files: take files of the same bytes for one image, not only entries of the same name.
-        reorders: turn keypoints with other names, or in another order, to those of the skeleton where the names tell
-            which are which; not for what is compared with results of other programs.
         required: sections without which it is no COCO file.
 
     Raises:
@@ -94,7 +85,7 @@ def read_annotation_file(
     images = _Images(sections["images"], None if folder is None else Path(folder), exif_frame, said)
     if opens_images:
         images.open_files()
-    categories = read_categories(sections["categories"], sections["annotations"], skeleton, reorders, said)
+    categories = read_categories(sections["categories"], sections["annotations"], skeleton, said)
     entries = [*sections["annotations"], *images.take_ignored_regions(categories)]
     people = read_people(entries, images.row_of, images.is_kept, images.sizes, categories, said)
     images.turn_upright(people)
@@ -305,12 +296,14 @@ class _Images:
         by_name = defaultdict(list)
         files = {}
         for row in np.flatnonzero(self.is_kept).tolist():
-            if opens and self.folder is not None and is_file(self.folder, self.names[row]):
-                files[row] = self.folder / self.names[row]
+            path = os.path.join(self.folder or "", self.names[row])
+            if (
+                opens and self.folder is not None and os.path.isfile(path)
+            ):  # which is also false for a name that is too long
+                files[row] = Path(path)
             else:
                 by_name[PurePosixPath(self.names[row])].append(row)
         merged = np.zeros(len(self.names), bool)
-        is_kept = np.ones(len(people.ids), bool)
         for first, *others in (*groups_of_copies(files), *by_name.values()):
             if not others or (self.sizes[others] != self.sizes[first]).any():
                 continue
@@ -318,15 +311,11 @@ class _Images:
             shown = [{people.keypoints[person].tobytes() for person in own} for own in members]
             if all(one == shown[0] for one in shown) and len({self.names[row] for row in (first, *others)}) > 1:
                 continue
-            present = members[0]
-            for person in itertools.chain(*members[1:]):
-                is_kept[person] = not any(_are_same(people, person, other) for other in present)
-                people.image_rows[person] = first
-                present += [person] if is_kept[person] else []
+            people.image_rows[list(itertools.chain(*members[1:]))] = first
             merged[others] = True
         self.is_kept &= ~merged
         self.said.add_rows("derived", "copies", merged, self.names)
-        return people.select(is_kept)
+        return people.select(~find_copies(people))
 
     def leave_out_emptied(self, entries: list[Entry], people: People) -> None:
         """Leave out images of which no annotation is left, because they would count as images of nobody."""
@@ -335,15 +324,6 @@ class _Images:
         emptied = np.array([row in rows for row in range(len(self.names))], bool) & self.is_kept
         self.said.add_rows("left out", "emptied-image", emptied, self.names)
         self.is_kept &= ~emptied
-
-
-def _are_same(people: People, person: int, other: int) -> bool:
-    """Whether two annotations are of the same person, by the keypoints that both have."""
-    both = (people.keypoints[[person, other], :, 2] > 0).all(axis=0)
-    if not both.any():
-        return bool((people.boxes[person] == people.boxes[other]).all())
-    distances = np.linalg.norm(people.keypoints[person, both, :2] - people.keypoints[other, both, :2], axis=1)
-    return bool(distances.mean() < SAME_PERSON * people.boxes[other, 2:].max())
 
 
 def _is_polygon(coordinates: object) -> bool:
@@ -355,11 +335,3 @@ def _without_way_out(name: str) -> str:
     path = PureWindowsPath(name)  # which also splits at /
     parts = [part for part in path.parts if part not in ("..", path.anchor)]
     return name if len(parts) == len(path.parts) else "/".join(parts)
-
-
-def is_file(folder: Path, name: str) -> bool:
-    """Whether a file is in the folder."""
-    try:
-        return bool(name) and (folder / name).is_file()
-    except (OSError, ValueError):  # a name that is too long or has a null character
-        return False

@@ -7,7 +7,7 @@ of a pair is called left changes nothing that is trained.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -21,7 +21,6 @@ class Twins(NamedTuple):
 
     pairs: tuple[Pair, ...]  # left and right by name; if the names have no sides, in any order
     mirror: bool  # whether mirrored images may be used: every keypoint is in a pair, or known to be its own twin
-    source: Literal["names", "flip_idx", "measured", "none"]  # what decided about the last keypoints
     message: str  # one line: how many pairs there are and what they are from, or what is missing
 
 
@@ -37,26 +36,23 @@ def find_twins(names: Sequence[str], joints: np.ndarray, flip_idx: object = None
     """
     pairs = pair_by_statement(names, flip_idx, category)
     if _has_pairs(flip_idx, len(names)):
-        return Twins(pairs, True, "flip_idx", f"{_count_pairs(pairs)}, from flip_idx")
+        return Twins(pairs, True, f"{_count_pairs(pairs)}, from flip_idx")
     unknown = without_known_twin(names, pairs, category)
     if len(unknown) < 2:
-        return Twins(pairs, True, "names", f"{_count_pairs(pairs)}, from the names")
+        return Twins(pairs, True, f"{_count_pairs(pairs)}, from the names")
     known = [(names.index(a), names.index(b)) for a, b in pairs]
-    twin_of = _measure(joints, known, [names.index(name) for name in unknown])
-    if twin_of is None:
-        text = f"{pluralize(len(unknown), 'keypoint')} without a twin: {list_names(unknown)}; no images are mirrored"
-        return Twins(pairs, False, "none", text)
-    measured = [(names[a], names[b]) for a, b in enumerate(twin_of.tolist()) if a < b and names[a] in unknown]
-    pairs = (*pairs, *measured)
-    return Twins(pairs, True, "measured", f"{_count_pairs(pairs)}: so mirrored annotations look like the others")
-
-
-def _measure(joints: np.ndarray, known: Sequence[tuple[int, int]], unknown: Sequence[int]) -> np.ndarray | None:
     try:
         from posenet.annotations.checks.measured_twins import measure_twins
     except ModuleNotFoundError:  # a part of the package that may be left out
-        return None
-    return measure_twins(joints, known, unknown)
+        twin_of = None
+    else:
+        twin_of = measure_twins(joints, known, [names.index(name) for name in unknown])
+    if twin_of is None:
+        text = f"{pluralize(len(unknown), 'keypoint')} without a twin: {list_names(unknown)}; no images are mirrored"
+        return Twins(pairs, False, text)
+    measured = [(names[a], names[b]) for a, b in enumerate(twin_of.tolist()) if a < b and names[a] in unknown]
+    pairs = (*pairs, *measured)
+    return Twins(pairs, True, f"{_count_pairs(pairs)}: so mirrored annotations look like the others")
 
 
 def _count_pairs(pairs: Sequence[Pair]) -> str:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from posenet.annotations.adjustments import Adjustments
 from posenet.annotations.coco import AnnotationFile, describe_counts, list_image_files, write_output
@@ -34,10 +35,11 @@ from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.files import check_outputs, is_standard_output, write_atomically
 from posenet.images import require_image_folder
-from posenet.messages import command_line, to_single_line
+from posenet.messages import command_line
 from posenet.settings import load_config
-from posenet.skeleton import COCO, Skeleton, load_skeleton
+from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
+from posenet.training.find_annotations import find_annotations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,9 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_quiet_option(action, default=argparse.SUPPRESS)
         action.add_argument("source", type=Path, metavar="FILE", help=source)
         if output:
-            nargs = {"nargs": "+"} if name == "split" else {}
-            required = name != "skeleton"
-            action.add_argument("--output", type=Path, required=required, metavar="FILE", help=output, **nargs)
+            flags: dict[str, Any] = {"default": Path("-")} if name == "skeleton" else {"required": True}
+            if name == "split":
+                flags["nargs"] = "+"
+            action.add_argument("--output", type=Path, metavar="FILE", help=output, **flags)
             add_overwrite_option(action)
         return action
 
@@ -77,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--part", metavar="NAME", help="COCO-WholeBody: body, feet, face, left_hand or right_hand (default: all 133)")
     add("--keypoints", nargs="+", metavar="NAME", help="names of the keypoints in order, if the file has none")
     shown = "annotations to draft from; or, to show, a skeleton (.toml, coco), or that of a store or a checkpoint"
-    skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", shown, "the skeleton file (.toml)")
+    output = "the skeleton file (.toml); by default it is printed"
+    skeleton = add_action("skeleton", _skeleton, "draft a skeleton, or show one", shown, output)
     skeleton.add_argument("--category", metavar="NAME", help="the category to describe, if there are several")
     text = "split a COCO keypoint file at random into parts; no image is in two"
     split = add_action("split", _split, text, coco, "the file of each part")
@@ -147,7 +151,7 @@ def _import(args: argparse.Namespace) -> None:
         raise DataError(f"{len(splits)} splits do not fit into standard output; name a file with --output")
     outputs = [output] if len(splits) == 1 else [output.with_stem(f"{output.stem}_{split}") for split in splits]
     check_outputs(outputs, input_files(args), overwrite=args.overwrite)
-    format_, source = recognise(args.source)
+    format_, source = recognise(find_annotations(args.source, None)[0] if args.source.is_dir() else args.source)
     if args.split is not None and not format_.has_splits:
         raise DataError(
             f"{args.source} has no splits, which only YOLO-pose has; leave out --split (annotations split divides)"
@@ -191,9 +195,7 @@ def _split(args: argparse.Namespace) -> None:
 
 
 def _skeleton(args: argparse.Namespace) -> None:
-    if args.output is not None:
-        check_outputs([args.output], input_files(args), overwrite=args.overwrite)
-    messages = message_stream(args.output)
+    check_outputs([args.output], input_files(args), overwrite=args.overwrite)
     comments = {}
     suffix = args.source.suffix.lower()
     if str(args.source) == BUILT_IN or suffix == ".toml":
@@ -208,23 +210,7 @@ def _skeleton(args: argparse.Namespace) -> None:
     else:
         draft = draft_skeleton(args.source, args.category)
         skeleton, comments = draft.skeleton, draft.comments
-        print_message(f"category    {to_single_line(draft.category)}", file=messages)
-    for name, text in _describe(skeleton).items():
-        print_message(f"{name:<12}{to_single_line(text)}", file=messages)
-    if args.output is not None:
-        write_output(args.output, skeleton_to_toml(skeleton, comments))
-    if args.output is not None and not is_standard_output(args.output):
+    write_output(args.output, skeleton_to_toml(skeleton, comments))
+    if not is_standard_output(args.output):
         use = f"build-hdf5 --skeleton {args.output} and train --set model.skeleton={args.output}"
-        print_message(f"wrote {args.output}; check it, then give it: {use}", file=messages)
-
-
-def _describe(skeleton: Skeleton) -> dict[str, str]:
-    return {
-        "keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
-        "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
-        "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
-        "mirrored": "yes" if skeleton.mirror else "no: nothing says which keypoints are left and right",
-        "derived": ", ".join(f"{name} between {a} and {b}" for name, (a, b) in skeleton.derived.items()) or "none",
-        "layout": "known" if skeleton.layout else "not known",
-        "channels": str(skeleton.num_channels),
-    }
+        print_message(f"wrote {args.output}; check it, then give it: {use}")

@@ -6,13 +6,14 @@ import argparse
 from itertools import chain
 from pathlib import Path
 
-from posenet.annotations.coco import list_image_files, require_annotation_file
+from posenet.annotations.coco import list_image_files
 from posenet.checkpoints.named import find_weights
 from posenet.cli.logging_setup import print_message
 from posenet.cli.options import add_overwrite_option, input_files, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import add_local_rank, add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
+from posenet.errors import DataError
 from posenet.files import check_outputs
 from posenet.images import require_image_folder
 from posenet.inference.evaluation import Evaluation, backend_of_evaluation, evaluate
@@ -92,7 +93,8 @@ def _check_flags(args: argparse.Namespace) -> None:
     if not is_exported_file(args.checkpoint):
         find_weights(args.checkpoint)
     require_image_folder(args.images)
-    require_annotation_file(args.annotations)
+    if not Path(args.annotations).is_file():
+        raise DataError(f"cannot read annotations {args.annotations}: it is no file; correct the path")
     outputs = [Path(args.output)] if args.output else []
     if args.report:
         from posenet.cli.diagnosis_outputs import diagnosis_paths

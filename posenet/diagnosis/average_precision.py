@@ -70,27 +70,19 @@ class Outcome:
         return replace(self, counted=self.correct)
 
 
-def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np.ndarray | bool = False) -> Outcome:
-    """The outcome at COCO's OKS thresholds.
+def evaluate(matched: MatchedResults, low: float = 0.0, high: float = np.inf) -> Outcome:
+    """The outcome at COCO's OKS thresholds for labelled people of an area from ``low`` to ``high``.
 
-    Args:
-        people: (G,) bool: the people to be found; by default, everybody with labelled keypoints.
-        free: (N,) bool: results that do not count if they match nobody; by default, all count.
+    Results of another area do not count if they match nobody.
     """
     results, truth = matched.results, matched.truth
-    people = truth.people if people is None else people
+    people = truth.people & (truth.areas >= low) & (truth.areas <= high)
+    is_ignored = (results.areas < low) | (results.areas > high)
     matches = match(matched.pairs, matched.oks, results, truth, people, OKS_THRESHOLDS)
     correct = select_rows(people, matches)
-    counted = correct | ~((matches >= 0) | free)
+    counted = correct | ~((matches >= 0) | is_ignored)
     missed = np.array([people & ~np.isin(np.arange(len(people)), found) for found in matches])
     return Outcome(results.scores, correct, counted, missed, int(people.sum()))
-
-
-def evaluate_area(matched: MatchedResults, low: float, high: float) -> Outcome:
-    """The outcome for people of an area from ``low`` to ``high``, which decides which results on nobody count, too."""
-    areas = matched.truth.areas
-    people = matched.truth.people & (areas >= low) & (areas <= high)
-    return evaluate(matched, people, (matched.results.areas < low) | (matched.results.areas > high))
 
 
 def average_precision(curves: np.ndarray) -> float:

@@ -8,35 +8,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import read_split
 from posenet.annotations.skeleton_draft import skeleton_of
-from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate, evaluate_area
+from posenet.diagnosis.average_precision import Outcome, average_precision, evaluate
 from posenet.diagnosis.error_kinds import CORRECTIONS, LOCALISATION, MISSED_AT_50, SIZES, UNCORRECTED
 from posenet.diagnosis.keypoint_errors import MatchedResults, count_kinds
 from posenet.diagnosis.matching import MAX_RESULTS, Truth
 from posenet.diagnosis.results_file import parse_results, read_results
-from posenet.diagnosis.slices import Groups, Slice, group_people, measure_slices
+from posenet.diagnosis.slices import Slice, measure_sizes
 from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton, load_skeleton
-
-_NAMED_IMAGES = 5
-"""Images that a message names."""
-
-
-class FullImage(NamedTuple):
-    """An image with more people than the COCO evaluation uses results of one."""
-
-    file_name: str
-    people: int
-    left_out: int  # results that it does not use
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +42,6 @@ class Diagnosis:
     """All images of the annotation file, by id: indices of images count in this order. Escape their names in HTML."""
     matched: MatchedResults
     """The results, the annotations and the skeleton; who matches whom, and the kind of every keypoint."""
-    groups: Mapping[str, Groups]
-    """To which group of size and of crowding each annotation belongs; see ``group_people``."""
     outcome: Outcome
     """What the COCO evaluation decides about the results as they are."""
     metrics: Mapping[str, float]
@@ -65,8 +52,8 @@ class Diagnosis:
     that a kind of error costs. Between ``background`` and ``missed`` stands ``MISSED_AT_50``."""
     alone_precision: Mapping[str, np.ndarray]
     """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
-    sensitivity: Mapping[str, Sequence[Slice]]
-    """The people of each of ``groups``."""
+    sizes: Sequence[Slice]
+    """The people of each size."""
 
     @property
     def ap(self) -> float:
@@ -135,27 +122,24 @@ class Diagnosis:
         return int(self.matched.results.left_out.sum())
 
     @property
-    def full_images(self) -> list[FullImage]:
-        """The images with more than 20 labelled people, of whom some are missed whatever the results are."""
+    def full_images(self) -> dict[str, int]:
+        """The images with more than 20 labelled people, of whom some are missed whatever the results are, and the
+        numbers of people, by file name."""
         truth = self.matched.truth
-        people = np.bincount(truth.image[truth.people], minlength=len(self.images))
-        rows = zip(self.images, people.tolist(), self.matched.results.left_out.tolist())
-        return [FullImage(image.file_name, count, left_out) for image, count, left_out in rows if count > MAX_RESULTS]
+        people = np.bincount(truth.image[truth.people], minlength=len(self.images)).tolist()
+        return {image.file_name: count for image, count in zip(self.images, people) if count > MAX_RESULTS}
 
     def describe_limit(self) -> str:
         """What COCO's limit of results leaves out, in a sentence; empty if it leaves out nothing."""
         full, skeleton = self.full_images, self.matched.skeleton
         if not full and not self.num_left_out:
             return ""
-        text = (
-            f"COCO's evaluation uses the {MAX_RESULTS} results with the highest scores of an image: "
-            f"{pluralize(self.num_left_out, 'result')} left out"
-        )
+        text = f"COCO's evaluation uses the {MAX_RESULTS} best results of an image: {self.num_left_out} left out"
         if full:
-            beyond = skeleton.count(sum(image.people - MAX_RESULTS for image in full), "missed")
-            names = ", ".join(f"{image.file_name} ({skeleton.count(image.people)})" for image in full[:_NAMED_IMAGES])
-            others = f" and {len(full) - _NAMED_IMAGES} more" if len(full) > _NAMED_IMAGES else ""
-            text += f"; and {beyond} whatever the results are, in {names}{others}"
+            beyond = skeleton.count(sum(full.values()) - MAX_RESULTS * len(full), "missed")
+            worst = max(full, key=lambda name: full[name])
+            where = f"{pluralize(len(full), 'image')}, such as {worst} ({skeleton.count(full[worst])})"
+            text += f"; {beyond} whatever the results are, in {where}"
         return text
 
 
@@ -223,18 +207,16 @@ def diagnose(
     matched = MatchedResults.of(checked, truth, skeleton)
     outcome = evaluate(matched)
     precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
-    by_size = {name: evaluate_area(matched, *limits) for name, limits in SIZES.items()}
-    groups = group_people(truth)
+    by_size = {name: evaluate(matched, *limits) for name, limits in SIZES.items()}
     return Diagnosis(
         name=name,
         images=images,
         matched=matched,
-        groups=groups,
         outcome=outcome,
         metrics=_compute_metrics(outcome, by_size),
         precision=precision,
         alone_precision=alone,
-        sensitivity=measure_slices(matched, outcome.missed[0], by_size, groups),
+        sizes=measure_sizes(matched, outcome.missed[0], by_size),
     )
 
 

@@ -42,18 +42,11 @@ def write_diagnosis_file(
         "oks_thresholds": [round(threshold, 2) for threshold in OKS_THRESHOLDS],
         "AP_by_threshold": diagnosis.precision[UNCORRECTED].mean(axis=1).tolist(),
         "corrected_by_threshold": {kind: diagnosis.precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
-        "alone_by_threshold": {kind: diagnosis.alone_precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
         "background_by_threshold": diagnosis.background_by_threshold.tolist(),
         "missed_by_threshold": diagnosis.missed_by_threshold.tolist(),
         "left_out": diagnosis.num_left_out,
-        "full_images": [image._asdict() for image in diagnosis.full_images],
-        "sensitivity": {
-            dimension: [
-                {"name": part.name, "people": part.people, "AP": part.ap, "counts": part.counts, "missed": part.missed}
-                for part in slices
-            ]
-            for dimension, slices in diagnosis.sensitivity.items()
-        },
+        "full_images": diagnosis.full_images,
+        "sizes": [part._asdict() for part in diagnosis.sizes],
     }
     if provenance:
         content["provenance"] = dict(provenance)

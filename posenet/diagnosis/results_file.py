@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,57 +20,42 @@ _REMEDY = "give a COCO results file: a list of objects with image_id, category_i
 
 
 def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> Results:
-    """Read the results for the images of a split. The list may be empty.
-
-    ``DataError`` if the file is no results file, or a result has an unknown image or category, the wrong number of
-    keypoints, or a coordinate or score that is not a finite number.
-    """
+    """Read the results for the images of a split; ``DataError`` if they cannot be used, see ``parse_results``."""
     try:
-        data = read_input(path)
-    except OSError as error:
-        raise DataError(f"cannot read results {path}: {error.strerror or error}") from error
-    try:
-        entries = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); {_REMEDY}") from error
+        entries = json.loads(read_input(path))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"cannot read results {path}: {error}; {_REMEDY}") from error
     return parse_results(entries, split, skeleton, name=str(path))
 
 
 def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> Results:
-    """Check the content of a results file; see ``read_results``. ``name`` stands in the messages."""
+    """The content of a results file, which may be an empty list. ``name`` stands in the messages.
+
+    ``DataError`` if it is no list of results, or one has an unknown image or category, the wrong number of keypoints,
+    or a coordinate or score that is not a finite number.
+    """
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        hint = " (it is a data set, with the truth?)" if isinstance(entries, dict) and "annotations" in entries else ""
-        raise DataError(f"{name} is not a list of results{hint}; {_REMEDY}")
+        raise DataError(f"{name} is not a list of results, nor are the annotations one; {_REMEDY}")
     index_of = index_images(split)
     num_keypoints = len(skeleton.file_keypoints)
+    expected = {"image_id": index_of, "category_id": split.categories}
     for number, entry in enumerate(entries, 1):
-        if problem := _find_problem(entry, index_of, split.categories, 3 * num_keypoints):
-            raise DataError(f"{name}: result {number} {problem}")
+        keypoints, score = entry.get("keypoints"), entry.get("score")
+        for key, known in expected.items():
+            if not _are_numbers([entry.get(key)]) or entry[key] not in known:
+                value = truncate_for_message(entry.get(key))
+                raise DataError(f"{name}: result {number} has {key} {value}, which the annotations do not list")
+        if not isinstance(keypoints, list) or not _are_numbers([*keypoints, score]):
+            raise DataError(f"{name}: result {number} has keypoints or a score that are no numbers; {_REMEDY}")
+        if len(keypoints) != 3 * num_keypoints:
+            raise DataError(
+                f"{name}: result {number} has {len(keypoints)} numbers as keypoints instead of {3 * num_keypoints}: "
+                "x, y and a score of each; give the skeleton of the results (skeleton=FILE)"
+            )
     keypoints = np.array([entry["keypoints"] for entry in entries], float)
     images = np.array([index_of[entry["image_id"]] for entry in entries], int)
     scores = np.array([entry["score"] for entry in entries], float)
     return Results.select(images, keypoints.reshape(-1, num_keypoints, 3), scores, len(index_of))
-
-
-def _find_problem(entry: dict[str, Any], images: Collection[int], categories: Collection[int], count: int) -> str:
-    """Why a result cannot be used, and the remedy; empty if it can be. Some programs write an id of 1 as 1.0."""
-    image_id, category, keypoints, score = map(entry.get, ("image_id", "category_id", "keypoints", "score"))
-    if not _are_numbers([image_id]) or image_id not in images:
-        return (
-            f"has image_id {truncate_for_message(image_id)}, which the annotations do not list; give the results and "
-            "the annotations of the same images, as posenet evaluate --output writes them"
-        )
-    if not _are_numbers([category]) or category not in categories:
-        expected = " or ".join(map(str, sorted(categories)))
-        return f"has category_id {truncate_for_message(category)} instead of {expected}; correct the results"
-    if not isinstance(keypoints, list) or not _are_numbers([*keypoints, score]):
-        return f"has keypoints or a score that are not numbers below {MAX_NUMBER:g}; {_REMEDY}"
-    if len(keypoints) != count:
-        return (
-            f"has {len(keypoints)} numbers as keypoints instead of {count}: x, y and a score of each; give the "
-            "skeleton of the results (skeleton=FILE)"
-        )
-    return ""
 
 
 def _are_numbers(values: list[Any]) -> bool:

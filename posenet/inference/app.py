@@ -23,7 +23,7 @@ from posenet.inference.outputs.people_files import ImageIds, record_of, write_js
 from posenet.inference.predict import predict
 from posenet.inference.predictor import Predictor
 from posenet.inference.result import Result
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE, STYLES
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, MIN_SCORE
 
 LOCAL_HOST = "127.0.0.1"
 """The address that only programs on this machine reach."""
@@ -47,7 +47,7 @@ def app(
     port: int | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Serve a page that finds people in photographs, videos and images of a camera, until Ctrl-C.
+    """Serve a page that finds people in photographs and videos, until Ctrl-C.
 
     The page loads nothing from other machines. What is sent to it stays in a temporary folder, which is deleted at the
     end.
@@ -144,7 +144,6 @@ def make_page(
         path: str | None,
         min_score: float,
         keypoint_score: float,
-        style: Any,
         track: bool,
         smooth: bool,
         request: Any,
@@ -188,7 +187,6 @@ def make_page(
                     on_result=collect,
                     stop_requested=lambda: stop.is_set() or stop_requested(),
                     keypoint_score=keypoint_score,
-                    style=style,
                     numbers=True,
                     track=track and is_video,
                     smooth=smooth and is_video,
@@ -221,18 +219,8 @@ def make_page(
         )
         with gr.Row():
             with gr.Column(scale=1, min_width=320):
-                with gr.Tab("File"):
-                    file = gr.File(label="Photograph or video", height=140)
-                    example = gr.Button("Try an example", size="sm", visible=_has_example(predictor))
-                with gr.Tab("Camera"):
-                    # In a mirrored image, left and right of a person would be exchanged.
-                    camera = gr.Image(
-                        label="Photograph",
-                        sources=["webcam"],
-                        webcam_options=gr.WebcamOptions(mirror=False),
-                        type="filepath",
-                        image_mode=None,
-                    )
+                file = gr.File(label="Photograph or video", height=140)
+                example = gr.Button("Try an example", size="sm", visible=_has_example(predictor))
                 track = gr.Checkbox(True, label=f"Track {people} from frame to frame", visible=False)
                 smooth = gr.Checkbox(False, label="Remove the jitter of keypoints", visible=False)
                 stopper = gr.Button("Stop the video", size="sm", visible=False)
@@ -240,7 +228,6 @@ def make_page(
                     gr.Slider(0, 1, MIN_SCORE, step=0.01, label=f"Minimum score of {people}"),
                     gr.Slider(0, 1, KEYPOINT_MIN_SCORE, step=0.01, label="Minimum score of keypoints drawn"),
                 ]
-                style = gr.Radio(STYLES, value=STYLES[0], label="Style of the drawing")
                 again = gr.Button("Find again", size="sm", interactive=False)
             with gr.Column(scale=3):
                 options = {"show_label": False, "interactive": False, "visible": False, "elem_classes": "drawing"}
@@ -251,11 +238,10 @@ def make_page(
                     gr.Dataframe(show_label=False, interactive=False, visible=False, max_height=300),
                     gr.DownloadButton("Download all keypoints (JSON)", size="md", visible=False),
                 ]
-        settings = [*scores, style, track, smooth]
+        settings = [*scores, track, smooth]
         chosen = gr.on([file.change, again.click], activate, file, [again, track, smooth, stopper], api_name=False)
         found = chosen.then(find, [file, *settings], outputs, api_name="find")
         found.then(lambda: gr.update(visible=False), None, stopper, api_name=False)
-        camera.change(find, [camera, *settings], outputs, api_name=False)
         example.click(lambda: str(_draw_example(folder)), None, file, api_name=False)
         stopper.click(stop_video, queue=False, api_name="stop")
     return page

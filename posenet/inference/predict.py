@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from posenet.files import is_standard_output, name_file_in_errors, remove_leftov
 from posenet.images import write_image
 from posenet.inference.media.frames import is_single_input, read_frames, require_pyav
 from posenet.inference.media.sources import Source, find_sources, parse_standard_input
-from posenet.inference.outputs.corrections import choose_format, write_corrections
+from posenet.inference.outputs.corrections import choose_format, require_images, write_corrections
 from posenet.inference.outputs.drawings import Show, require_display, show_in_window, write_drawing
 from posenet.inference.outputs.lines_file import LinesFile
 from posenet.inference.outputs.output_files import Outputs, PredictionOptions, choose_outputs, sheet_path
@@ -82,7 +83,6 @@ def predict(
             start, duration, stride: seconds of every video to skip, seconds to read, and every how many frames.
             track: give every person of a video an id that stays.
             smooth: remove the jitter of keypoints in videos; implies ``track``.
-            style: of the drawings; see ``draw_people``.
             keypoint_score: keypoints with lower scores are not drawn.
             numbers: write the number of each person above it in drawings.
 
@@ -97,34 +97,45 @@ def predict(
     if chosen.show:
         require_display()
     sources = _find_inputs(inputs, chosen)
-    if chosen.export:
-        choose_format(Path(chosen.export))
+    if chosen.export and choose_format(Path(chosen.export)) != "sleap":
+        require_images(sources)
     outputs = choose_outputs(sources, chosen, other_inputs)
     try:
         lines = LinesFile(outputs.lines, resume=chosen.resume) if outputs.lines else None
-        run = _Run(chosen, sources, outputs, _load(predictor, sources, outputs), lines)
-        summary = PredictionSummary(sources, run.predictor.skeleton)
-        _predict(run, summary, progress, stop_requested, on_result)
+        loaded = _load(predictor, sources, outputs)
+        summary = PredictionSummary(sources, loaded.skeleton)
+        run = _Run(chosen, sources, outputs, loaded, lines, summary, stop_requested)
+        _predict(run, progress, on_result)
     finally:
         for folder in outputs.new_folders:
             with contextlib.suppress(OSError):  # there is something in it
                 os.rmdir(folder)
-    if advice := summary.advise_on_min_score(run.predictor.min_score):
+    if advice := summary.advise_on_min_score(loaded.min_score):
         _log.warning("%s", advice)
     if summary.has_frames:
         summary.files = [path for path in [*outputs.folders, *outputs.files] if path != "-"]
     return summary
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Run:
-    """What is predicted, with which network, and what an earlier run has left."""
+    """What is predicted, with which network, what an earlier run has left, and what is written to."""
 
     options: PredictionOptions
     sources: list[Source]
     outputs: Outputs
     predictor: Predictor
     lines: LinesFile | None
+    summary: PredictionSummary
+    stop_requested: Callable[[], bool]
+    writers: list[Write] = field(default_factory=list)
+    """Of the files of all people."""
+    shows: list[Show] = field(default_factory=list)
+    """Of the window."""
+
+    @cached_property
+    def ids(self) -> ImageIds:
+        return ImageIds(self.sources)
 
     def is_done(self, source: Source) -> bool:
         """Whether the outputs of a source are complete."""
@@ -175,15 +186,9 @@ def _load(predictor: AnyPredictor, sources: Sequence[Source], outputs: Outputs) 
     return predictor
 
 
-def _predict(
-    run: _Run,
-    summary: PredictionSummary,
-    progress: bool,
-    stop_requested: Callable[[], bool],
-    on_result: Callable[[Result], object] | None,
-) -> None:
-    """Predict all sources that are not done, write what is found, and count it in ``summary``."""
-    options, outputs, lines = run.options, run.outputs, run.lines
+def _predict(run: _Run, progress: bool, on_result: Callable[[Result], object] | None) -> None:
+    """Predict all sources that are not done, write what is found, and count it in the summary."""
+    options, outputs, lines, summary = run.options, run.outputs, run.lines, run.summary
     todo = [source for source in run.sources if not run.is_done(source)]
     summary.done = len(run.sources) - len(todo)
     if summary.done:
@@ -200,16 +205,16 @@ def _predict(
         files_of_all = open_people_files(outputs, run.sources, run.predictor, stack)
         if outputs.export:
             files_of_all.append(stack.enter_context(write_corrections(Path(outputs.export), run.predictor.skeleton)))
-        writers: list[Write] = [] if options.resume else files_of_all
-        ids = ImageIds(run.sources)
-        show = stack.enter_context(show_in_window(stop_requested, closed.set)) if options.show else None
-        results = stack.enter_context(contextlib.closing(_find_people(run, todo, summary, stop_requested)))
+        run.writers = [] if options.resume else files_of_all
+        if options.show:
+            run.shows.append(stack.enter_context(show_in_window(run.stop_requested, closed.set)))
+        results = stack.enter_context(contextlib.closing(_find_people(run, todo)))
         # How many frames a video has is not known before it is read.
         total = len(todo) if all(source.kind == "image" for source in todo) else None
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=not progress))
         begin = time.perf_counter()
         for source, of_source in itertools.groupby(results, key=lambda result: result.frame.source):
-            with _SourceWriter(run, source, ids, writers, show, summary.busy) as writing:
+            with _SourceWriter(run, source) as writing:
                 for result in of_source:
                     frame = result.frame
                     summary.add(writing.write(result))
@@ -218,7 +223,7 @@ def _predict(
                     if frame.expected and source == todo[-1]:  # nothing follows this video
                         bar.total = bar.n + frame.expected
                     bar.update()
-                    summary.is_interrupted = stop_requested()
+                    summary.is_interrupted = run.stop_requested()
                     if summary.is_interrupted or closed.is_set():
                         writing.is_cut = frame.number is not None and not frame.is_live
                         break
@@ -239,18 +244,16 @@ def _predict(
                     write(source, record)
 
 
-def _find_people(
-    run: _Run, sources: Sequence[Source], summary: PredictionSummary, stop_requested: Callable[[], bool]
-) -> Generator[Result, None, None]:
+def _find_people(run: _Run, sources: Sequence[Source]) -> Generator[Result, None, None]:
     """The results of all frames of some sources."""
-    options = run.options
+    options, summary = run.options, run.summary
     blocks = split_into_blocks(sources, run.predictor.settings.batch_size)  # which also evaluation predicts
     frames = read_frames(
         itertools.chain.from_iterable(blocks),
         start=options.start,
         duration=options.duration,
         stride=options.stride,
-        stop_requested=stop_requested,
+        stop_requested=run.stop_requested,
         reduction_of=None if options.show or run.outputs.drawings or run.outputs.sheets else run.predictor.reduction_of,
     )
     with (
@@ -280,23 +283,13 @@ class _SourceWriter(contextlib.ExitStack):
         is_cut: whether the rest of a video was not read; then its drawing and its file of people are called ``.part``.
     """
 
-    def __init__(
-        self,
-        run: _Run,
-        source: Source,
-        ids: ImageIds,
-        writers: Sequence[Write],
-        show: Show | None,
-        busy: dict[str, float],
-    ) -> None:
+    def __init__(self, run: _Run, source: Source) -> None:
         super().__init__()
         self.is_cut = False
         self._run = run
         self._source = source
-        self._ids = ids
-        self._writers = list(writers)
-        self._shows = [show] if show else []
-        self._busy = busy
+        self._writers = [*run.writers]
+        self._shows = [*run.shows]
         self._record: Record = {}
         self._frames = 0
         self._error: DataError | None = None  # the first frame that could not be read
@@ -318,7 +311,8 @@ class _SourceWriter(contextlib.ExitStack):
             reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             name = self._source.name
             self._failure = DataError(f"what was found in {name} cannot be written: {to_single_line(reason)}")
-        self._busy["drawing and writing"] = self._busy.get("drawing and writing", 0.0) + time.perf_counter() - begin
+        busy = self._run.summary.busy
+        busy["drawing and writing"] = busy.get("drawing and writing", 0.0) + time.perf_counter() - begin
         if self._failure is None:
             return result
         return dataclasses.replace(result, frame=dataclasses.replace(result.frame, error=self._failure))
@@ -341,7 +335,7 @@ class _SourceWriter(contextlib.ExitStack):
         if self._shows or run.outputs.sheets:
             self._draw(result)
         if self._writers or self._lines:
-            self._record = record_of(result, self._ids)
+            self._record = record_of(result, run.ids)
             for write in self._writers:
                 write(self._source, self._record)
             if self._lines and frame.number is not None:
@@ -349,7 +343,7 @@ class _SourceWriter(contextlib.ExitStack):
 
     def _draw(self, result: Result) -> None:
         options, frame = self._run.options, result.frame
-        drawing = result.plot(style=options.style, keypoint_min_score=options.keypoint_score, numbers=options.numbers)
+        drawing = result.plot(keypoint_min_score=options.keypoint_score, numbers=options.numbers)
         for show in self._shows:
             show(frame, drawing)
         if path := self._run.outputs.sheets.get(self._source):

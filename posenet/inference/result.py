@@ -120,9 +120,7 @@ class Result(Sequence[Person]):
         """
         if self.error is not None:
             raise self.error
-        is_tracked = any(person.id is not None for person in self)
-        defaults = {"keypoint_min_score": KEYPOINT_MIN_SCORE, "colours": "person" if is_tracked else None}
-        return draw_people(self.image, self.people, **{**defaults, **options})
+        return draw_people(self.image, self.people, **({"keypoint_min_score": KEYPOINT_MIN_SCORE} | options))
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the drawing of ``plot`` to an image file, which is replaced if it exists.

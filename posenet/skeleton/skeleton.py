@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -17,21 +16,11 @@ PERSON = "person"
 """The category of COCO's people, whose plural messages know."""
 SHOWN_NAMES = 3
 """Number of names that a message lists."""
-SHORT_NAMES = {
-    "Rsho": "right_shoulder", "Relb": "right_elbow", "Rwri": "right_wrist", "Rhip": "right_hip", "Rkne": "right_knee",
-    "Rank": "right_ankle", "Reye": "right_eye", "Rear": "right_ear",
-    "Lsho": "left_shoulder", "Lelb": "left_elbow", "Lwri": "left_wrist", "Lhip": "left_hip", "Lkne": "left_knee",
-    "Lank": "left_ankle", "Leye": "left_eye", "Lear": "left_ear",
-}  # fmt: skip
-"""The names of keypoints in version 0.5 and before, with those of COCO, which replaced them. A ``Skeleton`` replaces
-them too, so that skeleton files, checkpoints, stores and exported files of those versions can be read."""
 
 
 @dataclass(frozen=True, repr=False)
 class Skeleton:
     """The keypoints and body parts that a network predicts, and how annotation files name them.
-
-    Names of ``SHORT_NAMES`` are replaced in all fields but ``file_names``.
 
     Attributes:
         keypoints: names of the K keypoints, in channel order.
@@ -71,7 +60,6 @@ class Skeleton:
     mirror: bool = True
 
     def __post_init__(self) -> None:
-        self._replace_short_names()
         self._check_names()
         self._check_symmetry()
         if any(sigma <= 0 for sigma in self.sigmas):
@@ -81,11 +69,6 @@ class Skeleton:
         for colour in self.colours.values():
             if not re.fullmatch(r"#[0-9a-fA-F]{6}", colour):
                 raise ValueError(f"colour {colour!r} is not of the form #rrggbb")
-
-    def _replace_short_names(self) -> None:
-        for item in fields(self):
-            if item.name not in ("file_names", "category", "category_id", "mirror"):
-                object.__setattr__(self, item.name, _replace_names(getattr(self, item.name)))
 
     def _check_names(self) -> None:
         known = set(self.keypoints)
@@ -206,9 +189,8 @@ class Skeleton:
 
     def index(self, name: str) -> int:
         """The channel of a keypoint among ``keypoints``; ``ValueError`` if there is none with this name."""
-        known = SHORT_NAMES.get(name, name)
-        if known in self.keypoints:
-            return self.keypoints.index(known)
+        if name in self.keypoints:
+            return self.keypoints.index(name)
         raise ValueError(f"the skeleton has no keypoint {name!r}, only {', '.join(self.keypoints)}")
 
     @cached_property
@@ -277,13 +259,11 @@ def compare_names(names: Sequence[str], expected: Sequence[str]) -> str:
         rows = enumerate(zip(names, expected), 1)
         number, name, other = next((number, a, b) for number, (a, b) in rows if a != b)
         return f"the same {len(names)} names in another order: number {number} is {name!r}, not {other!r}"
-    others = [name for name in names if name not in expected]
-    missing = [name for name in expected if name not in names]
-    if len(others) == len(missing):
-        return list_names([f"{name!r} instead of {other!r}" for name, other in zip(others, missing)]) or "a name twice"
-    texts = [f"no {list_names(list(map(repr, missing)))}"] if missing else []
-    texts += [f"also {list_names(list(map(repr, others)))}"] if others else []
-    return " and ".join(texts)
+    texts = {
+        "no": [repr(name) for name in expected if name not in names],
+        "also": [repr(name) for name in names if name not in expected],
+    }
+    return " and ".join(f"{word} {list_names(own)}" for word, own in texts.items() if own) or "a name twice"
 
 
 def list_names(texts: Sequence[str]) -> str:
@@ -296,17 +276,6 @@ def twins(left_right: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The right name of each left name and the left name of each right one."""
     pairs = list(left_right)
     return dict(pairs) | {right: left for left, right in pairs}
-
-
-def _replace_names(value: Any) -> Any:
-    """A field of a skeleton without ``SHORT_NAMES``: a name, or a tuple or a dictionary with names in it."""
-    if isinstance(value, str):
-        return SHORT_NAMES.get(value, value)
-    if isinstance(value, tuple):
-        return tuple(map(_replace_names, value))
-    if isinstance(value, Mapping):
-        return {_replace_names(key): _replace_names(item) for key, item in value.items()}
-    return value
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

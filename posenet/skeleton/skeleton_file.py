@@ -20,9 +20,24 @@ BUILT_IN = "coco"
 DEFAULT_SIGMA = 0.05
 """OKS constant of keypoints without one. COCO's are between 0.025 (eyes) and 0.107 (hips)."""
 
+SHORT_NAMES = {
+    "Rsho": "right_shoulder", "Relb": "right_elbow", "Rwri": "right_wrist", "Rhip": "right_hip", "Rkne": "right_knee",
+    "Rank": "right_ankle", "Reye": "right_eye", "Rear": "right_ear",
+    "Lsho": "left_shoulder", "Lelb": "left_elbow", "Lwri": "left_wrist", "Lhip": "left_hip", "Lkne": "left_knee",
+    "Lank": "left_ankle", "Leye": "left_eye", "Lear": "left_ear",
+}  # fmt: skip
+"""The names of keypoints in version 0.5 and before, with those of COCO, by which they are replaced: so
+skeleton files, checkpoints, stores and exported files of those versions can be read."""
+
 _NAMES = ("keypoints", "file_names", "channels")
 _PAIRS = ("parts", "left_right", "drawn")
 _TABLES = ("derived", "sigmas", "layout", "colours")
+_KINDS: dict[str, tuple[Any, str]] = {
+    "mirror": (bool, "true or false"),
+    "category_id": (int, "a whole number"),
+    **dict.fromkeys(_TABLES, (Mapping, "a table")),
+    **dict.fromkeys(_PAIRS, ((list, tuple), "a list")),
+}
 _KEYS = ("category", "category_id", *_NAMES, *_PAIRS, "mirror", *_TABLES)
 
 
@@ -52,16 +67,11 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     for key in ("keypoints", "parts"):
         if not table.get(key) and not (key == "parts" and len(table["keypoints"]) == 1):
             raise ValueError(f"{key} is missing or empty")
-    if not isinstance(table.get("mirror", True), bool):
-        raise ValueError(f"mirror must be true or false, not {table['mirror']!r}")
-    if type(table.get("category_id", 1)) is not int:
-        raise ValueError(f"category_id must be a whole number, not {table['category_id']!r}")
-    for key in _TABLES:
-        if not isinstance(table.get(key, {}), Mapping):
-            raise ValueError(f"{key} must be a table")
-    for key in _PAIRS:
-        if not isinstance(table.get(key, ()), (list, tuple)):
-            raise ValueError(f"{key} must be a list")
+    for key, (kinds, text) in _KINDS.items():
+        if key in table and not isinstance(table[key], kinds):
+            raise ValueError(f"{key} must be {text}, not {table[key]!r}")
+    file_names = _parse_names(table.get("file_names", table["keypoints"]), "file_names")
+    table = {key: value if key == "category" else _replace_names(value) for key, value in table.items()}
     keypoints = _parse_names(table["keypoints"], "keypoints")
     pairs = {key: tuple(_parse_pair(pair, key) for pair in table.get(key, ())) for key in _PAIRS}
     derived = {name: _parse_pair(pair, f"derived.{name}") for name, pair in table.get("derived", {}).items()}
@@ -76,7 +86,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         left_right=pairs["left_right"],
         derived=derived,
         file_keypoints=keypoints,
-        file_names=_parse_names(table.get("file_names", keypoints), "file_names"),
+        file_names=file_names,
         sigmas=tuple(sigmas.get(name, DEFAULT_SIGMA) for name in keypoints),
         layout={name: _parse_spread(value, f"layout.{name}") for name, value in table.get("layout", {}).items()},
         drawn=pairs["drawn"],
@@ -89,6 +99,17 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     if others:
         raise ValueError(f"no part joins {others[0][0]} to {first[0]}, not even through other keypoints; add one")
     return skeleton
+
+
+def _replace_names(value: Any) -> Any:
+    """A value of a table without ``SHORT_NAMES``: a name, or a list or a table with names in it."""
+    if isinstance(value, str):
+        return SHORT_NAMES.get(value, value)
+    if isinstance(value, (list, tuple)):
+        return list(map(_replace_names, value))
+    if isinstance(value, Mapping):
+        return {_replace_names(key): _replace_names(item) for key, item in value.items()}
+    return value
 
 
 def connected_components(keypoints: Sequence[str], parts: Iterable[tuple[str, str]]) -> list[list[str]]:

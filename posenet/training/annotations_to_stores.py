@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import logging
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -135,7 +134,8 @@ def _read_source(file: Path, split: str, images: str | Path | None, folder: Path
         frames = folder / f"{split}_frames"
         document, image_folder, notes = read_annotations(file, images=images, split=split, frames=frames)
         for note in notes:
-            _log.warning("%s", textwrap.shorten(f"{file.name}: {note}", MAX_LINE, placeholder=" ..."))
+            line = f"{file.name}: {note}"
+            _log.warning("%s", line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 4]} ...")
     output = folder / f"imported_{split}.json"
     write_output(output, json.dumps(document))
     return _Part(split, output, document, image_folder)
@@ -169,7 +169,7 @@ def _make_stores(plan: StorePlan, sources: list[_Part], known: Skeleton | None, 
     if len(parts) > 1 and not plan.allow_overlap:
         _refuse_overlap(parts[0], parts[1], trained)
     if draft:  # only now: the names may be corrected in either file
-        _write_draft(draft, parts[0], plan.skeleton, warnings)
+        _write_draft(draft, plan.skeleton, warnings)
     checksum = _checksum(plan, sources)  # before the builds, during which data may change
     parts = parts if len(parts) > 1 else _split(parts[0], plan, trained)
     for part in reversed(parts):  # the store for training last: until then, it says what was trained on
@@ -250,7 +250,7 @@ def _draft(train: _Part) -> SkeletonDraft:
     return draft
 
 
-def _write_draft(draft: SkeletonDraft, train: _Part, output: Path, warnings: list[str]) -> None:
+def _write_draft(draft: SkeletonDraft, output: Path, warnings: list[str]) -> None:
     """Write the drafted skeleton, and log what it has."""
     skeleton = draft.skeleton
     write_output(output, skeleton_to_toml(skeleton, draft.comments))
@@ -263,18 +263,6 @@ def _write_draft(draft: SkeletonDraft, train: _Part, output: Path, warnings: lis
     else:
         warnings.append(f"{draft.twins.message}; write left_right in {output}")
         _log.warning("%s", warnings[-1])
-    categories = [item for item in train.document["categories"] if item.get("keypoints")]
-    same = [str(item.get("name")) for item in categories if tuple(item["keypoints"]) == skeleton.file_names]
-    if len(same) > 1:
-        _log.warning("%s have the same keypoints: they are trained as one kind of object", list_names(same))
-
-
-def _select(part: _Part, image_ids: Collection[int], folder: Path) -> _Part:
-    """Write some of the images and their annotations to a file of their own."""
-    path = folder / f"{part.split}.json"
-    document = reduce_document(part.document, image_ids)
-    write_output(path, json.dumps(document))
-    return part._replace(path=path, document=document)
 
 
 def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> list[_Part]:
@@ -296,8 +284,12 @@ def _split(part: _Part, plan: StorePlan, trained: Collection[Path]) -> list[_Par
     chosen = set(itertools.chain(*(group for _, group in ranked[: min(count, len(groups) - 1)])))
     text = "Split off %d of %s for validation, by a checksum of their names; --val FILE names your own"
     _log.info(text, len(chosen), pluralize(len(names), "image"))
-    val = part._replace(split="val")
-    return [_select(part, names.keys() - chosen, plan.folder), _select(val, chosen, plan.folder)]
+    parts = []
+    for split, ids in {"train": names.keys() - chosen, "val": chosen}.items():
+        path, document = plan.folder / f"{split}.json", reduce_document(part.document, ids)
+        write_output(path, json.dumps(document))
+        parts.append(_Part(split, path, document, part.images))
+    return parts
 
 
 def _rank(name: str) -> float:

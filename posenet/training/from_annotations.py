@@ -13,9 +13,8 @@ import json
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use, run_lock
 from posenet.data.store import Store
@@ -45,24 +44,16 @@ LOW_AP = 0.01
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class PreparedData:
+class PreparedData(NamedTuple):
     """Data that are ready for training."""
 
-    folder: Path
-    """Folder of the run."""
-    overrides: tuple[str, ...]
-    """Settings of the run: its folder, its data and its skeleton."""
-    images: Path
-    """Folder of the validation images."""
-    annotations: Path
-    """Their COCO keypoint file."""
-    settings: Config
-    """Those that were given, without an experiment those of tiny."""
+    folder: Path  # of the run
+    overrides: tuple[str, ...]  # settings of the run: its folder, its data and its skeleton
+    images: Path  # folder of the validation images
+    annotations: Path  # their COCO keypoint file
+    settings: Config  # those that were given, without an experiment those of tiny
     skeleton: Path
-    """File of the skeleton."""
-    warnings: tuple[str, ...]
-    """What was left out, and what may be wrong with the annotations: one line each, to be repeated beside the AP."""
+    warnings: tuple[str, ...]  # one line each, to be repeated beside the AP
 
     @property
     def is_started(self) -> bool:
@@ -88,9 +79,6 @@ def prepare(
         ConfigError: a setting is not valid.
         DataError: the annotations or the images cannot be used.
     """
-    for name, value in {"images": images, "val": val, "val_images": val_images}.items():
-        if not isinstance(value, (str, Path, type(None))):
-            raise ConfigError(f"{name} is {value!r}; give a path")
     for image_folder in (images, val_images):
         if image_folder is not None:
             require_image_folder(image_folder)

@@ -29,7 +29,7 @@ GAP = 6
 MAP_SIZE = 216
 """Longer side of a map on the sheet, in pixels. Tiles are wider where labels need it, but at most twice as wide."""
 MIN_MAP_SIDE = 24
-"""Smallest side of a map on the sheet, in pixels: the colour scale does not fit into narrower tiles."""
+"""Smallest side of a map on the sheet, in pixels."""
 SHEET_ASPECT = 1.5
 """Approximate width / height of a sheet of maps."""
 MIN_SAMPLE_WIDTH = 400
@@ -52,8 +52,7 @@ _MARGIN = 4
 def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
     """Centre an image (H, W, 3) BGR uint8 in a tile below a strip with a label on the left and a note on the right.
 
-    ``size`` is the (height, width) of the tile without the strip of ``LABEL_HEIGHT`` pixels. A label that is too long
-    loses its beginning, which is the least important part of a path.
+    ``size`` is the (height, width) of the tile without the strip of ``LABEL_HEIGHT`` pixels.
     """
     height, width = size
     tile = np.full((height + LABEL_HEIGHT, width, 3), BACKGROUND, np.uint8)
@@ -64,10 +63,8 @@ def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str =
     tile[top : top + image_height, left : left + image_width] = cv2.resize(
         image, (image_width, image_height), interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
     )
-    note_width = _text_width(note)
-    label_width = width - _MARGIN - (note_width + 2 * _MARGIN if note else 0)
-    _draw_text(tile, note, (width - _MARGIN - note_width, _BASELINE))
-    _draw_text(tile, _shorten(label, label_width), (_MARGIN, _BASELINE))
+    _draw_text(tile, label, _MARGIN, width - _MARGIN - (_text_width(note) + 2 * _MARGIN if note else 0))
+    _draw_text(tile, note, max(_MARGIN, width - _MARGIN - _text_width(note)), width)
     return tile
 
 
@@ -75,15 +72,13 @@ def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") ->
     """Arrange tiles of one size in rows of at most ``columns``, below a title if there is one; (H, W, 3) BGR uint8."""
     columns = min(columns, len(tiles))
     blanks = [np.full_like(tiles[0], BACKGROUND)] * (-len(tiles) % columns)
-    spaced = [_add_borders(tile, GAP, 0, GAP, 0) for tile in [*tiles, *blanks]]
+    border = (GAP, 0, GAP, 0)  # above, below, left and right
+    spaced = [cv2.copyMakeBorder(tile, *border, cv2.BORDER_CONSTANT, value=BACKGROUND) for tile in [*tiles, *blanks]]
     rows = [np.hstack(spaced[start : start + columns]) for start in range(0, len(spaced), columns)]
-    sheet = _add_borders(np.vstack(rows), LABEL_HEIGHT if title else 0, GAP, 0, GAP)
-    _draw_text(sheet, _shorten(title, sheet.shape[1] - 2 * (GAP + _MARGIN)), (GAP + _MARGIN, GAP + _BASELINE))
+    border = (LABEL_HEIGHT if title else 0, GAP, 0, GAP)
+    sheet = cv2.copyMakeBorder(np.vstack(rows), *border, cv2.BORDER_CONSTANT, value=BACKGROUND)
+    _draw_text(sheet, title, GAP + _MARGIN, sheet.shape[1] - 2 * (GAP + _MARGIN))
     return sheet
-
-
-def _add_borders(image: np.ndarray, top: int, bottom: int, left: int, right: int) -> np.ndarray:
-    return cv2.copyMakeBorder(image, top, bottom, left, right, cv2.BORDER_CONSTANT, value=BACKGROUND)
 
 
 def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray) -> np.ndarray:
@@ -103,9 +98,6 @@ def draw_heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, 
     tiles = [label_tile(drawing, "image", tile_size)]
     for label, heatmap in zip(labels, maps):
         tiles.append(label_tile(overlay_heatmap(small, heatmap), label, tile_size, f"{heatmap.max():.2f}"))
-    scale = np.full((*tile_size, 3), BACKGROUND, np.uint8)
-    scale[4:16] = _apply_colours(np.tile(np.linspace(0, 1, tile_size[1], dtype=np.float32), (12, 1)))
-    tiles.append(label_tile(scale, "0", tile_size, "1"))
     # n tiles of height h and width w in c columns make a sheet of c w by (n / c) h pixels.
     columns = max(1, round(math.sqrt(len(tiles) * SHEET_ASPECT * (height + LABEL_HEIGHT) / tile_size[1])))
     return contact_sheet(tiles, columns)
@@ -198,22 +190,16 @@ def _apply_colours(values: np.ndarray) -> np.ndarray:
     return cv2.applyColorMap((values * 255).round().astype(np.uint8), cv2.COLORMAP_PLASMA)
 
 
-def _draw_text(image: np.ndarray, text: str, origin: tuple[int, int]) -> None:
-    """Draw a line of text onto an image; ``origin`` is (x, y) of the left end of its baseline."""
+def _draw_text(image: np.ndarray, text: str, left: int, max_width: int) -> None:
+    """Write into the strip above a tile. A text that is too long loses its beginning, the least of a path."""
     # OpenCV's fonts have only ASCII characters.
-    printable = text.encode("ascii", "replace").decode()
-    cv2.putText(image, printable, origin, _FONT, _FONT_SCALE, TEXT_COLOUR, 1, cv2.LINE_AA)
+    shown = text = text.encode("ascii", "replace").decode()
+    while text and _text_width(shown) > max_width:
+        text = text[1:]
+        shown = "..." + text
+    cv2.putText(image, shown, (left, _BASELINE), _FONT, _FONT_SCALE, TEXT_COLOUR, 1, cv2.LINE_AA)
 
 
 def _text_width(text: str) -> int:
     (width, _), _ = cv2.getTextSize(text, _FONT, _FONT_SCALE, 1)
     return width
-
-
-def _shorten(text: str, max_width: int) -> str:
-    """Cut the beginning of a text until it is at most ``max_width`` pixels wide."""
-    shortened = text
-    while text and _text_width(shortened) > max_width:
-        text = text[1:]
-        shortened = "..." + text
-    return shortened

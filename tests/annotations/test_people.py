@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,14 +99,6 @@ def test_a_file_of_another_kind_and_a_missing_one_are_refused(tmp_path: Path, re
         (tmp_path / name).write_bytes(b"PK\x03\x04\xff")
         with pytest.raises(DataError, match=f"{name}.*{remedy}"):
             reader(tmp_path / name)
-
-
-def test_reading_leaves_the_garbage_collector_on(tmp_path: Path) -> None:
-    (tmp_path / "bad.json").write_text("{")
-    assert gc.isenabled()
-    with pytest.raises(DataError):
-        read_annotations(tmp_path / "bad.json")
-    assert gc.isenabled()
 
 
 class TestSplit:

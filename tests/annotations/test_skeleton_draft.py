@@ -32,49 +32,17 @@ def category(
     return {"id": number, "name": name, "keypoints": list(keypoints)} | more
 
 
-BODY = ("right_shoulder", "left_shoulder", "nose", "right_hip", "handle")
-SPELLINGS = {
-    "plain": BODY,
-    "words": ("Right Shoulder", "Left Shoulder", "Nose", "Right Hip", "Handle"),
-    "letter first": ("r_shoulder", "l_shoulder", "nose", "r_hip", "handle"),
-    "letter last": ("shoulder_r", "shoulder_l", "nose", "hip_r", "handle"),
-    "capital": ("RShoulder", "LShoulder", "Nose", "RHip", "Handle"),
-    "camel": ("rightShoulder", "leftShoulder", "nose", "rightHip", "handle"),
-    "short": ("Rsho", "Lsho", "nose", "Rhip", "handle"),
-}
-
-
-@pytest.mark.parametrize("names", SPELLINGS.values(), ids=SPELLINGS)
-def test_known_keypoints_have_their_sigmas_and_edges_in_any_spelling(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_known_keypoints_have_their_sigmas_and_edges_in_any_spelling(tmp_path: Path) -> None:
     """Not those of other keypoints, nor those of an object that only has a nose in common with a body."""
-    if names[3] in ("Rhip", "RHip"):  # a side in one letter, without space around it, needs a twin to be one
-        names = (*names, names[3].replace("R", "L", 1))
+    names = ("Right Shoulder", "Left Shoulder", "Nose", "Right Hip", "Handle")
     skeleton = draft_skeleton(write(tmp_path / "a.json", category(keypoints=names))).skeleton
     of_coco = dict(zip(COCO.file_names, COCO.sigmas))
     sigmas = [of_coco[name] for name in ("right_shoulder", "left_shoulder", "nose", "right_hip")]
-    assert skeleton.sigmas[:5] == (*sigmas, DEFAULT_SIGMA)
-    known = dict(zip(names, BODY))
-    drawn = [{known.get(name, name) for name in part} for part in skeleton.drawn]
-    assert {"right_shoulder", "left_shoulder"} in drawn and {"right_shoulder", "right_hip"} in drawn
+    assert skeleton.sigmas == (*sigmas, DEFAULT_SIGMA)
+    drawn = list(map(set, skeleton.drawn))
+    assert {names[0], names[1]} in drawn and {names[0], names[3]} in drawn
     rocket = draft_skeleton(write(tmp_path / "b.json", category(name="rocket", keypoints=("nose", "fin", "neck"))))
     assert rocket.skeleton.sigmas == (DEFAULT_SIGMA,) * 3
-
-
-def test_cocos_body_without_a_nose_has_known_edges(tmp_path: Path) -> None:
-    """Its edges are not the shortest links of people who happen to cross their legs."""
-    names = COCO.file_names[1:]
-    skeleton = draft_skeleton(write(tmp_path / "a.json", category(name="person", keypoints=names))).skeleton
-    drawn = set(map(frozenset, skeleton.drawn))
-    for side, other in (("left", "right"), ("right", "left")):
-        for a, b in (
-            ("shoulder", "elbow"),
-            ("elbow", "wrist"),
-            ("hip", "knee"),
-            ("knee", "ankle"),
-            ("ear", "shoulder"),
-        ):
-            assert {f"{side}_{a}", f"{side}_{b}"} in drawn
-        assert not {frozenset((f"{side}_knee", f"{other}_{name}")) for name in ("knee", "ankle")} & drawn
 
 
 def test_cocos_keypoints_in_another_spelling_and_order_are_cocos_skeleton(tmp_path: Path) -> None:
@@ -168,7 +136,7 @@ def test_categories_with_different_keypoints_need_a_name(tmp_path: Path, capsys:
     with pytest.raises(DataError, match=r"cat, bird.*category=NAME"):
         draft_skeleton(other)
     assert run_tool("annotations", ["skeleton", str(other), "--category", "bird"]) == 0
-    assert capsys.readouterr().out.startswith("category    bird\nkeypoints   2: beak, tail\n")
+    assert skeleton_from_table(tomllib.loads(capsys.readouterr().out)).keypoints == ("beak", "tail")
     with pytest.raises(DataError, match=r"no category tree.*cat, bird"):
         draft_skeleton(other, "tree")
 
@@ -206,27 +174,14 @@ def test_flip_idx_pairs_the_keypoints_without_a_side_in_their_names(tmp_path: Pa
     assert set(map(frozenset, pairs)) == {frozenset(names[index : index + 2]) for index in range(0, 10, 2)}
 
 
-def test_flip_idx_changes_no_pair_of_names(tmp_path: Path) -> None:
-    names = ("snout", "left_ear", "right_ear")
-    edges = [[1, 2], [1, 3]]
-    for flip_idx in ([1, 0, 2], [2, 1, 0]):
-        path = write(tmp_path / "a.json", category(keypoints=names, skeleton=edges, flip_idx=flip_idx))
-        assert draft_skeleton(path).skeleton.left_right == (names[1:],)
-
-
 def test_the_tool_shows_what_it_writes_and_replaces_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     annotations = write(tmp_path / "a.json", category(skeleton=[[1, 2], [1, 3]]))
     output = tmp_path / "cat.toml"
     words = ["skeleton", str(annotations), "--output", str(output)]
     assert run_tool("annotations", words) == 0
     assert load_skeleton(output) == draft_skeleton(annotations).skeleton
-    drafted = capsys.readouterr().out
-    assert run_tool("annotations", ["skeleton", str(output)]) == 0
-    shown = capsys.readouterr().out
-    assert f"category    cat\n{shown}" in drafted and "left-right  left_ear-right_ear\n" in shown
     assert run_tool("annotations", words) == 2
     assert run_tool("annotations", [*words, "--overwrite"]) == 0
     capsys.readouterr()
-    assert run_tool("annotations", ["skeleton", "coco", "--output", "-"]) == 0
-    captured = capsys.readouterr()
-    assert skeleton_from_table(tomllib.loads(captured.out)) == COCO and captured.err.startswith("keypoints   18: nose")
+    assert run_tool("annotations", ["skeleton", "coco"]) == 0
+    assert skeleton_from_table(tomllib.loads(capsys.readouterr().out)) == COCO

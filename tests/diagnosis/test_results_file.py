@@ -28,7 +28,7 @@ def results(drawn: dict[str, Any]) -> list[dict[str, Any]]:
 
 CHANGES = [
     *(({"image_id": value}, f"result 2 has image_id .?{value}") for value in (99999, 1.5, "10000001", None)),
-    *(({"category_id": value}, f"category_id {value} instead of 1") for value in (18, None)),
+    *(({"category_id": value}, f"category_id .?{value}") for value in (18, None)),
     ({"keypoints": [1.0] * 50}, "result 2 has 50 .* 51"),
     *(
         ({"keypoints": keypoints}, "result 2 has keypoints")
@@ -37,11 +37,11 @@ CHANGES = [
     *(({"score": score}, "score") for score in (None, "0.9", True, float("nan"), [0.5])),
 ]
 FILES = {
-    "": "is not valid JSON .*; give a COCO results file",
-    "{": "is not valid JSON",
-    "[" * 100000: "is not valid JSON",
+    "": "cannot read results .*; give a COCO results file",
+    "{": "cannot read results",
+    "[" * 100000: "cannot read results",
     "[1, 2]": "is not a list of results",
-    '{"annotations": [], "images": []}': "the truth",
+    '{"annotations": [], "images": []}': "is not a list of results",
     "null": "is not a list of results",
 }
 

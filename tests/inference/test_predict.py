@@ -165,13 +165,6 @@ def test_a_drawing_that_its_format_does_not_allow_is_the_error_of_that_input(pho
     assert "aa.png" not in Path("p.jsonl").read_text()
 
 
-def test_the_predictor_of_the_caller_stays_as_it_is(photos: Path) -> None:
-    """Its other results would have maps, of a megabyte each and more, after sheets were drawn."""
-    predictor = spot_predictor()
-    predict(photos / "a.png", predictor, heatmaps="maps")
-    assert predictor(photos / "a.png").maps is None
-
-
 def test_a_network_that_cannot_be_loaded_leaves_no_empty_folder(photos: Path) -> None:
     Path("mine").mkdir()
     for output in ("drawn", "mine"):
@@ -229,31 +222,11 @@ def test_a_folder_gets_a_file_of_people_for_each_input(photos: Path, clip: Path,
     assert len(json.loads(Path("file").read_text())) == 2
 
 
-def test_results_of_several_inputs_come_in_order_and_name_them(photos: Path, clip: Path) -> None:
-    lines: list[str] = []
-    (photos / "damaged.png").write_bytes(b"no image")
-    summary = predict(
-        [photos, clip], spot_predictor(), csv="p.csv", duration=0.25, on_result=lambda r: lines.append(str(r))
-    )
-    assert lines[0].endswith("a.png: 132 x 98, 1 person") and lines[1].endswith("b.png: 132 x 98, 1 person")
-    assert "damaged.png cannot be decoded" in lines[2]
-    assert [line.rpartition("clip.mp4")[2] for line in lines[3:]] == [
-        f", frame {number}: 132 x 98, 1 person" for number in range(3)
-    ]
-    assert list(map(str, summary.unreadable.values())) == [lines[2]]
-
-
 @pytest.mark.parametrize("inputs", ["missing.png", ["missing.png"], []])
 def test_inputs_that_do_not_exist_are_an_error_before_anything_is_written(inputs: object, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file|no input"):
         predict(inputs, spot_predictor(), json="p.json")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("inputs", [b"photos", np.zeros((8, 8, 3), np.uint8), ["photos", 2.5]], ids=str)
-def test_inputs_that_are_no_names_are_an_error(inputs: Any, photos: Path) -> None:
-    with pytest.raises(DataError, match="an input must be a name or the number of a camera, not an object of type"):
-        predict(inputs, spot_predictor(), json="p.json")
 
 
 @pytest.mark.parametrize(
@@ -324,14 +297,6 @@ def test_people_of_a_camera_are_written_until_it_is_stopped(monkeypatch: pytest.
     assert summary.is_interrupted and [path.name for path in Path().iterdir()] == ["p.jsonl"]
 
 
-def test_results_have_the_maps_if_the_predictor_keeps_them(photos: Path) -> None:
-    predictor = spot_predictor()
-    predictor.keep_maps = True
-    results: list[Result] = []
-    predict(photos, predictor, json="p.json", on_result=results.append)
-    assert len(results) == 2 and all(result.maps is not None for result in results)
-
-
 def test_a_prediction_without_people_says_which_min_score_shows_some(
     photos: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -345,20 +310,6 @@ def test_a_prediction_without_people_says_which_min_score_shows_some(
     assert best - 0.05 < predictor.min_score <= best
     caplog.clear()
     assert predict(photos, predictor, progress=False).counts["detections"] and not caplog.messages
-
-
-def test_where_no_folder_can_be_made_the_error_says_what_to_do(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("removed").mkdir()
-    monkeypatch.chdir("removed")
-    Path("../removed").resolve().rmdir()
-    with pytest.raises(DataError, match="cannot make the folder predictions: .*; name one with output=DIR"):
-        predict(photos, spot_predictor())
-
-
-def test_outputs_may_be_path_objects(photos: Path) -> None:
-    names = {"output": "drawn", "json": "p.json", "coco": "c.json", "csv": "p.csv", "heatmaps": "maps"}
-    predict(photos, spot_predictor(), **{option: Path(name) for option, name in names.items()})
-    assert all(Path(name).exists() for name in names.values())
 
 
 def test_a_service_has_no_standard_streams(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

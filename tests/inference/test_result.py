@@ -58,14 +58,13 @@ def test_a_frame_of_a_video_has_a_time_and_numbers() -> None:
     person = Person(np.ones((18, 3), np.float32), 0.5, COCO, id=7)
     result = Result(Frame(Source("video", Path("a.mp4")), np.zeros((4, 6, 3), np.uint8), 3, 0.12), [person])
     assert result.seconds == 0.12 and result.ids == [7] and str(result) == "a.mp4, frame 3: 6 x 4, 1 person"
-    assert np.array_equal(result.plot(), result.plot(colours="person"))
 
 
 def test_results_are_written_as_drawings_and_text(result: Result, path: Path, tmp_path: Path) -> None:
     drawing = result.plot()
     assert drawing.shape == result.image.shape and not np.array_equal(drawing, result.image)
-    assert not np.array_equal(result.plot(line_width=9), drawing)
-    for options in ({"line_width": 9}, {}):
+    assert not np.array_equal(result.plot(numbers=True), drawing)
+    for options in ({"numbers": True}, {}):
         result.save(tmp_path / "drawn.png", **options)
         assert np.array_equal(cv2.imread(str(tmp_path / "drawn.png")), result.plot(**options))
     faint = Result(result.frame, [Person(np.float32([[9, 9, 0.1]] * 18), 0.5)])
@@ -105,8 +104,8 @@ def test_a_drawing_is_shown_where_something_can_show_it(result: Result, monkeypa
     monkeypatch.setenv("DISPLAY", ":0")
     with pytest.raises(ConfigError, match="nothing can show"):
         result.show()  # there is no viewer
-    result.show(line_width=9)
-    np.testing.assert_array_equal(shown, [result.plot()[..., ::-1], result.plot(line_width=9)[..., ::-1]])
+    result.show(numbers=True)
+    np.testing.assert_array_equal(shown, [result.plot()[..., ::-1], result.plot(numbers=True)[..., ::-1]])
 
 
 def test_equal_results_have_the_same_hash(result: Result, path: Path) -> None:

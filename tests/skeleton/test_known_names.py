@@ -99,3 +99,5 @@ def test_cocos_edges_are_those_of_its_skeleton() -> None:
     edges = set(map(frozenset, known_edges(COCO.file_names)))
     drawn = {frozenset(pair) for pair in COCO.drawn if "neck" not in pair}
     assert drawn <= edges and len(edges) == 19
+    without_nose = set(map(frozenset, known_edges(COCO.file_names[1:])))
+    assert without_nose == {edge for edge in edges if "nose" not in edge}, "no legs are crossed"

@@ -17,13 +17,16 @@ from tests.helpers.other_formats import (
     annotations_of,
     read_document,
     write_aic,
+    write_cvat,
     write_cvat_xml,
     write_deeplabcut,
+    write_label_studio_json,
     write_labelme,
     write_lsp,
     write_mpii,
     write_mpii_list,
     write_ochuman,
+    write_yolo_pose,
 )
 
 
@@ -38,8 +41,8 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Document]:
 @pytest.mark.parametrize(
     "writer",
     [
-        write_aic, write_cvat_xml, write_deeplabcut, write_labelme, write_lsp, write_mpii, write_mpii_list,
-        write_ochuman,
+        write_aic, write_cvat, write_cvat_xml, write_deeplabcut, write_label_studio_json, write_labelme, write_lsp,
+        write_mpii, write_mpii_list, write_ochuman, write_yolo_pose,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("give_folder", [False, True])
@@ -47,6 +50,10 @@ def test_the_stores_have_the_keypoints_that_were_drawn(
     tmp_path: Path, drawn: tuple[Path, Document], writer: Callable[..., Path], give_folder: bool
 ) -> None:
     images, content = drawn
+    if writer is write_yolo_pose:
+        pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
+    if writer in (write_cvat, write_label_studio_json):
+        (tmp_path / "set").mkdir()
     path = writer(tmp_path / "set", images, content)
     path = path.parent if give_folder and path.is_file() else path
     assert are_annotations(path)

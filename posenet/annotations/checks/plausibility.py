@@ -99,11 +99,9 @@ def _compare_with_images(file: AnnotationFile) -> None:
     beyond = is_person & (_ends(file) > limits + EDGE_MARGIN).any(axis=1)
     before = is_person & (_ends(file, -1) > EDGE_MARGIN).any(axis=1)
     outside = beyond | before
-    if outside.sum() > max(SINGLE_PLACES, SINGLE_SHARE * is_person.sum()):
-        if before.sum() >= ONE_SIDED * outside.sum():
-            said.add_rows("warning", "a-little-outside", outside, people.ids)
-        else:
-            said.add_rows("contradiction", "outside", outside, people.ids)
+    is_one_sided = before.sum() < ONE_SIDED * outside.sum()
+    if is_one_sided and outside.sum() > max(SINGLE_PLACES, SINGLE_SHARE * is_person.sum()):
+        said.add_rows("contradiction", "outside", outside, people.ids)
 
 
 def _compare_boxes(file: AnnotationFile) -> None:

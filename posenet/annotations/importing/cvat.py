@@ -33,22 +33,10 @@ _INTERPOLATED = "frames with objects that CVAT has interpolated between two fram
 Shape = ElementTree.Element
 
 
-class _NoDoctype(ElementTree.TreeBuilder):
-    """Refuses a document type: CVAT writes none, and entities may grow without end."""
-
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
-        raise ValueError("it has a document type")
-
-
 def parse_xml(path: Path) -> ElementTree.Element:
-    """The root of an XML file; ``DataError`` if it is damaged or has a document type."""
+    """The root of an XML file; ``DataError`` if it is damaged. Expat refuses entities that grow without end."""
     try:
-        parser = ElementTree.XMLParser(target=_NoDoctype())
-        parser.feed(read_input(path))
-        root: ElementTree.Element = parser.close()
-        return root
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        return ElementTree.fromstring(read_input(path))
     except (ElementTree.ParseError, ValueError, LookupError) as error:
         reason = to_single_line(str(error))
         raise DataError(f"{path} is not a whole XML file of CVAT ({reason}); export the task again") from error
@@ -87,16 +75,10 @@ def _shapes_of_frames(source: Source, options: Options, notes: Notes) -> dict[Pa
     if not shapes:
         raise DataError(f"{path} has no images and no tracks; label the task in CVAT, and export it again")
     numbers = sorted(shapes)
-    found: dict[int, Path | None] = {}
-    for number in numbers:
-        names = [f"frame_{number:06d}{suffix}" for suffix in (".png", ".jpg", ".jpeg")]
-        found[number] = next(filter(None, map(files.find, names)), None)
+    found = {number: files.find(f"frame_{number:06d}.png") for number in numbers}  # or with another suffix
     if not any(found.values()):
-        name = root.findtext(".//source") or "a video"
-        video = next(
-            (place / Path(name).name for place in (files.folder, path.parent) if (place / Path(name).name).is_file()),
-            None,
-        )
+        name = Path(root.findtext(".//source") or "a video").name
+        video = next((place / name for place in (files.folder, path.parent) if (place / name).is_file()), None)
         if video is None:
             raise DataError(
                 f"{path} has frames of {name}, which are not in {files.folder}; export the task with images, or name "

@@ -34,7 +34,7 @@ _HEADER = ("scorer", "individuals", "bodyparts", "coords")
 
 def is_table(beginning: bytes) -> bool:
     """Whether a file begins as a table of DeepLabCut does."""
-    return beginning.startswith((b"scorer,", b"scorer;"))
+    return beginning.startswith(b"scorer,")
 
 
 def find_tables(folder: Path) -> list[Path]:
@@ -69,8 +69,7 @@ def import_deeplabcut(source: Source, options: Options) -> ImportedAnnotations:
 def _read_table(path: Path) -> tuple[list[tuple[str, str, str]], list[list[str]]]:
     """Individual, body part and x or y of every column; and the rows, each with the name of its image first."""
     text = read_input(path).decode("utf-8-sig")
-    is_european = text.startswith("scorer;")  # as Excel saves it in many languages, with decimal commas
-    lines = [line for line in csv.reader(io.StringIO(text), delimiter=";" if is_european else ",") if line]
+    lines = [line for line in csv.reader(io.StringIO(text)) if line]
     header = {line[0]: line for line in lines[: len(_HEADER)] if line[0] in _HEADER}
     if "bodyparts" not in header or "coords" not in header:
         raise ValueError("its header has no lines bodyparts and coords")
@@ -83,9 +82,7 @@ def _read_table(path: Path) -> tuple[list[tuple[str, str, str]], list[list[str]]
 
 def _read_row(columns: Sequence[tuple[str, str, str]], cells: Sequence[str]) -> list[Object]:
     """The labelled body parts of every individual that has any."""
-    values = {
-        column: float(cell.replace(",", ".")) for column, cell in zip(columns, cells, strict=True) if cell.strip()
-    }
+    values = {column: float(cell) for column, cell in zip(columns, cells, strict=True) if cell.strip()}
     objects: dict[str, dict[str, tuple[float, float, int]]] = {}
     for individual, part, _ in columns:
         x, y = values.get((individual, part, "x"), math.nan), values.get((individual, part, "y"), math.nan)

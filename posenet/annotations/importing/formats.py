@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posenet.annotations.coco import SECTIONS, read_document, remedy_for_format
+from posenet.annotations.coco import SECTIONS, read_document
 from posenet.annotations.importing.coco_family import import_coco, import_posetrack
 from posenet.annotations.importing.cvat import import_cvat, parse_xml
 from posenet.annotations.importing.deeplabcut import find_tables, import_deeplabcut, is_table
@@ -32,12 +32,8 @@ from posenet.messages import to_single_line
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 """How files of SLEAP, NWB and JABS begin."""
-SUFFIXES = frozenset(".csv .h5 .json .mat .nwb .slp .xml .yaml .yml".split())
-"""Names of files that may be annotations."""
 MAX_BYTES_OF_AN_IMAGE = 2**26
 """A larger JSON file is not that of an image or a video; it takes long to read."""
-SHOWN_FILES = 5
-"""Number of file names in a message."""
 
 HINTS = {
     ("image_id", "score"): "results, not annotations; give a file with images and annotations",
@@ -69,7 +65,7 @@ def read_annotations(
     """Read a data set in any of ``FORMATS`` as a COCO-shaped document, with the folder of its images and remarks.
 
     Args:
-        path: a file, or a folder with the files of one data set.
+        path: a file, or a folder whose files are one data set together.
         images: folder of the images, at any depth; None searches beside the annotations.
         split: of YOLO-pose, the part to read.
         keypoints: their names in order, for formats that do not state them.
@@ -93,7 +89,9 @@ def read_source(format_: Format, source: Source, options: Options) -> ImportedAn
 def recognise(path: str | Path) -> tuple[Format, Source]:
     """The format of a file or a folder, and its content; ``DataError`` if it is not known or cannot be read."""
     path = Path(path)
-    source = _open_folder(path) if path.is_dir() else _open_file(path)
+    source = open_set_of_files(path) if path.is_dir() else _open_file(path)
+    if source is None:
+        raise DataError(f"the files of {path} are no data set together; give one of them")
     for format_ in FORMATS:
         if format_.fits(source):
             return format_, source
@@ -105,22 +103,7 @@ def recognise(path: str | Path) -> tuple[Format, Source]:
 
 def _unknown(path: Path) -> DataError:
     names = ", ".join(format_.name for format_ in FORMATS)
-    remedy = remedy_for_format(path) if path.suffix.lower() == ".zip" else ""
-    return DataError(f"{path} has no annotations that are known; {remedy or f'give those of {names}'}")
-
-
-def _open_folder(folder: Path) -> Source:
-    """The only file of annotations in a folder, or all of its files if they are one set together."""
-    if source := open_set_of_files(folder):
-        return source
-    for place in (folder, folder / "annotations"):
-        files = _files_in(place)
-        if len(files) == 1:
-            return _open_file(files[0])
-        if files:
-            found = ", ".join(file.name for file in files[:SHOWN_FILES])
-            raise DataError(f"{place} has {len(files)} files of annotations ({found}); give one of them")
-    raise _unknown(folder)
+    return DataError(f"{path} has no annotations that are known; give those of {names}, unpacked")
 
 
 def open_set_of_files(folder: Path) -> Source | None:
@@ -129,7 +112,7 @@ def open_set_of_files(folder: Path) -> Source | None:
     if tables:
         return Source(folder, "csv files", tables)
     for place in (folder, folder / "annotations"):
-        documents = [file for file in _files_in(place) if file.suffix.lower() == ".json"]
+        documents = sorted(file for file in place.glob("*") if file.suffix.lower() == ".json" and file.is_file())
         if not documents or documents[0].stat().st_size > MAX_BYTES_OF_AN_IMAGE:
             continue
         first = read_document(documents[0])
@@ -138,10 +121,6 @@ def open_set_of_files(folder: Path) -> Source | None:
             contents = {documents[0]: first} | {file: read_document(file) for file in documents[1:]}
             return Source(folder, "json files", {file: own for file, own in contents.items() if fits(own)})
     return None
-
-
-def _files_in(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.glob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
 
 
 def _open_file(path: Path) -> Source:

@@ -12,8 +12,6 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-import numpy as np
-
 from posenet.annotations.importing.grouping import NO_RECTANGLE, Point, assign_points, convert_objects
 from posenet.annotations.importing.imported import (
     ImportedAnnotations,
@@ -115,15 +113,8 @@ def _read_objects(regions: Sequence[_Region], notes: Notes, title: str) -> list[
     return assign_points(objects, points, notes, title)
 
 
-def _rectangle(region: _Region) -> tuple[float, float, float, float]:
-    """x, y, width, height around a rectangle, which may be rotated about its first corner; percentages."""
+def _rectangle(region: _Region) -> tuple[float, float, float, float] | None:
+    """x, y, width, height in percentages; None if it is rotated: then the box is that around the keypoints."""
     value = region["value"]
     x, y, width, height = (float(value[key]) for key in ("x", "y", "width", "height"))
-    angle = np.radians(float(value.get("rotation") or 0))
-    # Percentages of both axes differ in pixels, so the rotation needs the shape of the image.
-    aspect = float(region.get("original_width") or 1) / float(region.get("original_height") or 1)
-    corners = np.array([(0, 0), (width * aspect, 0), (width * aspect, height), (0, height)])
-    turned = corners @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    low = turned.min(axis=0)
-    size = turned.max(axis=0) - low
-    return x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
+    return None if float(value.get("rotation") or 0) else (x, y, width, height)

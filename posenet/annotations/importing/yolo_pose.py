@@ -160,11 +160,8 @@ def _parse_format(content: dict[str, Any], path: Path, given: Sequence[str] | No
     if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
         raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
     listed = content.get("kpt_names")
-    if isinstance(listed, dict):
-        lists = list(listed.values())
-        if any(other != lists[0] for other in lists):
-            raise DataError(f"{path}: kpt_names has other names for one class than for another; split the classes")
-        listed = next(iter(lists), None)
+    if isinstance(listed, dict):  # by class; the keypoints are those of all classes
+        listed = next(iter(listed.values()), None)
     names = given or (listed if isinstance(listed, list) else None)
     names = names or (COCO.file_names if count == len(COCO.file_names) else [f"keypoint_{n + 1}" for n in range(count)])
     what = "keypoints=NAMES" if given else "kpt_names"

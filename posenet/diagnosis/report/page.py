@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +16,11 @@ from posenet.diagnosis.error_kinds import (
     KEYPOINT_KINDS,
     LOCALISATION,
     OKS_THRESHOLDS,
+    SIZES,
     TEXTS,
     Kind,
 )
 from posenet.diagnosis.report.filters import FILTERS, NOTHING, pluralize
-from posenet.diagnosis.report.shown_images import choose_images
-from posenet.diagnosis.report.thumbnails import read_thumbnails
 from posenet.diagnosis.report.tiles import make_tiles
 from posenet.files import write_atomically
 
@@ -33,11 +30,6 @@ STAGES = ("ap", *CORRECTIONS, "inexact")
 SHOWN_METRICS = ("AP50", "AP75", "APM", "APL", "AR")
 LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
 """Layers of the images that the reader can switch."""
-DIMENSIONS = {
-    "size": ("Size", "By the annotated area: small below 32², medium up to 96², large above."),
-    "crowding": ("Crowding", "How many other people's boxes overlap with that of the person, IoU above 0.1."),
-}
-"""Title and explanation of each dimension of ``Diagnosis.sensitivity``."""
 
 
 class Cost(NamedTuple):
@@ -88,11 +80,7 @@ def write_report(
         provenance: where the results come from, from name to value; the page states it.
         min_score: results with a lower score are not drawn at first, as prediction does not show them.
     """
-    chosen = choose_images(diagnosis)
-    images = [diagnosis.images[index] for index in chosen]
     skeleton = diagnosis.matched.skeleton
-    thumbnails = read_thumbnails(images, images_dir, progress=progress)
-    tiles = make_tiles(diagnosis, chosen, thumbnails, min_score)
     loader = PackageLoader(__package__)
     environment = Environment(
         loader=loader,
@@ -110,13 +98,10 @@ def write_report(
         costs=costs,
         ap_and_gains=[("ap", diagnosis.ap), *((cost.kind, cost.gain) for cost in costs)],
         keypoints=_worst_keypoints(diagnosis),
-        tiles=tiles,
+        tiles=make_tiles(diagnosis, images_dir, min_score, progress=progress),
         provenance=provenance,
         style=style,
         script=script,
-        # Nothing but this script and this style is allowed, and no connection of any kind.
-        policy=f"default-src 'none'; img-src data:; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'",
         skeleton=skeleton,
         person=skeleton.name_objects("Person"),
         people=skeleton.people,
@@ -124,17 +109,11 @@ def write_report(
         keypoint_kinds=KEYPOINT_KINDS,
         thresholds=OKS_THRESHOLDS,
         metrics=SHOWN_METRICS,
-        dimensions={name: [*map(skeleton.name_objects, texts)] for name, texts in DIMENSIONS.items()},
-        filters={"kind": (*LOCALISATION, "background", "missed")}
-        | {dimension: diagnosis.groups[dimension].names for dimension in ("size", "crowding")},
+        shown_kinds=(*LOCALISATION, "background", "missed"),
+        sizes=list(SIZES),
         layers=LAYERS | ({"low": f"Scores below {min_score:g}"} if min_score else {}),
     )
     path = Path(output_dir, REPORT_FILE)
     # A name may hold bytes that are no text.
     write_atomically(path, page.encode(errors="replace"))
     return path
-
-
-def _hash(text: str) -> str:
-    """The name by which a Content-Security-Policy allows one inline script or style."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -2,8 +2,8 @@
 
 Coordinates are whole numbers on a canvas whose longer side is ``CANVAS``, so that lines and marks have the same size on
 every image. The page's script reads the ``data-`` attributes of a person: its name (``t0`` ... for annotated people,
-``r0`` ... for results, ``m0`` ... for the frames of missed people), its partner, its errors, the size and crowding of
-the annotated person, and what the list beside the opened image says about it.
+``r0`` ... for results, ``m0`` ... for the frames of missed people), its partner, its errors, the size of the annotated
+person, and what the list beside the opened image says about it.
 """
 
 from __future__ import annotations
@@ -11,18 +11,28 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import cv2
 import numpy as np
 from markupsafe import Markup
 
 from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.error_kinds import KEYPOINT_KINDS
-from posenet.diagnosis.report.shown_images import image_losses
-from posenet.diagnosis.report.thumbnails import Thumbnail
+from posenet.diagnosis.error_kinds import KEYPOINT_KINDS, SIZES
+from posenet.diagnosis.slices import size_numbers
+from posenet.errors import DataError
+from posenet.images import read_image
+from posenet.progress_bar import progress_bar
 from posenet.skeleton import Skeleton
 
+MAX_IMAGES = 400
+"""Images in the gallery; those that cost most."""
+IMAGE_SIDE = 480
+JPEG_QUALITY = 75
+"""Longer side in pixels and quality of the images, so that a page has about 25 MB at most."""
+NO_FOLDER = "The report was written without the images (--images), so the keypoints stand on a plain ground."
 CANVAS = 2000
 """Longer side of the canvas of an image."""
 MARGIN = 40
@@ -43,33 +53,63 @@ class Tile(NamedTuple):
     loss: float
 
 
-def make_tiles(
-    diagnosis: Diagnosis, chosen: Sequence[int], thumbnails: Sequence[Thumbnail], min_score: float
-) -> list[Tile]:
-    """The tiles of the chosen images, the worst first."""
-    losses = image_losses(diagnosis).tolist()
+def make_tiles(diagnosis: Diagnosis, folder: str | Path | None, min_score: float, *, progress: bool) -> list[Tile]:
+    """The images that cost most, the worst first, drawn on those in ``folder``; see ``write_report``."""
+    losses = image_losses(diagnosis)
+    background = diagnosis.matched.results.image[diagnosis.outcome.background[0]]
+    num_background = np.bincount(background, minlength=len(losses))
     _, best_oks = diagnosis.matched.nearest()
     tiles = []
-    for index, thumbnail in zip(chosen, thumbnails):
+    chosen = np.lexsort((-num_background, -losses))[:MAX_IMAGES].tolist()
+    for index in progress_bar(chosen, "report", len(chosen), disable=not progress or folder is None):
         image = diagnosis.images[index]
         scale = CANVAS / max(image.width, image.height)
         truth = diagnosis.matched.truth
         rows = np.flatnonzero((truth.image == index) & truth.people).tolist()
         people = {row: f"t{number}" for number, row in enumerate(rows)}
         results, badges = _draw_results(diagnosis, index, people, best_oks, scale, min_score)
+        jpeg, note = (b"", NO_FOLDER) if folder is None else _read_small_image(Path(folder), image)
         tile = Tile(
             image=image,
             width=round(image.width * scale),
             height=round(image.height * scale),
-            jpeg=base64.b64encode(thumbnail.jpeg).decode(),
-            note=thumbnail.note,
+            jpeg=base64.b64encode(jpeg).decode(),
+            note=note,
             people=_draw_truth(diagnosis, index, people, scale),
             results=results,
             badges=badges.most_common(),
-            loss=losses[index],
+            loss=float(losses[index]),
         )
         tiles.append(tile)
-    return sorted(tiles, key=lambda tile: -tile.loss)
+    return tiles
+
+
+def image_losses(diagnosis: Diagnosis) -> np.ndarray:
+    """(images,) what each image costs: the sum, over its people, of 1 - OKS with their results at OKS 0.1."""
+    matched, truth = diagnosis.matched, diagnosis.matched.truth
+    is_match = matched.pairs.person == matched.person[matched.pairs.result]
+    oks = np.zeros(len(truth))
+    oks[matched.pairs.person[is_match]] = matched.oks[is_match]
+    num_images = len(diagnosis.images)
+    people = np.bincount(truth.image[truth.people], minlength=num_images)
+    return np.asarray(people - np.bincount(truth.image, weights=oks, minlength=num_images))
+
+
+def _read_small_image(folder: Path, image: CocoImage) -> tuple[bytes, str]:
+    """A small copy as JPEG, and a note where there is none, or of another size."""
+    try:
+        pixels = read_image(folder / image.file_name)
+    except DataError:
+        return b"", f"{image.file_name} is missing or cannot be read, so the keypoints stand on a plain ground."
+    height, width = pixels.shape[:2]
+    note = ""
+    if (height, width) != (image.height, image.width):
+        note = f"The file has {width} x {height} pixels, but the annotations say {image.width} x {image.height}."
+    factor = min(1.0, IMAGE_SIDE / max(height, width))
+    size = max(1, round(width * factor)), max(1, round(height * factor))
+    small = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+    _, jpeg = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    return jpeg.tobytes(), note
 
 
 def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], scale: float) -> Markup:
@@ -78,14 +118,12 @@ def _draw_truth(diagnosis: Diagnosis, index: int, people: Mapping[int, str], sca
     ignored = np.flatnonzero((truth.image == index) & ~truth.people).tolist()
     parts = [_rect("box ignored", truth.boxes[row] * scale) for row in ignored]
     for row, name in people.items():
-        size, crowding = (_group(diagnosis, row, dimension) for dimension in ("size", "crowding"))
-        facts = [size, f"{truth.labelled[row].sum()} labelled"]
-        facts += [f"{crowding} overlapping"] * (crowding != "0")
+        facts = f"{_size(diagnosis, row)}, {truth.labelled[row].sum()} labelled"
         shapes = [
             _rect("box", truth.boxes[row] * scale),
             _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton),
         ]
-        parts.append(_person(diagnosis, row, name, "", [], ", ".join(facts), shapes))
+        parts.append(_person(diagnosis, row, name, "", [], facts, shapes))
     return Markup("".join(parts))
 
 
@@ -144,18 +182,16 @@ def _person(
     is_low: bool = False,
 ) -> str:
     """The group of one person; ``row`` is that of the annotated person, -1 for none."""
-    size, crowding = (_group(diagnosis, row, dimension) for dimension in ("size", "crowding"))
     return (
         f'<g class="person{" low" * is_low}" data-person="{name}" data-partner="{partner}" '
-        f'data-errors="{" ".join(errors)}" data-size="{size}" data-crowding="{crowding}" data-facts="{facts}">'
+        f'data-errors="{" ".join(errors)}" data-size="{_size(diagnosis, row)}" data-facts="{facts}">'
         f"{''.join(shapes)}</g>\n"
     )
 
 
-def _group(diagnosis: Diagnosis, row: int, dimension: str) -> str:
-    """The name of the group of an annotated person; empty for row -1."""
-    names, numbers = diagnosis.groups[dimension]
-    return names[numbers[row]] if row >= 0 else ""
+def _size(diagnosis: Diagnosis, row: int) -> str:
+    """The name of the size of an annotated person; empty for row -1."""
+    return list(SIZES)[int(size_numbers(diagnosis.matched.truth.areas[row]))] if row >= 0 else ""
 
 
 def _draw_skeleton(keypoints: np.ndarray, present: np.ndarray, scale: float, skeleton: Skeleton) -> str:

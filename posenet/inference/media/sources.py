@@ -41,15 +41,6 @@ MAX_FRAME_RATE = 480.0
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended, and a camera as lost."""
 
-_NO_INPUTS = {
-    ".pth .pt .onnx": "weights, which are given as checkpoint=FILE",
-    ".yaml .yml .json": "annotations, which posenet train takes",
-    ".txt .lst": "a list, which standard input takes: posenet predict - < FILE",
-    ".zip .tar .gz .tgz .7z .rar": "an archive; unpack it",
-    ".pdf .svg": "a drawing of lines; save its pages as PNG",
-    ".npy .npz .mat": "an array, which posenet.Predictor takes in memory",
-}
-"""What somebody may name in the place of images, by the suffixes."""
 _CAMERA_NUMBER = re.compile(r"[0-9]{1,4}")
 
 _MAY_HOLD_SEVERAL = frozenset(".apng .avif .gif .png .tif .tiff .webp".split())
@@ -223,9 +214,6 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
     elif is_address(item):
         yield _named_source(item)
     else:
-        for suffixes, content in _NO_INPUTS.items() if path.is_file() else ():
-            if path.suffix.lower() in suffixes.split():
-                raise DataError(f"{path} has {content}; give images, videos or folders of them")
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
             yield _file_source(file, subfolder)
@@ -235,12 +223,11 @@ def parse_standard_input(data: bytes) -> list[Source]:
     """The sources in a list of files, which are not checked here.
 
     It has one path or address per line, or a NUL after each, as ``find -print0`` writes it. It may begin with UTF-8's
-    byte order mark. ``DataError`` if it is no list, or in UTF-16.
+    byte order mark. ``DataError`` if it is something else, such as an image or text in UTF-16.
     """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError("standard input is a list in UTF-16, which Windows tools write; write it as UTF-8")
-    if any(byte < 32 and byte not in b"\0\t\n\r" for byte in data[:4096]):
-        raise DataError("standard input is no list of files; list one path per line, and name images as files")
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if is_utf16 or any(byte < 32 and byte not in b"\0\t\n\r" for byte in data[:4096]):
+        raise DataError("standard input is no list of files; write one path per line, in UTF-8")
     data = data.removeprefix(codecs.BOM_UTF8)
     entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
     return [_named_source(os.fsdecode(entry)) for entry in entries if entry]

@@ -7,9 +7,8 @@ it is displayed; a keypoint that was not found is not labelled.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 from xml.etree import ElementTree
@@ -59,6 +58,8 @@ def export_results(results: Iterable[Result], path: str | Path, format: Correcti
     sources = list(dict.fromkeys(result.frame.source for result in readable))
     if lost := [source.name for source in sources if source.path is None]:
         raise DataError(f"{lost[0]} is no file, which a labelling tool needs; save the image first")
+    if chosen != "sleap":
+        require_images(sources)
     check_outputs([path], [source.path for source in sources if source.path is not None], overwrite=True)
     skeleton = readable[0].skeleton
     ids = ImageIds(sources)
@@ -79,6 +80,13 @@ def choose_format(path: Path, format: CorrectionFormat | None = None) -> Correct
     return chosen
 
 
+def require_images(sources: Iterable[Source]) -> None:
+    """Raise ``DataError`` for a video, which only SLEAP takes."""
+    for source in sources:
+        if source.kind != "image":
+            raise DataError(f"{source.name} is no single image; export it to .slp, or predict its frames as images")
+
+
 def _import_sleap_io() -> Any:
     from posenet.annotations.importing.sleap import require_sleap_io  # reading annotations needs other packages
 
@@ -88,12 +96,7 @@ def _import_sleap_io() -> Any:
 @contextlib.contextmanager
 def write_corrections(path: Path, skeleton: Skeleton, format: CorrectionFormat | None = None) -> Iterator[Write]:
     """Collect the people of all images, and write the file at the end, completely or not at all."""
-    writers: dict[str, Callable[[Path, Skeleton, Sequence[Found]], None]] = {
-        "sleap": _write_sleap,
-        "cvat": _write_cvat,
-        "label_studio": _write_label_studio,
-    }
-    write_file = writers[choose_format(path, format)]
+    chosen = choose_format(path, format)
     found: list[Found] = []
 
     def write(source: Source, record: Record) -> None:
@@ -102,19 +105,19 @@ def write_corrections(path: Path, skeleton: Skeleton, format: CorrectionFormat |
         found.append((source, record | {"people": people}))
 
     yield write
-    write_file(path, skeleton, found)
+    if chosen == "sleap":
+        _write_sleap(path, skeleton, found)
+    elif chosen == "cvat":
+        _write_cvat(path, skeleton, found)
+    else:
+        _write_label_studio(path, skeleton, found)
 
 
 def _write_label_studio(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
-    """Tasks with predictions: a rectangle for each person, with the keypoints in it. Images alone, no videos."""
+    """Tasks with predictions: a rectangle for each person, with the keypoints in it."""
     names = listed_names([source for source, _ in found])
     tasks = []
     for source, record in found:
-        if "frame" in record:
-            raise DataError(
-                f"{source.name} is a video, of which Label Studio shows no frames; export to .slp or .xml, or predict "
-                "its frames as images"
-            )
         size = record["width"], record["height"]
         common = {"to_name": "image", "original_width": size[0], "original_height": size[1], "image_rotation": 0}
         regions: list[dict[str, Any]] = []
@@ -139,23 +142,17 @@ def _write_label_studio(path: Path, skeleton: Skeleton, found: Sequence[Found]) 
 
 
 def _write_cvat(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:
-    """Skeletons in "CVAT 1.1": of images, or of the frames of one video, as tracks."""
-    videos = {source for source, record in found if "frame" in record}
-    if videos and (len(videos) > 1 or len({source for source, _ in found}) > 1):
-        raise DataError("a file of CVAT is of images or of one video; export each video to a file of its own")
+    """Skeletons in "CVAT 1.1"."""
     root = ElementTree.Element("annotations")
     _add(root, "version", text="1.1")
-    task = _add(_add(root, "meta"), "task")
-    _add_labels(_add(task, "labels"), skeleton)
-    for video in videos:
-        _add(task, "source", text=video.name)
-        _add_tracks(root, skeleton, [record for _, record in found])
-    names = {} if videos else listed_names([source for source, _ in found])
-    for number, (source, record) in enumerate(found if names else ()):
+    _add_labels(_add(_add(_add(root, "meta"), "task"), "labels"), skeleton)
+    names = listed_names([source for source, _ in found])
+    for number, (source, record) in enumerate(found):
         image = _add(root, "image", id=number, name=names[source], width=record["width"], height=record["height"])
         for person in record["people"]:
             shape = _add(image, "skeleton", label=skeleton.category, source="auto", z_order=0)
-            _add_points(shape, skeleton, person["keypoints"])
+            for name, (x, y, score) in zip(skeleton.file_names, person["keypoints"].tolist()):
+                _add(shape, "points", label=name, outside=int(score <= 0), occluded=0, points=f"{x:.3f},{y:.3f}")
     ElementTree.indent(root)
     write_atomically(path, ElementTree.tostring(root, "unicode").encode("utf-8", "surrogateescape"))
 
@@ -183,27 +180,6 @@ def _add_labels(labels: ElementTree.Element, skeleton: Skeleton) -> None:
         _add(own, "name", text=name)
         _add(own, "type", text="points")
         _add(own, "parent", text=skeleton.category)
-
-
-def _add_tracks(root: ElementTree.Element, skeleton: Skeleton, records: Sequence[Record]) -> None:
-    """A track for each tracked person, and one of a single frame for each other one; each ends with its last frame."""
-    tracks: dict[object, dict[int, np.ndarray]] = {}
-    for record in records:
-        for index, person in enumerate(record["people"]):
-            key = person.get("id", (record["frame"], index))
-            tracks.setdefault(key, {})[record["frame"]] = person["keypoints"]
-    following = dict(itertools.pairwise(record["frame"] for record in records))
-    for number, frames in enumerate(tracks.values()):
-        track = _add(root, "track", id=number, label=skeleton.category, source="auto")
-        nothing = np.zeros((len(skeleton.file_names), 3))
-        ends = {following[frame]: nothing for frame in frames if following.get(frame, frame) not in frames}
-        for frame, keypoints in sorted((frames | ends).items()):
-            _add_points(_add(track, "skeleton", frame=frame, keyframe=1, z_order=0), skeleton, keypoints)
-
-
-def _add_points(shape: ElementTree.Element, skeleton: Skeleton, keypoints: np.ndarray) -> None:
-    for name, (x, y, score) in zip(skeleton.file_names, keypoints.tolist()):
-        _add(shape, "points", label=name, outside=int(score <= 0), occluded=0, points=f"{x:.3f},{y:.3f}")
 
 
 def _write_sleap(path: Path, skeleton: Skeleton, found: Sequence[Found]) -> None:

@@ -14,7 +14,7 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import MAX_NAME_BYTES, check_outputs, is_standard_output, name_numbers, resolve_link, shorten_name
 from posenet.images import IMAGE_SUFFIXES, WRITABLE_SUFFIXES
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, FrameSelection, Source
-from posenet.visualization.drawing import KEYPOINT_MIN_SCORE, Style
+from posenet.visualization.drawing import KEYPOINT_MIN_SCORE
 
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 """Formats of videos that are written."""
@@ -46,7 +46,6 @@ class PredictionOptions(FrameSelection):
     recursive: bool = False
     track: bool = False
     smooth: bool = False
-    style: Style = "standard"
     keypoint_score: float = KEYPOINT_MIN_SCORE
     numbers: bool = False
 
@@ -133,8 +132,6 @@ def choose_outputs(
         suffix = Path(folder).suffix
         if suffix.lower() in IMAGE_SUFFIXES | VIDEO_SUFFIXES and not Path(folder).exists():
             raise ConfigError(f"{name} {folder} would be a folder for files named like the inputs; leave out {suffix}")
-    if output and heatmaps and os.path.realpath(output) == os.path.realpath(heatmaps):
-        raise ConfigError("heatmaps=DIR and output=DIR give their files the same names; choose two folders")
     is_lines = json_file is not None and Path(json_file).suffix.lower() == ".jsonl"
     outputs = Outputs(
         drawings=output_paths(sources, Path(output), drawing_suffix) if output else {},

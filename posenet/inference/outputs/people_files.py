@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations.coco import COCO_CATEGORY
-from posenet.errors import DataError
 from posenet.files import name_numbers, open_text_output
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.outputs.output_files import Outputs
@@ -129,12 +128,9 @@ def write_json(path: Path) -> Iterator[Write]:
 
 
 def image_folder(sources: Iterable[Source]) -> Path:
-    """The innermost folder that holds all files of the sources; ``DataError`` if they lie on two drives of Windows."""
+    """The innermost folder that holds all files of the sources."""
     folders = [os.path.abspath(source.path.parent) for source in sources if source.path is not None]
-    try:
-        return Path(os.path.commonpath(folders or [os.getcwd()]))
-    except ValueError as error:
-        raise DataError("the images of a COCO data set must lie on one drive; write one data set for each") from error
+    return Path(os.path.commonpath(folders or [os.getcwd()]))
 
 
 def listed_names(sources: Iterable[Source]) -> dict[Source, str]:

@@ -62,13 +62,6 @@ def test_the_classes_are_categories(data_file: Path) -> None:
         assert read_annotations(data_file).document == expected
 
 
-def test_empty_label_files_show_nobody(data_file: Path) -> None:
-    for label in labels_of(data_file):
-        label.write_text("\n")
-    content, _, notes = read_annotations(data_file)
-    assert (len(content["images"]), content["annotations"], len(notes)) == (3, [], 1)
-
-
 def test_the_tool_writes_every_split_and_names_the_next_command(
     data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,7 +225,6 @@ def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data
         ({"kpt_shape": None}, "no kpt_shape"),
         ({"kpt_shape": "[17, 4]"}, "end in 2 or 3"),
         ({"kpt_shape": "17"}, "no kpt_shape"),
-        ({"kpt_names": "{0: [a], 1: [b]}"}, "kpt_names has other names"),
         ({"names": None}, "no names"),
         ({"names": "{0: person, dog: 1}"}, "no names"),
         ({"kpt_shape": "[17, 2]"}, "56 numbers, 39 are expected for 17 keypoints"),

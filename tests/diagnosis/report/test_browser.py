@@ -27,7 +27,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(autouse=True)
 def quiet_console(browser: Browser) -> Iterator[None]:
-    """After every test, the console must be empty: no error, and no request that the policy blocked."""
+    """After every test, the console must be empty: no error."""
     browser.resize(1400, 900)
     browser.console()
     yield
@@ -63,8 +63,7 @@ def test_filters_leave_the_images_with_such_errors(browser: Browser, one: Path) 
         ({"keypoint": "left_wrist", "kind": "swap"}, [12]),
         ({"keypoint": "left_ankle"}, []),
         ({"size": "small"}, [13]),
-        ({"crowding": "3 or more"}, [12]),
-        ({"crowding": "3 or more", "kind": "jitter"}, []),
+        ({"size": "small", "kind": "jitter"}, []),
     ):
         for name, value in filters.items():
             browser.choose(name, value)
@@ -159,16 +158,3 @@ def test_nothing_is_wider_than_the_screen_and_the_menu_stays(browser: Browser, o
           .filter((node) => node.getBoundingClientRect().right > right).map((node) => node.textContent);
     """)
     assert overflow == []
-
-
-def test_the_policy_stops_connections_and_other_scripts(browser: Browser, one: Path) -> None:
-    browser.open(one)
-    browser.run(
-        "const s = document.createElement('script'); s.textContent = 'window.broken = 1'; document.body.append(s)"
-    )
-    assert browser.run("return window.broken") is None
-    script = "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('sent'), e => done(String(e)))"
-    assert "sent" not in browser.driver.execute_async_script(script)
-    messages = browser.console()
-    assert any("script-src" in message for message in messages)
-    assert any("default-src" in message or "connect-src" in message for message in messages)

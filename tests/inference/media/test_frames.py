@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -15,10 +12,8 @@ from PIL import Image
 
 from posenet.errors import ConfigError
 from posenet.images import write_image
-from posenet.inference.media import live
 from posenet.inference.media.frames import read_frames
 from posenet.inference.media.sources import (
-    FrameSelection,
     Source,
     parse_standard_input,
 )
@@ -206,57 +201,6 @@ def test_damaged_images_of_a_camera_are_dropped_and_many_in_a_row_end_it(
     *images, last = frames
     assert [(frame.number, int(frame.image[0, 0, 0])) for frame in images] == [(0, 3), (1, 5)]
     assert images[0].is_live and str(last.error) == f"camera {device} delivers no more images"
-
-
-def test_a_stream_that_sends_only_damage_after_an_image_is_lost_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Damaged:
-        source = Source("video", "rtsp://camera")
-        rate = 12.5
-        aspect = 1.5
-        is_closed = False
-
-        def decode(self) -> Iterator[float | None]:
-            return itertools.chain([0.0], itertools.repeat(None))
-
-        def image(self) -> np.ndarray:
-            return GREY
-
-        def close(self) -> None:
-            self.is_closed = True
-
-    pytest.importorskip("av", reason="needs PyAV (the extra video)")
-    monkeypatch.setattr(live, "RECONNECT_SECONDS", 0)
-    stream = Damaged()
-    frame, lost = live.read_live(stream, FrameSelection(), lambda: False)  # type: ignore[arg-type]
-    assert (frame.number, frame.rate, frame.aspect, frame.is_live) == (0, 12.5, 1.5, True)
-    assert str(lost.error) == "rtsp://camera delivers no more images" and stream.is_closed
-
-
-@pytest.mark.parametrize("start, duration, expected", [(0, math.inf, [0, 1, 2, 3]), (1, 1.5, [1, 2])])
-def test_the_time_of_a_live_source_counts_from_its_first_image(
-    monkeypatch: pytest.MonkeyPatch, start: float, duration: float, expected: list[float]
-) -> None:
-    """The camera needs 40 s until its first image; then one comes every second."""
-    request = FakeCapture.install(monkeypatch, count=4)
-    now = [100.0]
-    grab = FakeCapture.grab
-
-    def slow_grab(capture: FakeCapture) -> bool:
-        arrived = grab(capture)
-        now[0] += 40 if now[0] == 100 else 1
-        if now[0] == 143:
-            request.release()  # nobody waits for what comes after the last image
-        return arrived
-
-    monkeypatch.setattr(FakeCapture, "grab", slow_grab)
-    monkeypatch.setattr("posenet.inference.media.live.time.monotonic", lambda: now[0])
-    for _ in range(int(start) + 1):
-        request.release()
-    frames = []
-    for frame in read_frames("0", start=start, duration=duration):
-        frames.append(frame)
-        request.release()
-    assert [frame.seconds for frame in frames if not frame.error] == expected
 
 
 def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,14 +12,10 @@ import pytest
 from posenet.annotations.reader import read_annotation_file
 from posenet.data.build import build_store
 from posenet.data.store import Store
-from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
-from posenet.inference.outputs.output_files import Outputs
 from posenet.inference.outputs.people_files import (
     ImageIds,
-    image_folder,
-    open_people_files,
     record_of,
     write_coco,
     write_csv,
@@ -219,40 +214,6 @@ def write_coco_file(path, frames, people_of, skeleton=COCO):
     return json.loads(path.read_text())
 
 
-def test_the_images_of_a_coco_data_set_have_their_numbers_and_coco_s_category(photos, tmp_path):
-    _, frames = photos
-    frames.append(Frame(CAMERA, GREY, 7, 0.1, 10.0))
-    person = person_at(*FIVE)
-    content = write_coco_file(tmp_path / "coco.json", frames, [[person], [], [person, person], [person], []])
-    assert [(image["id"], image["file_name"]) for image in content["images"]] == [
-        (139, "139.png"),
-        (1, "a/000001.jpg"),
-        (2, "b/000001.jpg"),
-        (3, "b/turned.jpg"),
-        (4, "camera-2/000007.jpg"),
-    ]
-    assert [(image["width"], image["height"]) for image in content["images"]] == [(70, 90)] * 4 + [(64, 48)]
-    [category] = content["categories"]
-    assert category["keypoints"] == list(COCO.file_names) and [16, 14] in category["skeleton"]
-    assert [(entry["id"], entry["image_id"]) for entry in content["annotations"]] == [(1, 139), (2, 2), (3, 2), (4, 3)]
-    [single] = write_coco_file(tmp_path / "coco.json", frames[:1], [[person_at((20, 10))]])["annotations"]
-    assert single["bbox"] == [20, 10, 1, 1] and single["area"] == 1, "many tools refuse empty boxes"
-
-
-def test_files_have_the_skeleton_of_the_predictor_and_sizes_as_displayed(photos, tmp_path):
-    *_, turned = photos[1]
-    names = {"json": None, "coco": str(tmp_path / "c.json"), "csv": str(tmp_path / "p.csv")}
-    outputs = Outputs(drawings={}, sheets={}, people={}, folders=[], new_folders=[], lines=None, **names)
-    predictor = SimpleNamespace(skeleton=SKELETON)
-    with contextlib.ExitStack() as stack:
-        for write in open_people_files(outputs, [turned.source], predictor, stack):
-            write_result(write, Result(turned))
-    content = json.loads((tmp_path / "c.json").read_text())
-    assert content["categories"][0]["keypoints"] == ["l", "r", "t"]
-    assert [(image["width"], image["height"]) for image in content["images"]] == [(70, 90)]
-    assert (tmp_path / "p.csv").read_text().endswith(",top_x,top_y,top_score\n")
-
-
 def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
     """The linter accepts it, and the store builder builds it."""
     folder, frames = photos
@@ -276,13 +237,3 @@ def test_no_two_images_of_a_coco_data_set_have_the_same_file_name(tmp_path):
     frames = [*(Frame(video, GREY, 0, 0.0, 25.0) for video in videos), image_frame(paths[2])]
     images = write_coco_file(tmp_path / "coco.json", frames, [[], [], []])["images"]
     assert [image["file_name"] for image in images] == ["a-2/000000.jpg", "a-3/000000.jpg", "a/000000.jpg"]
-
-
-def test_file_names_are_relative_to_the_folder_of_all_inputs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert image_folder(parse_standard_input("\n".join(["x/a.png", "x/y/b.png"]).encode())) == tmp_path / "x"
-    assert image_folder(parse_standard_input(f"x/a.png\n{tmp_path}/z/b.png".encode())) == tmp_path
-    assert image_folder([CAMERA]) == tmp_path
-    monkeypatch.setattr(os.path, "commonpath", lambda folders: int("two drives"))
-    with pytest.raises(DataError, match="on one drive"):
-        image_folder([CAMERA])

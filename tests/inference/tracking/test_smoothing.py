@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
 
 from posenet.inference.tracking.motion import person_sizes
-from posenet.inference.tracking.smoothing import SMOOTH_CUTOFF, SMOOTH_SPEED, SPEED_CUTOFF, Smoother
+from posenet.inference.tracking.smoothing import Smoother
 from posenet.person import Person
 from tests.helpers.moving_people import person_at
 
@@ -55,33 +54,6 @@ def test_a_keypoint_that_is_not_found_stays_so_and_starts_again_after_a_gap() ->
     keypoints = smoothed(people)
     np.testing.assert_array_equal(keypoints[10:30, 5], 0)
     assert np.abs(keypoints[31, 5, :2] - people[31].keypoints[5, :2]).max() < 6
-
-
-def test_every_frame_is_that_of_the_formula() -> None:
-    """The times vary, and a keypoint is lost for a frame. At the start nobody moves."""
-    rng = np.random.default_rng(0)
-    smoother = Smoother()
-    for time in (0, 0.04, 0.1, 0.4, 0.5):
-        person = person_at(100 + 50 * time, noise=rng.normal(0, 3, (18, 2)))
-        person.keypoints[5] *= time != 0.1
-        found = person.found
-        points = person.keypoints[:, :2].astype(float)
-        if not time:
-            expected, velocities, last_found = points.copy(), np.zeros((18, 2)), np.zeros((18, 1))
-        else:
-            elapsed = time - last_found[found]
-            offsets = points[found] - expected[found]
-            speeds = offsets / elapsed / size_of(person)
-            velocities[found] += weight(SPEED_CUTOFF, elapsed) * (speeds - velocities[found])
-            squared = np.square(velocities[found]).sum(axis=1, keepdims=True)
-            expected[found] += weight(SMOOTH_CUTOFF + SMOOTH_SPEED * squared, elapsed) * offsets
-            last_found[found] = time
-        [smooth] = smoother.update([dataclasses.replace(person, id=1)], time)
-        np.testing.assert_allclose(smooth.keypoints[found, :2], expected[found], atol=1e-4)
-
-
-def weight(cutoff: Any, elapsed: Any) -> Any:
-    return 1 / (1 + 1 / (2 * np.pi * cutoff * elapsed))
 
 
 def test_people_are_smoothed_by_their_id() -> None:

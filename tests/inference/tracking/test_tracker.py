@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
@@ -167,17 +166,3 @@ def test_nobody_takes_the_id_of_a_person_who_stood_still_elsewhere(distance: flo
     ids = ids_of([[person_at(500)]] * len(seen) + [[person_at(500 + distance)]] * 5, seen + again)
     assert (ids[-1] == ids[len(seen) - 1]) == same
     assert ids[-1] != [None]
-
-
-@pytest.mark.parametrize("scale", [0.001, 30])
-def test_the_unit_of_the_coordinates_does_not_matter(scale: float) -> None:
-    rng = np.random.default_rng(3)
-    frames = []
-    for number in range(40):
-        keypoints = person_at(100 + 2 * number, noise=rng.normal(0, 1.5, (18, 2))).keypoints
-        keypoints[rng.random(18) < 0.8] = 0
-        frames.append([Person(keypoints, 0.5), person_at(400)])
-    scaled = [
-        [dataclasses.replace(p, keypoints=p.keypoints * np.float32([scale, scale, 1])) for p in f] for f in frames
-    ]
-    assert ids_of(scaled) == ids_of(frames)

@@ -2,12 +2,12 @@
 // Filters, layers and the opened image. The state is in the address after the #, so that a view can be kept and sent.
 
 const DEFAULTS = {
-  kind: "any", keypoint: "any", size: "any", crowding: "any", order: "worst", count: "24",
+  kind: "any", keypoint: "any", size: "any", order: "worst", count: "24",
   truth: "1", result: "1", errors: "1", boxes: "0", pixels: "1", low: "0",
   image: "", // id of the opened image
   person: "", // the person to whom it is enlarged
 };
-const FILTERS = ["kind", "keypoint", "size", "crowding"];
+const FILTERS = ["kind", "keypoint", "size"];
 const UNFILTERED = Object.fromEntries([...FILTERS, "count", "image", "person"].map((name) => [name, DEFAULTS[name]]));
 const LAYERS = { t: "truth", r: "result", e: "errors", b: "boxes", i: "pixels", l: "low" };
 /** Whether a result is drawn: those with low scores are, if they are asked for, or if the filters ask for errors. */
@@ -47,8 +47,7 @@ function peopleWithErrors(tile, view) {
   };
   return all(".result .person", tile).filter(({ dataset }) =>
     dataset.errors.split(" ").some((error) => error && isAsked(error))
-    && (view.size === "any" || dataset.size === view.size)
-    && (view.crowding === "any" || dataset.crowding === view.crowding));
+    && (view.size === "any" || dataset.size === view.size));
 }
 
 /** The tiles that the filters leave, in the chosen order. Other people than those asked for become faint. */
