@@ -34,6 +34,7 @@ from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
 from posenet.annotations.people_reader import find_copies, read_people
+from posenet.annotations.upright import MIRRORING, find_frame, turn_people
 from posenet.devices.cpu import usable_cores
 from posenet.errors import ConfigError, DataError
 from posenet.images import ImageHeader, check_image, check_proportions, read_header, read_image_file
@@ -56,6 +57,7 @@ def read_annotation_file(
     opens_images: bool = False,
     drop: bool = False,
     measures_twins: bool = False,
+    compares_files: bool = True,
     required: Collection[str] = ("images", "annotations"),
     document: Any = None,
 ) -> AnnotationFile:
@@ -71,6 +73,7 @@ def read_annotation_file(
         drop: leave out faulty entries even if they are many, but never most.
         measures_twins: say of which keypoints neither the skeleton nor the annotations tell left and right; this takes
             time, and drafting a skeleton tells it anyway.
+        compares_files: take files of the same bytes for one image, not only entries of the same name.
         required: sections without which it is no COCO file.
 
     Raises:
