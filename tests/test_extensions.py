@@ -136,6 +136,8 @@ class TestNetwork:
         assert epoch["val_loss"] > 0 and "AP" in epoch
         assert {"extra.weight", "stem.1.weight"} & set(weights(Path("run")))
         assert f"model.network=own_network:{name}" in Path("run/log.txt").read_text().splitlines()[-1]
+        if name != "Changed":
+            return
         data = ["--images", str(tiny_coco / "val2017"), "--annotations", epoch_annotations(settings)]
         for words in (["--config", str(experiment)], ["--set", f"model.network=own_network:{name}"]):
             assert cli.main(["evaluate", "--checkpoint", "run/best.pth", *data, "--device", "cpu", *words]) == 0
@@ -187,7 +189,7 @@ class TestLoss:
         losses = {}
         for name in ("", "own_loss:Doubled", "own_loss:absolute"):
             run = folder / f"run_{name[9:]}"
-            train_tiny(stores, run, f"loss.function={name}", "optim.lr=1e-30", "train.epochs=1")
+            train_tiny(stores, run, f"loss.function={name}", "optim.lr=1e-30", "train.epochs=1", "train.batch_size=7")
             losses[name] = [read_log(run, kind)[-1][key] for kind, key in (("train", "loss"), ("epoch", "val_loss"))]
         assert losses["own_loss:Doubled"] == pytest.approx([2 * loss for loss in losses[""]])
         assert losses["own_loss:absolute"] != pytest.approx(losses[""])
@@ -219,21 +221,13 @@ class TestLoss:
 
     def test_the_guard_forgets_losses_of_other_code(self, folder: Path, stores: Stores, tmp_path: Path) -> None:
         write_experiment(folder, "")
-        setting = "loss.function=own_loss:absolute"
+        settings = ("loss.function=own_loss:absolute", "guard.threshold=1e9", "guard.factor=1e6")
         allow("own_loss:absolute", folder)
         for steps, expected in ((2, 2), (3, 3), (4, 1)):
             if steps == 4:
                 (folder / "own_loss.py").write_text(LOSS.replace("abs()", "abs() * 1e5"))
                 sys.modules.pop("own_loss")
-            train_tiny(
-                stores,
-                tmp_path / "run",
-                setting,
-                "guard.threshold=1e9",
-                "guard.factor=1e6",
-                resume=True,
-                max_steps=steps,
-            )
+            train_tiny(stores, tmp_path / "run", *settings, resume=True, max_steps=steps)
             assert len(read_checkpoint(tmp_path / "run" / "last.pth")["guard"]["losses"]) == expected, steps
 
 

@@ -15,14 +15,13 @@ from filelock import FileLock, Timeout
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError, DamagedCheckpointError
-from posenet.files import OWN_LOCK, atomic_replacement, begins_like, write_atomically
+from posenet.files import atomic_replacement, write_atomically
 from posenet.settings import CheckpointConfig
 
 LOCK_FILE = "run.lock"
 LOCK_SECONDS = 15.0
 """How long to wait for the lock. Data workers inherit it and end some seconds after a trainer that was killed."""
 STATUS_FILE = "run.status"
-_OWN_STATUS = re.compile(rb"(running|stopped|finished|failed)\n\Z")
 _TEMPORARY = re.compile(r"\.(step-\d+|last|best)\.pth\.\d+(-\d+)?\.tmp")
 """Names of checkpoints that are being written; see ``files.atomic_replacement``."""
 
@@ -116,11 +115,6 @@ def _link(name: Path, target: Path) -> None:
             shutil.copyfile(target, temporary)
 
 
-def own_run_files(folder: Path) -> dict[Path, re.Pattern[bytes]]:
-    """The lock and the status of a run, and how those of this program begin; see ``files.check_outputs``."""
-    return {folder / LOCK_FILE: OWN_LOCK, folder / STATUS_FILE: _OWN_STATUS}
-
-
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """Within this context, only this process may write into ``folder``, which is created; else ``CheckpointError``."""
@@ -148,7 +142,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 def refuse_run_in_use(folder: Path) -> None:
     """Raise ``CheckpointError`` if another process holds the lock of a run. This leaves no file and no lock."""
-    if begins_like(folder / LOCK_FILE, OWN_LOCK):
+    if (folder / LOCK_FILE).is_file():
         with run_lock(folder):
             pass
 

@@ -165,7 +165,9 @@ def check_flags(args: argparse.Namespace) -> None:
         if getattr(args, flag):
             name = flag.replace("_", "-")
             raise ConfigError(f"--{name} belongs to annotations; give these: posenet train data.yaml")
-    check_before_start(args.config, _overrides(args), _resume(args), is_restarted(os.environ))
+    # A run that continues has the settings in its checkpoint.
+    if _resume(args) is False and not is_restarted(os.environ):
+        check_before_start(args.config, _overrides(args))
 
 
 def prepare_annotations(args: argparse.Namespace) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []))
 """Signals that ask a run to stop. SLURM announces the end of a job with SIGTERM or SIGUSR1 (``--signal=USR1@120``)."""
@@ -17,9 +14,6 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(sig
 STOPPED_STATUS = 75
 """Exit status of a run that a stop signal has ended early and that ``--resume`` continues (EX_TEMPFAIL of sysexits.h:
 try again). It is not 0, so that ``train && evaluate`` does not evaluate an unfinished run."""
-
-REPEAT_SECONDS = 0.05
-"""Time from a lost Ctrl-C to its repetition."""
 
 
 class StopRequested(Exception):
@@ -50,30 +44,3 @@ def catch_stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def repeat_lost_interrupts() -> Iterator[None]:
-    """Within this context, a Ctrl-C that Python drops is repeated until it ends the program.
-
-    Python ignores exceptions of ``__del__`` and of the callbacks of weak references, ``KeyboardInterrupt`` included.
-    h5py runs such callbacks after every read and write, so a signal that arrives meanwhile is often handled there.
-    """
-    previous = sys.unraisablehook
-    repetitions: list[threading.Timer] = []
-
-    def repeat_interrupt(unraisable: Any) -> None:
-        if isinstance(unraisable.exc_value, KeyboardInterrupt):
-            # Sent to the process, the signal also ends a wait of the main thread.
-            repetitions.append(threading.Timer(REPEAT_SECONDS, os.kill, (os.getpid(), signal.SIGINT)))
-            repetitions[-1].start()
-        else:
-            previous(unraisable)
-
-    sys.unraisablehook = repeat_interrupt
-    try:
-        yield
-    finally:
-        sys.unraisablehook = previous
-        for repetition in repetitions:
-            repetition.join()  # which it interrupts

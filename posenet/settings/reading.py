@@ -5,7 +5,6 @@ An error names the key that is unknown, or whose value has the wrong type or is 
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import difflib
 import json
@@ -69,18 +68,10 @@ def load_config(
             raise ConfigError(f"an experiment is given by its name or path, not by {truncate_for_message(path)}")
         has_own_data = any(pair.partition("=")[0].strip() == "data.train" for pair in pairs)
         _update(tables, _read_experiment(path, has_own_data))
-    file_source = str(path or "configuration")
-    if not pairs:
-        return config_from_dict(tables, file_source)
-    overridden_tables = copy.deepcopy(tables)
+    config = config_from_dict(tables, str(path or "configuration"))
     for pair in pairs:
-        _allow_code(apply_override(overridden_tables, pair), Path())
-    try:
-        return config_from_dict(overridden_tables, "an override")
-    except ConfigError:
-        # If the tables are wrong without the overrides too, this raises an error that names the file instead.
-        config_from_dict(tables, file_source)
-        raise
+        _allow_code(apply_override(tables, pair), Path())
+    return config_from_dict(tables, "an override") if pairs else config
 
 
 def _read_experiment(source: str | Path, has_own_data: bool, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
@@ -207,15 +198,11 @@ def apply_override(tables: dict[str, Any], pair: str) -> dict[str, Any]:
     try:
         table[name] = parse_toml(f"value = {text}")["value"]
     except ValueError as error:
-        text = text.strip()
-        if (text[:1], text[-1:]) in (("[", "]"), ("{", "}")):
+        table[name] = text.strip()
+        if table[name].startswith(("[", "{", '"', "'")):
             raise ConfigError(
-                f"override {pair!r} is not valid TOML; write texts in quotes, as in "
-                '[{path="a.h5"}], and the whole pair in single quotes'
+                f"override {pair!r} is not valid TOML: {error}; write texts in quotes, as in [{{path='a.h5'}}]"
             ) from error
-        if text.startswith(('"', "'")):
-            raise ConfigError(f"override {pair!r} is not valid TOML: {error}") from error
-        table[name] = text
     return {section: {name: table[name]}}
 
 

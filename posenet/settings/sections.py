@@ -228,15 +228,11 @@ class LossConfig:
     mean what it makes of them."""
     gamma: float = 1.0
     """Focal exponent, at least 1; or 0, which is plain L2."""
-    stack_weights: tuple[float, ...] = ()
-    """One weight per stack; empty means equal weights."""
 
     def __post_init__(self) -> None:
         _check_code("loss.function", self.function)
         # Between 0 and 1 the gradient is infinite where a prediction is exact.
         _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
-        valid = not self.stack_weights or (min(self.stack_weights) >= 0 and sum(self.stack_weights) > 0)
-        _check(valid, "loss.stack_weights must not be negative and not all zero")
 
 
 @dataclass(frozen=True)
@@ -250,9 +246,7 @@ class OptimConfig:
     scale_lr: bool = True
     """Multiply the learning rate by the number of processes."""
     weight_decay: float = 1e-4
-    """Weight decay."""
-    decay_norms_and_biases: bool = True
-    """Apply the weight decay to BatchNorm and to biases too, as the published recipe does; see docs/training.md."""
+    """Weight decay of all parameters, BatchNorm and biases included."""
     warmup_epochs: float = 1.0
     """The learning rate rises linearly over this many epochs; 0 starts at the full rate."""
     schedule: Literal["step", "cosine"] = "cosine"
@@ -355,8 +349,8 @@ class ParallelConfig:
     sync_bn: bool = False
     """Compute BatchNorm statistics over the batches of all processes."""
     compile: bool = False
-    """Compile the training step's targets, network and loss with torch.compile: a slow first step, faster ones after
-    it. They are one graph; so several processes exchange their gradients after the backward pass, not during it."""
+    """Compile the training step's targets, network and loss with torch.compile: slow first steps, faster ones after
+    them."""
 
 
 @dataclass(frozen=True)
@@ -492,8 +486,6 @@ class Config:
     tracking: TrackingConfig = TrackingConfig()
 
     def __post_init__(self) -> None:
-        num_weights = len(self.loss.stack_weights)
-        _check(num_weights in (0, self.model.stacks), "loss.stack_weights needs one number per stack (model.stacks)")
         # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
         _check(
             self.train.batch_size > 1 or max(self.train.size) > INPUT_MULTIPLE or self.parallel.sync_bn,

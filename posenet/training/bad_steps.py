@@ -141,14 +141,14 @@ class BadStepPolicy:
             "inputs": self.inputs,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> bool:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Continue the counts and the history of a checkpoint; see ``restore_history``."""
         self.bad_in_a_row = state["bad_in_a_row"]
         self.good_since_roll_back = state["good_since_roll_back"]
-        return self.restore_history(state)
+        self.restore_history(state)
 
-    def restore_history(self, state: Mapping[str, Any]) -> bool:
-        """Continue the history of a checkpoint; return False, with an empty one, if it has none or other ``inputs``.
+    def restore_history(self, state: Mapping[str, Any]) -> None:
+        """Continue the history of a checkpoint, or begin without one if it has none or other ``inputs``.
 
         ``ValueError`` if it is not valid.
         """
@@ -158,7 +158,6 @@ class BadStepPolicy:
             if not all(0 <= value < math.inf for value in values):
                 raise ValueError(f"guard.{key} has values that are negative or not finite")
             watched.values = values[-HISTORY:]
-        return is_continued
 
 
 def digest_of_inputs(config: Config, contents: Mapping[str, Any], world_size: int) -> str:

@@ -13,16 +13,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
-from posenet.data.dataset import PEOPLE_MULTIPLE, Batch, PoseDataset, training_set
+from posenet.data.dataset import Batch, PoseDataset, training_set
 from posenet.data.loader import BatchLoader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store_list import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.parallel import Runtime
 from posenet.errors import DataError
-from posenet.settings import MAP_STRIDE, Config
+from posenet.settings import Config
 
 MAX_UNREADABLE = 0.01
 """Share of the samples of an epoch that may be replaced because they cannot be read: more is a fault of the data."""
@@ -156,15 +154,6 @@ def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -
     dataset = PoseDataset(store, config.train.size, config.data.framing)
     sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
     return _make_loader(config, dataset, sampler, runtime)
-
-
-def blank_batch(config: Config) -> Batch:
-    """A batch of black images without people, as large as those of training."""
-    count, (height, width) = config.train.batch_size, config.train.size
-    joints = torch.zeros(count, PEOPLE_MULTIPLE, config.model.skeleton.num_keypoints, 3)
-    masks = torch.zeros(2, count, height // MAP_STRIDE, width // MAP_STRIDE, dtype=torch.uint8)
-    images = torch.zeros(count, height, width, 3, dtype=torch.uint8)
-    return Batch(images, joints, masks[0], masks[1], torch.zeros(count, dtype=torch.int64))
 
 
 def _make_loader(

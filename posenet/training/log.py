@@ -8,7 +8,6 @@ import json
 import logging
 import logging.handlers
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,16 +16,14 @@ from typing import Any
 import cv2
 import numpy as np
 
-from posenet.errors import ConfigError, PosenetError
+from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.extensions import load_extension
 from posenet.files import write_atomically
 from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig, config_to_toml
 from posenet.settings.experiments import SETTINGS_FILE
 from posenet.visualization.curves import (
-    CURVES_FILE,
     LOG_FILE,
-    OWN_CURVES,
     has_matplotlib,
     write_curves,
 )
@@ -113,17 +110,6 @@ class CallbackList:
                     _log.warning("the callback %s failed, and training continues: %s", name, reason)
 
 
-def own_logs(folder: Path) -> dict[Path, re.Pattern[bytes]]:
-    """The logs in the folder of a run, and how those of this program begin; see ``files.check_outputs``."""
-    return {
-        folder / TEXT_LOG: re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  |\Z"),
-        folder / LOG_FILE: re.compile(rb'\{"kind": |\Z'),
-        folder / CURVES_FILE: OWN_CURVES,
-        folder / SETTINGS_FILE: re.compile(SETTINGS_START.encode()),
-        folder / SAMPLES_FILE: re.compile(rb"\xff\xd8"),
-    }
-
-
 def callbacks_of_run(settings: LogConfig) -> list[TrainingCallback]:
     """The logs of a run besides its text log: those whose packages are there, and those that ``log.callbacks`` names.
 
@@ -208,8 +194,11 @@ class SettingsFile(TrainingCallback):
     """Writes all settings to ``settings.toml``, which is an experiment file."""
 
     def on_start(self, config: Config, folder: Path) -> None:
+        path = folder / SETTINGS_FILE
+        if path.exists() and not path.read_bytes().startswith(SETTINGS_START.encode()):
+            raise DataError(f"{path} was not written by posenet; move it, or choose another folder")
         start = f"{SETTINGS_START}; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
-        write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
+        write_atomically(path, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
 
 
 class MeasurementLog(TrainingCallback):

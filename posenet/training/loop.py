@@ -16,14 +16,14 @@ from posenet.data.dataset import Batch
 from posenet.devices.signals import StopRequested
 from posenet.errors import PosenetError, TrainingError
 from posenet.messages import pluralize
-from posenet.training.batches import blank_batch, errors_of_data, log_unreadable, too_many_unreadable
+from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.freezing import set_train_mode
 from posenet.training.optimizer import learning_rate, set_lr
 from posenet.training.report import Report
 from posenet.training.resume import restore_weights, state_of
 from posenet.training.run import Run
 from posenet.training.step import BatchNormStatistics, StepResult
-from posenet.training.validation import image_losses, validation_loss
+from posenet.training.validation import validation_loss
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,6 @@ class TrainingLoop:
             done = pluralize(progress.epoch, "epoch")
             _log.info("%s has completed %s; --epochs with a larger number continues it", run.folder.path, done)
             return self._result(finished=True)
-        self._rehearse_validation()
         while progress.epoch < num_epochs and not self._must_stop_early():
             if not (self.train_one_epoch() and self.finish_epoch()):
                 self.save()
@@ -245,19 +244,6 @@ class TrainingLoop:
             if drawing is not None:
                 self.report.drawing(epoch, drawing)
         return scores
-
-    def _rehearse_validation(self) -> None:
-        """Validate blank images, so that a lack of memory shows now and not hours later, after an epoch."""
-        run, progress = self.run, self.progress
-        end_of_epoch = progress.total_steps + run.batches.steps_per_epoch - progress.step
-        if self.stop_requested() or 0 < self.max_steps < end_of_epoch:
-            return
-        run.model.eval()
-        with run.network_to_validate():
-            if run.validation_loader is not None:
-                image_losses(run.wrapped_model, blank_batch(run.config), run.runtime)
-            if run.coco_validation is not None:
-                run.coco_validation.rehearse()
 
     def save(self, best: bool = False) -> None:
         """Save everything that a resumed run needs, as step-N.pth and last.pth, and best.pth if it is the ``best``.

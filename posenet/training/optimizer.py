@@ -1,8 +1,4 @@
-"""The optimizer, its learning rate, and restoring its state.
-
-The learning rate of a step is a pure function of the settings and the position in the run: the number of completed
-epochs, and of completed steps of the current one. ``factor`` multiplies all learning rates; see ``lr_factor``.
-"""
+"""The optimizer, its learning rate, and restoring its state."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from posenet.errors import ConfigError
-from posenet.settings import AverageConfig, Config, OptimConfig
+from posenet.settings import Config, OptimConfig
 
 MOMENTUM = 0.9
 """Momentum of SGD, as published and nearly everywhere. AdamW has PyTorch's betas, 0.9 and 0.999."""
@@ -27,17 +23,11 @@ def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("train.freeze leaves nothing to train; freeze fewer parameters")
-    groups: list[dict[str, Any]] = [{"params": parameters}]
-    if not settings.decay_norms_and_biases:
-        # Only convolutions and linear layers have weights of more than one dimension.
-        decayed = [parameter for parameter in parameters if parameter.ndim > 1]
-        others = [parameter for parameter in parameters if parameter.ndim == 1]
-        groups = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
     # A fused optimizer updates all parameters in one kernel: on a CPU in a third to half of the time.
     fused = all(parameter.device.type in FUSED_DEVICE_TYPES for parameter in parameters)
     if settings.name == "sgd":
-        return SGD(groups, settings.lr, momentum=MOMENTUM, weight_decay=settings.weight_decay, fused=fused)
-    return AdamW(groups, settings.lr, weight_decay=settings.weight_decay, fused=fused)
+        return SGD(parameters, settings.lr, momentum=MOMENTUM, weight_decay=settings.weight_decay, fused=fused)
+    return AdamW(parameters, settings.lr, weight_decay=settings.weight_decay, fused=fused)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
@@ -69,51 +59,30 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
 
 
 def learning_rate(config: Config, world_size: int, epoch: int, step: int, steps_per_epoch: int) -> float:
-    """The configured learning rate of one step: cyclic if ``average.cycle_epochs`` is set, else ``optim.schedule``."""
-    factor = lr_factor(config.optim, world_size)
-    if config.average.cycle_epochs:
-        return cyclic_lr(config.average, factor, epoch, step, steps_per_epoch)
-    if config.optim.schedule == "cosine":
-        return cosine_lr(config.optim, factor, config.train.epochs, epoch, step, steps_per_epoch)
-    return stepwise_lr(config.optim, factor, epoch, step, steps_per_epoch)
+    """The configured learning rate of one step, a pure function of the settings and the position in the run.
+
+    * With ``average.cycle_epochs``, after k of the n steps of a cycle ``first + (last - first) * (k + 1) / n`` of
+      ``cycle_lr`` (for SWA, arXiv 1803.05407).
+    * With ``optim.schedule`` "cosine", after k of the n steps of the run ``lr * (1 + cos(pi * k / n)) / 2`` (arXiv
+      1608.03983, without restarts); with "step", a drop by ``step_factor`` every ``step_epochs``. Both rise linearly at
+      first, by the factor ``min(1, (k + 1) / warmup_steps)``.
+    """
+    optim, average = config.optim, config.average
+    factor = lr_factor(optim, world_size)
+    if average.cycle_epochs:
+        first, last = (lr * factor for lr in average.cycle_lr)
+        steps_done = epoch % average.cycle_epochs * steps_per_epoch + step + 1
+        return first + (last - first) * (steps_done / (average.cycle_epochs * steps_per_epoch))
+    if optim.schedule == "cosine":
+        share_done = (epoch + step / steps_per_epoch) / config.train.epochs
+        decay = (1 + math.cos(math.pi * share_done)) / 2
+    else:
+        decay = optim.step_factor ** (epoch // optim.step_epochs if optim.step_epochs else 0)
+    warmup_steps = optim.warmup_epochs * steps_per_epoch
+    warmup = min(1.0, (1 + step + epoch * steps_per_epoch) / warmup_steps) if warmup_steps else 1.0
+    return optim.lr * factor * decay * warmup
 
 
 def lr_factor(settings: OptimConfig, world_size: int) -> int:
     """Number of processes with ``scale_lr``, because the effective batch grows with it; else 1."""
     return world_size if settings.scale_lr else 1
-
-
-def stepwise_lr(settings: OptimConfig, factor: float, epoch: int, step: int, steps_per_epoch: int) -> float:
-    """Linear warmup, then a drop by a constant factor every few epochs.
-
-    With n = steps since the start of the run, the warmup factor is min(1, (n + 1) / (warmup_epochs * steps_per_epoch)).
-    """
-    drops = epoch // settings.step_epochs if settings.step_epochs else 0
-    return settings.lr * factor * settings.step_factor**drops * _warmup(settings, epoch, step, steps_per_epoch)
-
-
-def cosine_lr(settings: OptimConfig, factor: float, epochs: int, epoch: int, step: int, steps_per_epoch: int) -> float:
-    """Linear warmup, times half a cosine over the whole run (arXiv 1608.03983, without restarts).
-
-    After k of the n steps of the run the rate is ``lr * (1 + cos(pi * k / n)) / 2``, times the warmup factor.
-    """
-    share_done = (epoch + step / steps_per_epoch) / epochs
-    cosine = (1 + math.cos(math.pi * share_done)) / 2
-    return settings.lr * factor * cosine * _warmup(settings, epoch, step, steps_per_epoch)
-
-
-def _warmup(settings: OptimConfig, epoch: int, step: int, steps_per_epoch: int) -> float:
-    """The factor with which the learning rate rises to its full value."""
-    warmup_steps = settings.warmup_epochs * steps_per_epoch
-    return min(1.0, (1 + step + epoch * steps_per_epoch) / warmup_steps) if warmup_steps else 1.0
-
-
-def cyclic_lr(settings: AverageConfig, factor: float, epoch: int, step: int, steps_per_epoch: int) -> float:
-    """In every cycle, a linear fall from the first to the second rate of ``cycle_lr`` (for SWA, arXiv 1803.05407).
-
-    After k of the n steps of a cycle the rate is ``first + (last - first) * (k + 1) / n``.
-    """
-    first, last = (lr * factor for lr in settings.cycle_lr)
-    steps_done = epoch % settings.cycle_epochs * steps_per_epoch + step + 1
-    share_done = steps_done / (settings.cycle_epochs * steps_per_epoch)
-    return first + (last - first) * share_done

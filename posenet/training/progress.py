@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from dataclasses import dataclass
@@ -37,6 +38,11 @@ class Progress:
     """Kind of the score: "AP" or "val_loss"."""
     best_loss: float = math.inf
     """Validation loss of the epoch with the best score, which decides between equal ones."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(getattr(self, field.name), str) != isinstance(field.default, str):
+                raise ValueError(f"{field.name} of the wrong type")  # in a checkpoint
 
     @property
     def mean_loss(self) -> float | None:

@@ -18,7 +18,7 @@ from posenet.devices.device import peak_memory, total_memory
 from posenet.devices.parallel import Runtime
 from posenet.messages import pluralize
 from posenet.progress_bar import progress_bar
-from posenet.settings import Config, ModelConfig
+from posenet.settings import Config
 from posenet.training.bad_steps import BadValue
 from posenet.training.log import CallbackList
 from posenet.training.optimizer import lr_factor
@@ -44,37 +44,34 @@ def describe_lr(config: Config, runtime: Runtime) -> str:
     return f"learning rate {lr} ({key}{rule}) for steps of {samples} samples"
 
 
-def describe_run(run: Run) -> str:
-    """The network, the data, the length and the folder of a run."""
+def describe_run(run: Run) -> tuple[str, str]:
+    """Two lines: the network, the data and the length of a run; its validation and its folder."""
     config, data = run.config, run.train_data
     model = config.model
     samples = data.num_images - count_background(data) if config.data.framing == "image" else len(data)
     length = f"{pluralize(config.train.epochs, 'epoch')} of {pluralize(run.batches.steps_per_epoch, 'step')}"
-    validation = "; data.val is not set: no validation loss" if run.val_data is None else ""
+    validation = "no validation loss (data.val)" if run.val_data is None else "validation loss after every epoch"
     if run.coco_validation is not None:
         every = config.train.evaluate_every
-        validation += f"; AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
+        validation += f", AP after every {pluralize(every, 'epoch').removeprefix('1 ')} and the last"
     return (
-        f"Training a network of {pluralize(model.stacks, 'stack')}, width {model.width}, growth {model.growth} "
-        f"({_num_parameters(run) / 1e6:.1f} M parameters) on {pluralize(samples, 'sample')} of "
-        f"{describe_paths(config.data.train)}, {length}{validation}; the run is in {run.folder.path}"
+        f"Training {pluralize(model.stacks, 'stack')} of width {model.width} ({_num_parameters(run) / 1e6:.1f} M "
+        f"parameters) on {pluralize(samples, 'sample')} of {describe_paths(config.data.train)}, {length}",
+        f"The run is in {run.folder.path}; {validation}",
     )
 
 
-def advise_on_network(run: Run, has_experiment: bool) -> str:
-    """What to say about a network that is large for the device, or that is the default; empty for others."""
+def advise_on_network(run: Run) -> str:
+    """What to say about a network that is large for a CPU; empty for others."""
     parameters = _num_parameters(run)
     images = run.config.train.batch_size * run.config.optim.accumulate
     height, width = run.config.train.size
-    advice = "--config tiny is a small network, and posenet config lists all experiments"
-    if run.runtime.device.type == "cpu" and parameters * images * height * width > LARGE_ON_CPU:
-        return (
-            f"{parameters / 1e6:.1f} M parameters on {pluralize(images, 'image')} of {width} x {height} are many for a "
-            f"CPU: a step may take minutes; {advice}"
-        )
-    if run.config.model == ModelConfig(skeleton=run.config.model.skeleton) and not has_experiment:
-        return f"without --config, the network is the published one for COCO; {advice}"
-    return ""
+    if run.runtime.device.type != "cpu" or parameters * images * height * width <= LARGE_ON_CPU:
+        return ""
+    return (
+        f"{parameters / 1e6:.1f} M parameters on {pluralize(images, 'image')} of {width} x {height} are many for a "
+        "CPU: a step may take minutes; --config tiny is a small network, and posenet config lists all experiments"
+    )
 
 
 def advise_on_devices(runtime: Runtime, device: str) -> str:

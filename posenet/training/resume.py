@@ -27,7 +27,7 @@ from posenet.training.freezing import names_to_freeze
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run import Run
-from posenet.training.run_settings import Experiment, another_run_error, config_of_new_run, with_settings, with_warmup
+from posenet.training.run_settings import Experiment, config_of_new_run, with_settings, with_warmup
 
 Checkpoint = tuple[Path, dict[str, Any]]
 """The path and the content of a checkpoint."""
@@ -45,7 +45,7 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     own = CheckpointFolder(folder)
     if restarted:
         _log.info("The launcher has started the run again: resuming from its newest checkpoint, if it has saved one")
-    found = _saved_before_restart(own, resume) if restarted else None
+    found = own.newest_intact() if restarted else None
     found = found or _read_requested(own, resume)
     if found is None:
         if own.has_checkpoints():
@@ -60,6 +60,13 @@ def find_checkpoint(folder: Path, resume: bool | str | Path, restarted: bool = F
     if path.parent.resolve() != folder.resolve() and own.has_checkpoints():
         raise another_run_error(folder, path)
     return found
+
+
+def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointError:
+    """The error for a folder with a run that this one does not continue; ``resumed`` is the checkpoint of this one."""
+    contents = f"contains another run than {resumed}" if resumed else "already contains a run"
+    remedy = "" if resumed else "continue it with resume=True, or "
+    return CheckpointError(f"{folder} {contents}; {remedy}choose another folder with checkpoint.path=DIR")
 
 
 def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> Checkpoint | None:
@@ -83,17 +90,6 @@ def _read_requested(own: CheckpointFolder, resume: bool | str | Path) -> Checkpo
             f"{path} contains no checkpoint to resume; give another one, or leave it out to start a new run"
         )
     return found
-
-
-def _saved_before_restart(own: CheckpointFolder, resume: bool | str | Path) -> Checkpoint | None:
-    """The newest checkpoint that a run has saved before it was started again; None if there is none.
-
-    Where ``resume`` is an older checkpoint of the same folder, others of the folder belong to this run only if they say
-    that it has returned there.
-    """
-    path = own.last if isinstance(resume, bool) else Path(resume)
-    is_older = path.parent.resolve() == own.path.resolve() and path.name != own.last.name
-    return own.newest_intact(lambda state: not is_older or state.get("returned_to") == path.name)
 
 
 def config_of_run(
@@ -147,12 +143,10 @@ def state_of(run: Run) -> dict[str, Any]:
         "steps_per_epoch": run.batches.steps_per_epoch,
         "config": config_to_dict(run.config),
         "world_size": run.runtime.world_size,
-        "validation": run.validation_digest,
+        "validation": run.validation,
     }
     if run.model.teacher is not None:
         state["teacher"] = run.model.teacher.digest
-    if run.returned_to:
-        state["returned_to"] = run.returned_to
     return state
 
 
@@ -183,10 +177,7 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
         )
     try:
         restore_weights(run, path, state)
-        if not run.bad_steps.restore(state["guard"]):
-            _log.info(
-                "The guard has no history of losses yet: the checkpoint has none, or its data or settings were others"
-            )
+        run.bad_steps.restore(state["guard"])
         run.progress = Progress(**state["progress"])
         run.progress.rescale_epoch(state["steps_per_epoch"], run.batches.steps_per_epoch)
         before, now = state.get("world_size", run.runtime.world_size), run.runtime.world_size
@@ -199,11 +190,9 @@ def restore_run(run: Run, checkpoint: Checkpoint) -> None:
             f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
         ) from error
     run.writer.saved_step = run.progress.total_steps
-    if path.parent.resolve() == run.folder.path.resolve():
-        run.returned_to = state.get("returned_to", "") if is_last(run, path) else path.name
     if not is_last(run, path) and not _has_best_of(run, state):
         run.progress.forget_scores()
-    if run.progress.best_score and state.get("validation", run.validation_digest) != run.validation_digest:
+    if run.progress.best_score and state.get("validation", run.validation) != run.validation:
         run.progress.forget_scores()
         _log.warning("The validation data have changed: the scores of earlier epochs count no more")
     position = f"epoch {run.progress.epoch + 1}, step {run.progress.step} of {run.batches.steps_per_epoch}"
@@ -242,8 +231,8 @@ def restore_weights(run: Run, path: Path, state: Mapping[str, Any]) -> None:
         restore_optimizer(run.optimizer, state["optimizer"])
     except (ValueError, KeyError) as error:
         raise CheckpointError(
-            f"{path} was saved by another optimizer, or its state is not valid; keep optim.name and "
-            "optim.decay_norms_and_biases, or start a new run with train.weights=FILE"
+            f"{path} was saved by another optimizer, or its state is not valid; keep optim.name, or start a "
+            "new run with train.weights=FILE"
         ) from error
     # A fixed loss scale is a setting; it has the backoff factor 1.
     is_dynamic = run.scaler.is_enabled() and run.scaler.get_backoff_factor() < 1

@@ -33,7 +33,6 @@ from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Progress
 from posenet.training.run_data import (
     describe_contents,
-    digest_of_validation,
     open_train_data,
     open_val_data,
     refuse_trained_images,
@@ -70,11 +69,9 @@ class Run:
     average: WeightAverage | None
     bad_steps: BadStepPolicy
     train_step: TrainStep
-    validation_digest: str
-    """That of the images and the labels for validation: scores on others do not compare."""
+    validation: str
+    """The contents of the data for validation: scores on others do not compare."""
     progress: Progress = field(default_factory=Progress)
-    returned_to: str = ""
-    """Name of the checkpoint of the folder that the user has resumed last in place of ``last.pth``."""
 
     @property
     def folder(self) -> CheckpointFolder:
@@ -142,7 +139,7 @@ def build_run(config: Config, runtime: Runtime, folder: Path, is_new: bool, max_
         scaler=scaler,
         average=average,
         bad_steps=bad_steps,
-        validation_digest=digest_of_validation(val_data, coco_validation.split if coco_validation else None),
+        validation=str([contents.get(key) for key in ("data.val", "data.val_annotations")]),
         train_step=TrainStep(wrapped_model, optimizer, scaler, bad_steps, runtime, config.optim.max_grad_norm),
     )
 

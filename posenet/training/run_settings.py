@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posenet.checkpoints.file import require_checkpoint_file
-from posenet.checkpoints.folder import CheckpointFolder, refuse_run_in_use
 from posenet.checkpoints.named import find_weights
 from posenet.data.store_list import require_store_files
 from posenet.errors import CheckpointError, ConfigError, DataError
@@ -33,29 +31,14 @@ Experiment = Config | str | Path | None
 """See above."""
 
 
-def check_before_start(
-    experiment: Experiment, overrides: Sequence[str], resume: bool | str | Path, restarted: bool = False
-) -> None:
-    """Refuse what can be refused without PyTorch: wrong settings, missing files, and a folder that is in use.
-
-    The arguments are those of ``train``, which itself checks more.
+def check_before_start(experiment: Experiment, overrides: Sequence[str]) -> None:
+    """Refuse, without PyTorch, a new run with wrong settings or missing files; ``train`` itself checks more.
 
     Raises:
-        CheckpointError: the folder is in use or contains another run, or a checkpoint is missing.
         ConfigError: the settings are not valid, or name no data.
         DataError: a store is missing.
+        CheckpointError: weights are missing.
     """
-    folder = CheckpointFolder(folder_of_run(experiment, overrides, resume))
-    refuse_run_in_use(folder.path)
-    # A run that continues has the settings in its checkpoint.
-    if folder.has_checkpoints() and (restarted or resume is True):
-        return
-    if not isinstance(resume, bool):
-        if not Path(resume).is_dir():
-            require_checkpoint_file(Path(resume))
-        return
-    if folder.has_checkpoints():
-        raise another_run_error(folder.path)
     config = config_of_new_run(experiment, overrides)
     try:
         require_data(config)
@@ -87,13 +70,6 @@ def require_data(config: Config) -> None:
         )
     require_store_files(config.data.train)
     require_store_files(config.data.val)
-
-
-def another_run_error(folder: Path, resumed: Path | None = None) -> CheckpointError:
-    """The error for a folder with a run that this one does not continue; ``resumed`` is the checkpoint of this one."""
-    contents = f"contains another run than {resumed}" if resumed else "already contains a run"
-    remedy = "" if resumed else "continue it with resume=True, or "
-    return CheckpointError(f"{folder} {contents}; {remedy}choose another folder with checkpoint.path=DIR")
 
 
 def folder_of_run(experiment: Experiment, overrides: Sequence[str], resume: bool | str | Path) -> Path:

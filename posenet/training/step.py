@@ -65,13 +65,12 @@ class ModelWithLoss(nn.Module):
         """Whether targets, network and loss are one compiled graph."""
         return self._compiled is not None
 
-    def compile(self, **options: Any) -> None:
-        """Make ``torch.compile`` compile targets, network and loss in training; ``options`` are its arguments.
+    def compile(self) -> None:
+        """Make ``torch.compile`` compile targets, network and loss in training.
 
-        All batches have one graph if they have the same images' shape and places for at least two people. Evaluation
-        would be a second graph, which takes longer to compile than it saves.
+        Evaluation would be a second graph, which takes longer to compile than it saves.
         """
-        self._compiled = torch.compile(self._loss_terms, **options)
+        self._compiled = torch.compile(self._loss_terms)
 
     def forward(
         self,
@@ -100,14 +99,7 @@ class ModelWithLoss(nn.Module):
             return self._loss_terms(images, joints, person_mask, mask_miss, supervised)
         if self.teacher is not None:
             self.teacher.network_on(images.device)  # a graph cannot contain the copying
-        # The graph does not depend on the number of people, nor on whether all channels are supervised.
-        torch._dynamo.maybe_mark_dynamic(joints, 1)
-        if supervised is None:
-            supervised = images.new_ones(len(images), self.renderer.skeleton.num_channels)
-        # By default, DistributedDataParallel cuts the graph at each bucket of gradients. Compiling many graphs takes
-        # longer, and no kernel can join operations of two of them.
-        with torch._dynamo.config.patch(optimize_ddp=False):
-            return self._compiled(images, joints, person_mask, mask_miss, supervised)
+        return self._compiled(images, joints, person_mask, mask_miss, supervised)
 
     def _loss_terms(
         self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: Tensor | None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from posenet.checkpoints.folder import LOCK_FILE, RunStatusFile, own_run_files, run_lock
+from posenet.checkpoints.folder import RunStatusFile, run_lock
 from posenet.data.dataset import training_set
 from posenet.data.targets import TargetRenderer
 from posenet.devices.current import run_in_all_processes
@@ -26,7 +26,6 @@ from posenet.devices.parallel import Runtime
 from posenet.devices.precision import describe_training_mode, select_training_mode
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
-from posenet.files import check_outputs
 from posenet.images import write_image
 from posenet.messages import to_single_line
 from posenet.progress_bar import hide_progress
@@ -34,7 +33,7 @@ from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
 from posenet.training import from_annotations
 from posenet.training.find_annotations import are_annotations
-from posenet.training.log import SAMPLES_FILE, CallbackList, TextLog, TrainingCallback, callbacks_of_run, own_logs
+from posenet.training.log import SAMPLES_FILE, CallbackList, TextLog, TrainingCallback, callbacks_of_run
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
@@ -166,7 +165,7 @@ def _train_on_stores(
         # The settings, with those of the checkpoint, which rank 0 looks for. Nobody else writes into the folder from
         # here on.
         folder = runtime.run_on_all(lambda: folder_of_run(experiment, pairs, resume))
-        runtime.run_on_main(lambda: at_end.enter_context(_own_folder(folder)))
+        runtime.run_on_main(lambda: at_end.enter_context(run_lock(folder)))
         restarted = is_restarted(os.environ)
         checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(folder, resume, restarted)))
         config = runtime.run_on_all(lambda: config_of_run(experiment, pairs, warmup, folder, checkpoint))
@@ -178,8 +177,9 @@ def _train_on_stores(
         run = build_run(config, runtime, folder, checkpoint is None, max_steps)
         at_end.callback(run.close)
         logs = CallbackList(runtime.run_on_main(lambda: [*callbacks_of_run(config.log), *callbacks]) or [])
-        _log.info(describe_run(run))
-        network_advice = advise_on_network(run, has_experiment=experiment is not None) if checkpoint is None else ""
+        for line in describe_run(run):
+            _log.info(line)
+        network_advice = advise_on_network(run) if checkpoint is None else ""
         for advice in filter(None, (network_advice, advise_on_height(config))):
             _log.warning(advice)
         if checkpoint is not None:
@@ -225,26 +225,6 @@ def _choose_mode(config: Config, runtime: Runtime) -> Config:
     if advice := advise_on_devices(runtime, config.train.device):
         _log.info(advice)
     return with_settings(config, "train", **select_training_mode(runtime.device, config.train)._asdict())
-
-
-@contextlib.contextmanager
-def _own_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder of a run. A run that leaves nothing in it leaves no folder either.
-
-    An error if it is in use, or has files of another program under the names of ours.
-    """
-    if folder.is_dir():
-        check_outputs([], side_files=own_run_files(folder) | own_logs(folder))
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    with run_lock(folder):
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                if made and [path.name for path in folder.iterdir()] == [LOCK_FILE]:
-                    (folder / LOCK_FILE).unlink()
-                    for path in made:
-                        path.rmdir()
 
 
 @contextlib.contextmanager

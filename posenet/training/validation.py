@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-import math
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,24 +132,6 @@ class CocoValidation:
         num_drawn = NUM_DRAWN if runtime.is_main else 0
         self.drawn_indices = frozenset(with_people[:: max(1, len(with_people) // max(num_drawn, 1))][:num_drawn])
         self.has_logged_readings = False
-
-    @cudnn_flags(benchmark=False)
-    def rehearse(self) -> None:
-        """Predict blank images in the batches of this rank that are largest, so that a lack of memory shows."""
-        sizes = [(image.height, image.width) for image, _ in self.share]
-        predictor = self._predictor_now()
-        counts = Counter(map(predictor.input_sizes, sizes))
-        # One batch may wait on the device while the next one begins.
-        most = 2 * predictor.settings.batch_size
-
-        def pixels(size: tuple[int, int]) -> int:
-            inputs = predictor.input_sizes(size)
-            return min(counts[inputs], most) * max(map(math.prod, inputs))
-
-        if sizes:
-            largest = max(sizes, key=pixels)
-            number = min(counts[predictor.input_sizes(largest)], most)
-            list(predictor.stream([np.zeros((*largest, 3), np.uint8)] * number))
 
     def _predictor_now(self) -> Predictor:
         """The predictor of ``posenet evaluate`` with the weights that the network has now."""

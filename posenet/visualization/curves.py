@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"
-OWN_CURVES = re.compile(rb"\x89PNG.*Software\0Matplotlib", re.DOTALL)
-"""How curves of a run begin. Matplotlib writes its name into its files."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, which colour-blind people can distinguish."""
 PANELS = {

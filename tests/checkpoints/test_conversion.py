@@ -13,8 +13,7 @@ from posenet.cli.main import run_tool
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
-from posenet.skeleton import COCO
-from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.networks import tiny_network
 
 
@@ -116,12 +115,3 @@ def test_networks_of_other_skeletons_need_its_name_and_are_not_exported(
     torch.save(state | {"config": tables}, tmp_path / "hand.pth")
     assert convert("export", tmp_path / "hand.pth", "--output", tmp_path / "b.pth") == 2
     assert "COCO" in capsys.readouterr().err
-
-
-def test_export_ignores_other_sigmas_and_states_the_epoch(tmp_path: Path) -> None:
-    source, exported = tmp_path / "ours.pth", tmp_path / "exported.pth"
-    tables = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
-    tables["model"]["skeleton"] = skeleton_to_table(COCO) | {"sigmas": {}, "drawn": []}
-    torch.save({"model": tiny_network(stacks=1).state_dict(), "config": tables, "progress": {"epoch": 7}}, source)
-    assert convert("export", source, "--output", exported) == 0
-    assert torch.load(exported, weights_only=True)["epoch"] == 7

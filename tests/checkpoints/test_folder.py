@@ -181,9 +181,3 @@ def test_the_status_of_a_run_tells_how_it_has_ended(
             if error:
                 raise error
     assert (tmp_path / STATUS_FILE).read_text() == f"{word}\n"
-
-
-def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path) -> None:
-    (tmp_path / STATUS_FILE).mkdir()
-    with RunStatusFile(tmp_path):
-        pass

@@ -78,15 +78,6 @@ def test_a_file_of_google_drive_is_downloaded_through_its_confirmation_page(host
     assert [request.partition("?")[0] for request in host.requests] == ["/uc", "/download"]
 
 
-def test_an_exceeded_quota_of_google_drive_names_the_page_to_open(host: WeightsHost) -> None:
-    host.quota_is_exceeded = True
-    with pytest.raises(CheckpointError, match="drive") as caught:
-        fetch("drive")
-    assert f"https://drive.google.com/file/d/{DRIVE_ID}/view" in str(caught.value) and "browser" in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert not cached("drive").exists()
-
-
 def test_without_gdown_the_package_is_named(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gdown", None)
     with pytest.raises(CheckpointError, match=r"pip install 'simplepose\[weights\]'"):

@@ -140,8 +140,9 @@ def test_a_run_is_fine_tuned_resumed_and_warmed_up_again_by_flags(
 
 def test_the_start_and_the_stop_name_what_a_user_looks_for(train: Train) -> None:
     _, error = train("-p", "run", "--max-steps", "1")
-    start = next(line for line in error.splitlines() if line.startswith("Training a network"))
-    assert "1 stack, width 16" in start and "on 14 samples of " in start and start.endswith("the run is in run")
+    start = next(line for line in error.splitlines() if line.startswith("Training 1 stack"))
+    assert "width 16" in start and "on 14 samples of " in start and len(start) < 160
+    assert "The run is in run; " in error
     assert (
         "Stopped after step 1 (epoch 1), saved in run/last.pth; --resume with more --max-steps, or without, continues"
         in error

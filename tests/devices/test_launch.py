@@ -241,7 +241,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_are_ended(tmp_path: Pa
     assert time.monotonic() - started < PATIENCE_SECONDS / 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGKILL])
 def test_a_signal_to_the_launcher_stops_every_process(tmp_path: Path, number: int) -> None:
     """SIGUSR1 becomes SIGTERM. After SIGKILL, the processes notice by themselves that nobody waits for them."""
     (tmp_path / "start.py").write_text(

@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-import weakref
-from collections.abc import Iterator
-from typing import NoReturn
 
 import pytest
 
-from posenet.devices.signals import REPEAT_SECONDS, STOP_SIGNALS, catch_stop_signals, repeat_lost_interrupts
+from posenet.devices.signals import STOP_SIGNALS, catch_stop_signals
 
 
 def current_handlers() -> list[object]:
@@ -57,38 +53,3 @@ def test_outside_the_main_thread_handlers_stay_as_they_are() -> None:
     thread.start()
     thread.join()
     assert found == [False, before]
-
-
-class Temporary:
-    pass
-
-
-def drop(error: type[BaseException]) -> None:
-    """Raise an error, such as ``KeyboardInterrupt``, in a callback of a weak reference, where Python drops it."""
-
-    def interrupt(reference: weakref.ref[Temporary]) -> NoReturn:
-        raise error
-
-    temporary = Temporary()
-    reference = weakref.ref(temporary, interrupt)
-    del temporary
-    assert reference() is None
-
-
-@pytest.fixture
-def listens_to_ctrl_c() -> Iterator[None]:
-    """Programs that a shell starts in the background ignore Ctrl-C, and the tests may be one of them."""
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, previous)
-
-
-@pytest.mark.usefixtures("listens_to_ctrl_c")
-@pytest.mark.parametrize("seconds", [0, 30])
-def test_ctrl_c_that_python_drops_is_repeated_and_ends_a_wait_and_the_context(seconds: float) -> None:
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), repeat_lost_interrupts():
-        drop(KeyboardInterrupt)
-        time.sleep(seconds)
-    time.sleep(2 * REPEAT_SECONDS)  # no second one follows
-    assert time.monotonic() - start < 20

@@ -33,6 +33,7 @@ def test_a_predictor_warns_of_another_height_than_that_of_the_training(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = ("train.input_size=128", "inference.height=128")
+    caplog.set_level("WARNING", "posenet")
     trained = write_checkpoint(tmp_path / "a.pth", "data.train=a.h5", *settings)
     for options in ({}, {"height": 192}, {"height": 64, "scales": (2,)}):
         Predictor(trained, backend="torch", **options)

@@ -93,10 +93,7 @@ def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, valu
     [
         *((pair, f"{pair!r} is not of the form section.key=value") for pair in ("model.stacks", "stacks=2", "=2", "")),
         ("input_size=128", "'input_size=128' is not of the form section.key=value; did you mean train.input_size or"),
-        *(
-            (f"data.train={value}", "is not valid TOML; write texts in quotes")
-            for value in ("[{path=a.h5}]", " [a.h5, b.h5] ", "{path=a.h5}")
-        ),
+        *((f"data.train={value}", "is not valid TOML") for value in ("[{path=a.h5}]", " [a.h5, b.h5] ", "{path=a.h5}")),
         ('data.train="C:\\Users"', r"in double quotes, write every \ as \\, or put the text in single quotes"),
         ('data.train="C:\\temp"', r"data.train contains a control character: 'C:\temp'; in double quotes, write"),
         ("data.train={path='a.h5'}", "data.train must be a list, not {'path': 'a.h5'}"),
@@ -237,9 +234,8 @@ def test_the_error_names_the_file_or_the_override_that_is_wrong(tmp_path: Path) 
     bad.write_text("[train]\nepochs = 0\n", encoding="utf-8")
     assert error_of("train.epochs=0", path=good).startswith("an override: train.epochs must be")
     assert error_of("optim.lr=1", path=bad).startswith(f"{bad}: train.epochs must be")
-    assert load_config(bad, ["train.epochs=3"]).train.epochs == 3
     bad.write_text("train = 3\n", encoding="utf-8")
-    assert error_of("train.epochs=1", path=bad) == "override 'train.epochs=1': train is not a section"
+    assert error_of("train.epochs=1", path=bad).startswith(f"{bad}: train must be a table")
 
 
 def pairs(table: dict[str, list[str]]) -> list[str]:
@@ -254,7 +250,6 @@ WRONG_TYPES = {
     "train": ["freeze=stem.*", "freeze=[1]", "input_size=512.0", "input_size=[512]", "input_size=[512, 512, 3]"]
     + ["amp=fp32", "amp=1", "channels_last=on", "channels_last=[]", "channels_last=1"],
     "augment": ["scale=1", "scale=[1, 2, 3]"],
-    "loss": ["stack_weights=['a']"],
     "guard": ["threshold=inf", "threshold=" + "9" * 400],
 }
 
@@ -269,7 +264,7 @@ OUT_OF_RANGE = {
     "data": ["workers=1025", "background=1"],
     "augment": ["flip_probability=2", "scale=[1.3, 0.7]", "scale=[0, 1]", "degrees=-1", "person_height=0"],
     "targets": ["keypoint_sigma=0", "part_sigma=-1"],
-    "loss": ["gamma=0.5", "stack_weights=[1, 1]", "stack_weights=[1, 1, 1, -1]", "stack_weights=[0, 0, 0, 0]"],
+    "loss": ["gamma=0.5"],
     "optim": ["lr=0", "weight_decay=-1", "step_factor=0", "step_factor=1.5", "accumulate=0"],
     "train": ["batch_size=65537", "epochs=0", "input_size=500", "input_size=[512, 500]", "input_size=65600"],
     "distill": ["weight=1.1", "input_size=[0, 64]"],

@@ -115,7 +115,7 @@ def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(
     monkeypatch.setattr(batches, "MAX_UNREADABLE", 0.9)
     settings = ("checkpoint.every_steps=1", "checkpoint.keep=99", ONE_EPOCH)
     train_tiny(damaged, tmp_path / "whole", *settings, max_steps=6)
-    for steps in (1, 3, 6):
+    for steps in (3, 6):
         train_tiny(damaged, tmp_path / "parts", *settings, max_steps=steps, resume=True)
     counts = [last(tmp_path / name)["progress"]["replaced"] for name in ("whole", "parts")]
     assert counts[0] == counts[1] > 0
@@ -133,24 +133,23 @@ def test_too_many_unreadable_samples_end_the_run_saved(
     assert last(tmp_path / "run")["progress"]["total_steps"] > 0
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 def test_an_error_of_reading_ends_all_ranks_with_the_run_saved(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     take_step = StepBatches.take_step
 
     def train(runtime: Runtime) -> None:
         def fail(stream: StepBatches, epoch: int, step: int) -> list[Batch]:
-            if step == 2 and runtime.rank == ranks - 1:
+            if step == 2 and runtime.rank == 1:
                 raise OSError("the disk is gone")
             return take_step(stream, epoch, step)
 
         monkeypatch.setattr(StepBatches, "take_step", fail)
         train_tiny(stores, tmp_path / "run", runtime=runtime)
 
-    errors = errors_in_processes(ranks, tmp_path / "out", train)
+    errors = errors_in_processes(2, tmp_path / "out", train)
     assert errors[-1] == "DataError: cannot read the data: the disk is gone"
-    assert ranks == 1 or errors[0].startswith("OtherRankError: ")
+    assert errors[0].startswith("OtherRankError: ")
     assert last(tmp_path / "run")["progress"]["total_steps"] == 2
 
 
@@ -174,8 +173,7 @@ def test_a_run_whose_worker_is_killed_ends_saved_and_resumes_exactly(
     losses = validation.image_losses
 
     def kill_in_validation(model: nn.Module, batch: Batch, runtime: Runtime) -> torch.Tensor:
-        if workers_beside(others):  # there are none in the rehearsal
-            kill()
+        kill()
         return losses(model, batch, runtime)
 
     callbacks = [AfterStep(3, kill)] if place == "epoch" else []
@@ -194,7 +192,7 @@ def test_a_run_whose_worker_is_killed_ends_saved_and_resumes_exactly(
     assert find_differences(last(tmp_path / "run")["progress"], last(tmp_path / "whole")["progress"]) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_signal_for_the_workers_too_stops_the_run_saved(
     stores: Stores, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -209,7 +207,7 @@ def test_a_stop_signal_for_the_workers_too_stops_the_run_saved(
     with limit_of_time(60):
         result = train_tiny(stores, tmp_path / "run", *WITH_WORKERS, callbacks=[AfterStep(3, stop_all)])
         assert result.stopped and result.steps == 3 and workers_beside(others) == []
-        assert train_tiny(stores, tmp_path / "run", *WITH_WORKERS, resume=True).finished
+        assert train_tiny(stores, tmp_path / "run", *WITH_WORKERS, resume=True, max_steps=4).steps == 4
 
 
 def test_a_run_whose_workers_cannot_be_started_leaves_no_checkpoint_before_its_first_step(
@@ -232,7 +230,7 @@ def test_a_run_whose_workers_cannot_be_started_leaves_no_checkpoint_before_its_f
         train_tiny(stores, tmp_path / "run", *WITH_WORKERS)
     assert workers_beside(others) == []
     with limit_of_time(60):
-        assert train_tiny(stores, tmp_path / "run", *WITH_WORKERS).finished
+        assert train_tiny(stores, tmp_path / "run", *WITH_WORKERS, max_steps=1).steps == 1
 
 
 FAILING = """
@@ -247,14 +245,13 @@ def spoil(sample, generator):
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_of_the_users_function_ends_the_run_saved_and_names_it(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = f"my_colours_{workers}"
+    module = "my_colours"
     (tmp_path / f"{module}.py").write_text(FAILING)
     monkeypatch.chdir(tmp_path)
-    settings = f"data.transform={module}:spoil", f"data.workers={workers}"
+    settings = f"data.transform={module}:spoil", "data.workers=2"
     with limit_of_time(60), pytest.raises(ConfigError, match=rf"{module}:spoil .*image \d+.*LookupError") as raised:
         train_tiny(stores, tmp_path / "run", *settings)
     assert f"{module}.py, line 8" in str(raised.value) and "\n" not in str(raised.value)

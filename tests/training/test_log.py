@@ -53,7 +53,7 @@ def test_the_memory_of_the_device_is_logged_where_it_tells(
 ) -> None:
     monkeypatch.setattr("posenet.training.report.peak_memory", lambda device: 3 * 2**30)
     monkeypatch.setattr("posenet.training.report.total_memory", lambda device: 16 * 2**30)
-    train_tiny(stores, tmp_path, "train.epochs=1")
+    train_tiny({"train": stores["train"]}, tmp_path, "train.epochs=1", "train.batch_size=14")
     entry = read_log(tmp_path, "train")[0]
     assert (entry["memory_gib"], entry["memory_share"]) == (3, 0.188)
     assert "memory 3.0 GiB (19% of the device's)" in (tmp_path / "log.txt").read_text()
@@ -151,22 +151,11 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     assert packages == (["tensorboard"] if asked_for is True else [])
 
 
-@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "run.status", "run.lock", "curves.png", "settings.toml"])
-def test_files_of_other_programs_in_the_folder_of_a_run_are_refused(stores: Stores, tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(DataError, match=f"{name} was not written by posenet"):
+def test_an_experiment_in_the_place_of_the_settings_of_a_run_is_not_replaced(stores: Stores, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_bytes(b"mine")
+    with pytest.raises(DataError, match="settings.toml"):
         train_tiny(stores, tmp_path, max_steps=1)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {name: b"mine"}
-
-
-def test_a_run_that_was_killed_before_its_first_checkpoint_is_started_again(stores: Stores, tmp_path: Path) -> None:
-    train_tiny(stores, tmp_path, max_steps=1)
-    for checkpoint in tmp_path.glob("*.pth"):
-        checkpoint.unlink()
-    (tmp_path / "run.status").write_text("running\n")
-    log = (tmp_path / "log.txt").read_text()
-    train_tiny(stores, tmp_path, max_steps=1)
-    assert (tmp_path / "log.txt").read_text().startswith(log) and (tmp_path / "last.pth").is_file()
+    assert (tmp_path / "settings.toml").read_bytes() == b"mine" and not list(tmp_path.glob("*.pth"))
 
 
 def test_curves_are_drawn_also_without_a_validation(
@@ -174,9 +163,9 @@ def test_curves_are_drawn_also_without_a_validation(
 ) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr("posenet.training.log.has_matplotlib", lambda: True)
-    only_train = {"train": stores["train"]}
-    train_tiny(only_train, tmp_path / "run", "train.epochs=1")
+    settings = {"train": stores["train"]}, "train.epochs=1", "train.batch_size=14"
+    train_tiny(settings[0], tmp_path / "run", *settings[1:])
     assert cv2.imread(str(tmp_path / "run" / "curves.png")) is not None
     (tmp_path / "blocked" / "curves.png").mkdir(parents=True)
-    assert train_tiny(stores, tmp_path / "blocked", "train.epochs=1").finished
+    assert train_tiny(settings[0], tmp_path / "blocked", *settings[1:]).finished
     assert "the callback Curves failed" in (tmp_path / "blocked" / "log.txt").read_text()

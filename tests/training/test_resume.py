@@ -64,7 +64,7 @@ def train_until(kind: str, step: int, stores: Stores, folder: Path, *settings: s
 
 def test_a_run_that_is_interrupted_in_every_way_ends_like_an_uninterrupted_one(stores: Stores, tmp_path: Path) -> None:
     train_until("", 0, stores, tmp_path / "whole")
-    for kind, step in {"max-steps": 1, "SIGKILL": 5, "SIGINT": 7, "SIGTERM": 8, "": 0}.items():
+    for kind, step in {"max-steps": 1, "SIGKILL": 5, "SIGTERM": 8, "": 0}.items():
         status = wait_for_exit(fork_process(partial(train_until, kind, step, stores, tmp_path / "parts")))
         assert status == (-9 if kind == "SIGKILL" else 0), kind
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
@@ -207,11 +207,10 @@ def test_a_restarted_run_continues_what_it_has_saved_and_else_starts_as_before(
         checkpoint = find_checkpoint(run, resume, restarted=True)
         return None if checkpoint is None else checkpoint[0]
 
-    # Nothing is saved yet. Step 6 is not of a run that has returned to step 2.
-    assert (found(other, False), found(other, newest), found(folder, older)) == (None, newest, older)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert (found(other, False), found(other, newest)) == (None, newest), "nothing is saved yet"
     assert train_tiny(stores, folder, resume=older, max_steps=4).steps == 4
-    assert found(folder, older) == found(folder, newest) == newest
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert found(folder, older) == newest
     # Without a folder in the settings, it is that of the checkpoint.
     assert posenet.train(None, resume=older, max_steps=5, progress=False).steps == 5
     assert train_tiny(stores, other, resume=newest, max_steps=6).steps == 6
@@ -290,19 +289,13 @@ def test_a_run_resumes_where_its_checkpoint_is_and_in_another_folder_without_the
     assert train_tiny(stores, tmp_path / "two", resume=tmp_path / "moved" / "last.pth", max_steps=9).best == {}
 
 
-@pytest.mark.parametrize("step, keeps", [(7, False), (21, True)])
-def test_a_return_to_a_step_before_the_best_one_forgets_its_score(
-    stores: Stores, tmp_path: Path, step: int, keeps: bool
-) -> None:
-    learning = ["optim.lr=1e-3", "optim.name=adamw", "checkpoint.every_steps=7", "checkpoint.keep=99"]
-    train_tiny(stores, tmp_path, *learning, "train.epochs=3")
-    best = read_checkpoint(tmp_path / "best.pth")["progress"]
-    assert best["total_steps"] == 21, "every epoch was better than the one before"
-    path = tmp_path / f"step-{step:08d}.pth"
-    result = train_tiny(
-        stores, tmp_path, "optim.name=adamw", "optim.lr=1", "train.epochs=4", resume=path, max_steps=step + 1
-    )
-    assert bool(result.best) == keeps
+def test_a_return_to_a_step_before_the_best_one_forgets_its_score(stores: Stores, tmp_path: Path) -> None:
+    learning = ["optim.lr=1e-3", "optim.name=adamw", "checkpoint.every_steps=7"]
+    train_tiny(stores, tmp_path / "run", *learning)
+    assert read_checkpoint(tmp_path / "run" / "best.pth")["progress"]["total_steps"] == 14
+    for name, keeps in (("best.pth", True), ("step-00000007.pth", False)):
+        path = tmp_path / "run" / name
+        assert bool(train_tiny(stores, tmp_path / "run", *learning, resume=path, max_steps=8).best) == keeps
 
 
 def test_scores_on_other_validation_data_count_no_more(stores: Stores, tmp_path: Path) -> None:
@@ -366,7 +359,6 @@ def test_settings_of_another_network_or_optimizer_are_refused(
     for override, message in {
         "model.width=32": "another architecture",
         "optim.name=sgd": "another optimizer",
-        "optim.decay_norms_and_biases=false": "keep optim.name and optim.decay_norms_and_biases",
         "model.skeleton=other.toml": r"another skeleton than model.skeleton \(other keypoints, parts, left_right",
     }.items():
         with pytest.raises((CheckpointError, ConfigError), match=message):
@@ -390,17 +382,12 @@ def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Store
             posenet.train(None, resume=tmp_path / "wrong", progress=False)
 
 
-@pytest.mark.parametrize("saved, resumed, scale", [("0", "0", None), ("64", "0", 2**16)])
-def test_a_dynamic_loss_scale_is_restored_and_a_fixed_one_is_a_setting(
-    stores: Stores, tmp_path: Path, saved: str, resumed: str, scale: float | None
-) -> None:
-    """A dynamic scale starts anew at 2^16 after a fixed one; this network needs less."""
-    train_tiny(stores, tmp_path, "train.amp=fp16", f"train.loss_scale={saved}", max_steps=5)
-    before = last(tmp_path)["scaler"]["scale"]
-    assert before == float(saved) or (saved == "0" and before < 2**16)
-    result = train_tiny(stores, tmp_path, "train.amp=fp16", f"train.loss_scale={resumed}", resume=True, max_steps=6)
-    assert result.steps == 6
-    after = last(tmp_path)["scaler"]["scale"]
-    expected = before if scale is None else scale
-    assert after in (expected, expected / 2)
-    assert (last(tmp_path)["scaler"]["backoff_factor"] < 1) == (resumed == "0")
+def test_a_dynamic_loss_scale_is_restored_and_starts_again_after_a_fixed_one(stores: Stores, tmp_path: Path) -> None:
+    """A dynamic scale starts at 2^16; this network needs less."""
+    for fixed in (0, 64):
+        folder = tmp_path / str(fixed)
+        train_tiny(stores, folder, "train.amp=fp16", f"train.loss_scale={fixed}", max_steps=3)
+        before = last(folder)["scaler"]["scale"]
+        train_tiny(stores, folder, "train.amp=fp16", "train.loss_scale=0", resume=True, max_steps=4)
+        expected = 2**16 if fixed else before
+        assert last(folder)["scaler"]["scale"] in (expected, expected / 2) and before < 2**16

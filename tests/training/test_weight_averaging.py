@@ -84,7 +84,7 @@ def test_the_average_is_validated_saved_and_loaded_and_resumes_to_the_bit(
     trained = last(tmp_path / "whole")["average"]["trained"]
     assert any(not torch.equal(saved[name], tensor) for name, tensor in trained.items())
     if kind == SWA:  # test_resume.py interrupts runs with an EMA
-        for steps in (3, 9, 0):  # before the end of the first cycle, after it, and to the end
+        for steps in (3, 0):  # before the end of the first cycle, and to the end
             train_tiny(stores, tmp_path / "parts", *kind, resume=True, max_steps=steps)
         assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
