@@ -261,7 +261,7 @@ def test_an_input_that_may_never_end_is_an_error(
     monkeypatch.chdir(tmp_path)
     os.mkfifo("INPUT")
     assert cli.main(words.split()) == 2
-    assert "INPUT: it is a FIFO" in capsys.readouterr().err.splitlines()[-1]
+    assert "it is a FIFO" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_of_several_processes_the_one_that_fails_reports_it_with_its_rank(
