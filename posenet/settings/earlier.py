@@ -39,7 +39,6 @@ TRAINING_CONSTANTS: dict[str, Any] = {
     "loss.mask_weight": 0.1,
     "loss.foreground_weight": 1.0,
     "loss.positive_threshold": 0.01,
-    "loss.stack_weights": [],
     "optim.momentum": 0.9,
     "optim.betas": [0.9, 0.999],
     "optim.decay_norms_and_biases": True,

@@ -228,11 +228,15 @@ class LossConfig:
     mean what it makes of them."""
     gamma: float = 1.0
     """Focal exponent, at least 1; or 0, which is plain L2."""
+    stack_weights: tuple[float, ...] = ()
+    """One weight per stack; empty means equal weights."""
 
     def __post_init__(self) -> None:
         _check_code("loss.function", self.function)
         # Between 0 and 1 the gradient is infinite where a prediction is exact.
         _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
+        valid = not self.stack_weights or (min(self.stack_weights) >= 0 and sum(self.stack_weights) > 0)
+        _check(valid, "loss.stack_weights must not be negative and not all zero")
 
 
 @dataclass(frozen=True)
@@ -486,6 +490,8 @@ class Config:
     tracking: TrackingConfig = TrackingConfig()
 
     def __post_init__(self) -> None:
+        num_weights = len(self.loss.stack_weights)
+        _check(num_weights in (0, self.model.stacks), "loss.stack_weights needs one number per stack (model.stacks)")
         # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
         _check(
             self.train.batch_size > 1 or max(self.train.size) > INPUT_MULTIPLE or self.parallel.sync_bn,

@@ -66,13 +66,14 @@ class FocalL2Loss(nn.Module):
 
     For a prediction s and a target t, let q = s where t is foreground (t >= ``POSITIVE_THRESHOLD``) and q = 1 - s
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
-    channels and cells, averaged over stacks, and averaged over scales with ``SCALE_WEIGHTS``.
+    channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
 
     Training calls ``forward``; the formula is in ``_cell_losses`` alone. The rest puts many cells into few operations.
     """
 
     channel_weights: Tensor
     scale_weights: Tensor
+    stack_weights: Tensor | None
 
     def __init__(self, settings: LossConfig, skeleton: Skeleton, keep_terms: bool = False) -> None:
         super().__init__()
@@ -85,6 +86,9 @@ class FocalL2Loss(nn.Module):
         )
         self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("scale_weights", _normalized(SCALE_WEIGHTS), persistent=False)  # (scales,)
+        # (stacks,); None for equal weights
+        stack_weights = _normalized(settings.stack_weights) if settings.stack_weights else None
+        self.register_buffer("stack_weights", stack_weights, persistent=False)
 
     @classmethod
     def from_config(cls, config: Config, keep_terms: bool = False) -> FocalL2Loss:
@@ -104,7 +108,7 @@ class FocalL2Loss(nn.Module):
             included, whose sum is the loss.
 
         Raises:
-            ValueError: the number of scales differs from that of the weights, or shapes do not match.
+            ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
         """
         targets, weights = self._targets_and_weights(predictions, target, mask_miss)
         # Maps become (N, L) in the order in which the predictions are in memory. So every operation on them reads and
@@ -125,13 +129,16 @@ class FocalL2Loss(nn.Module):
         coarse_sums = [scale_errors.sum(2) for scale_errors in torch.split(errors, lengths, 2)]  # (N, stacks) each
 
         sums = torch.stack([torch.stack(finest_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
-        terms = sums * (1 / len(predictions)) * self.scale_weights
+        stack_weights = 1 / len(predictions) if self.stack_weights is None else self.stack_weights[:, None]
+        terms = sums * stack_weights * self.scale_weights
         return terms if self.keep_terms else sum_per_image(terms)
 
     def _targets_and_weights(
         self, predictions: Predictions, target: Tensor, mask_miss: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """For every scale, the target (N, C, h, w) and the weight of its cells, mask times channel weight."""
+        if self.stack_weights is not None and len(self.stack_weights) != len(predictions):
+            raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
         if any(len(scales) != len(self.scale_weights) for scales in predictions):
             raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
         if any(scales[0].shape != target.shape for scales in predictions):

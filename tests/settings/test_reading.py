@@ -250,6 +250,7 @@ WRONG_TYPES = {
     "train": ["freeze=stem.*", "freeze=[1]", "input_size=512.0", "input_size=[512]", "input_size=[512, 512, 3]"]
     + ["amp=fp32", "amp=1", "channels_last=on", "channels_last=[]", "channels_last=1"],
     "augment": ["scale=1", "scale=[1, 2, 3]"],
+    "loss": ["stack_weights=['a']"],
     "guard": ["threshold=inf", "threshold=" + "9" * 400],
 }
 
@@ -264,7 +265,7 @@ OUT_OF_RANGE = {
     "data": ["workers=1025", "background=1"],
     "augment": ["flip_probability=2", "scale=[1.3, 0.7]", "scale=[0, 1]", "degrees=-1", "person_height=0"],
     "targets": ["keypoint_sigma=0", "part_sigma=-1"],
-    "loss": ["gamma=0.5"],
+    "loss": ["gamma=0.5", "stack_weights=[1, 1]", "stack_weights=[1, 1, 1, -1]", "stack_weights=[0, 0, 0, 0]"],
     "optim": ["lr=0", "weight_decay=-1", "step_factor=0", "step_factor=1.5", "accumulate=0"],
     "train": ["batch_size=65537", "epochs=0", "input_size=500", "input_size=[512, 500]", "input_size=65600"],
     "distill": ["weight=1.1", "input_size=[0, 64]"],

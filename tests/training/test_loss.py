@@ -31,16 +31,17 @@ Predictions = list[list[Tensor]]
 
 def formula(loss: FocalL2Loss, predictions: Predictions, target: Tensor, mask: Tensor) -> Tensor:
     """The loss as the paper writes it, map by map."""
+    stack_weights = [1 / len(predictions)] * len(predictions) if loss.stack_weights is None else loss.stack_weights
     losses = torch.zeros(len(target))
-    for scales in predictions:
+    for stack_weight, scales in zip(stack_weights, predictions):
         for scale, (scale_weight, s) in enumerate(zip(loss.scale_weights, scales)):
             t = F.avg_pool2d(target, 1 << scale)
             shrunk = F.interpolate(mask, size=t.shape[2:], mode="bilinear", align_corners=False)
             weight = torch.where(shrunk < 0.5, 0, shrunk) * loss.channel_weights
             q = torch.where(t >= POSITIVE_THRESHOLD, s, 1 - s)
             cells = (s - t) ** 2 * (1 - q).abs() ** loss.gamma * weight
-            losses = losses + scale_weight * cells.sum((1, 2, 3))
-    return losses / len(predictions)
+            losses = losses + stack_weight * scale_weight * cells.sum((1, 2, 3))
+    return losses
 
 
 def make_loss(**changes: Any) -> FocalL2Loss:
@@ -113,11 +114,13 @@ def test_loss_and_gradient_of_a_cell_follow_the_formula(gamma: float, prediction
     assert finest.grad[:, :48].eq(0).all()
 
 
-def test_stacks_are_averaged_and_the_terms_add_up() -> None:
+def test_stacks_are_averaged_equally_unless_weighted_and_the_terms_add_up() -> None:
     predictions, target, mask = random_input(stacks=2)
     first, second = (make_loss()([stack], target, mask) for stack in predictions)
     losses = make_loss()(predictions, target, mask)
     torch.testing.assert_close(losses, (first + second) / 2)
+    weighted = make_loss(stack_weights=(1, 3))(predictions, target, mask)
+    torch.testing.assert_close(weighted, (first + 3 * second) / 4)
     terms = FocalL2Loss(LossConfig(), COCO, keep_terms=True)(predictions, target, mask)
     assert terms.shape == (2, 2, NUM_SCALES)
     torch.testing.assert_close(terms.sum((1, 2)), losses)
@@ -151,7 +154,7 @@ def test_a_coarse_cell_is_weighted_by_its_supervised_share_or_ignored_below_one_
 def test_loss_and_gradients_are_those_of_the_formula(gamma: float) -> None:
     predictions, target, mask = measured_input({"seed": 3, "batch": 2, "size": 32, "nstack": 3})
     mask = mask * torch.arange(2 * 50).view(2, 50, 1, 1).remainder(3).clamp(max=1)
-    loss = make_loss(gamma=gamma)
+    loss = make_loss(gamma=gamma, stack_weights=(1, 2, 5))
     leaves = [maps.requires_grad_() for stack in predictions for maps in stack]
     results = []
     for losses in (loss(predictions, target, mask), formula(loss, predictions, target, mask)):
