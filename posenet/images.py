@@ -56,6 +56,8 @@ _HEIF_BRANDS = frozenset(b"avif avis heic heix heim heis hevc hevx mif1 msf1".sp
 """The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _BIT_DEPTHS = (8, 10, 12, 16)
 """How many of 16 bits are taken to be in use. Data of 14 bits are only somewhat dark, as photographs may be."""
+_JPEG_PADDING = 64
+"""Bytes that are appended to see which pixels depend on missing ones."""
 MAX_REASON = 100
 """Characters of a library's reason why an image cannot be read."""
 _REMEDY = "save it as JPEG or PNG, smaller if it is very large"
@@ -117,7 +119,18 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
     if path.is_file():
         return [path]
     if path.is_dir():
-        return _search_folder(path, suffixes, recursive)
+        files, left_out = _search_folder(path, suffixes, recursive)
+        if left_out:
+            counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
+            _log.warning("left out of folder %s: %s", item, counts)
+        if not files and left_out["in subfolders"] and (deeper := _search_folder(path, suffixes, True)[0]):
+            raise DataError(
+                f"no images in folder {item}, only in its subfolders, such as {deeper[0].parent}; name that one, or "
+                "let predict search all of them with recursive=True"
+            )
+        if not files:
+            raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
+        return files
     if not glob.has_magic(item):
         if os.path.lexists(item):  # perhaps a FIFO, or a loop of links
             with _data_errors(path):
@@ -129,8 +142,8 @@ def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]
     return files
 
 
-def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> list[Path]:
-    """The files in a folder that have one of ``suffixes``; a log message counts the others."""
+def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> tuple[list[Path], Counter[str]]:
+    """The files in a folder that have one of ``suffixes``, and how many others it has of each kind."""
     files: list[Path] = []
     left_out: Counter[str] = Counter()
 
@@ -140,21 +153,17 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool) -> 
     for root, folders, names in os.walk(folder, onerror=fail):
         for name in names:
             suffix = os.path.splitext(name)[1].lower()
-            if suffix in suffixes and not name.startswith("."):  # macOS keeps the attributes of a.png in ._a.png
+            if name.startswith("."):  # macOS keeps the attributes of a.png in ._a.png
+                left_out.update(["hidden"] if suffix in suffixes else [])
+            elif suffix in suffixes:
                 files.append(Path(root, name))
-            elif not name.startswith(".") or suffix in suffixes:
-                left_out["hidden" if name.startswith(".") else suffix or "without suffix"] += 1
+            else:
+                left_out[suffix or "without suffix"] += 1
         folders[:] = [name for name in folders if not name.startswith(".")]
         if folders and not recursive:
             left_out["in subfolders"] = len(folders)
             folders.clear()
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
-    if not files:
-        remedy = "; recursive=True searches its subfolders" if left_out["in subfolders"] else ""
-        raise DataError(f"no images in folder {folder}{f' ({counts})' if counts else ''}{remedy}")
-    if counts:
-        _log.warning("left out of folder %s: %s", folder, counts)
-    return sorted(files, key=lambda path: path.parts)
+    return sorted(files, key=lambda path: path.parts), left_out
 
 
 def read_image_file(path: str | Path) -> np.ndarray:
@@ -363,8 +372,8 @@ def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
         raise ValueError("is empty (0 bytes); copy it or download it again")
     if data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
         return _decode_heif(data)
-    if is_jpeg(data):
-        _check_jpeg_end(data)
+    if _lacks_jpeg_end(data):
+        data = _with_jpeg_end(data)
     image = _decode_with_opencv(data, reduction)
     if image is None:
         if is_web_page(data[:100].tobytes()):
@@ -382,11 +391,21 @@ def _to_8_bits(image: np.ndarray) -> np.ndarray:
     """Scale a uint16 image to uint8: the largest number of the smallest usual depth that holds all becomes 255.
 
     Cameras of 12 bits write their numbers into the lower bits of 16. A dark photograph of 16 bits becomes brighter by
-    that; where people are does not depend on it.
+    that, and a message says so; where people are does not depend on it.
     """
-    largest = next(2**depth - 1 for depth in _BIT_DEPTHS if image.max() < 2**depth)
+    brightest = int(image.max())
+    depth = next(depth for depth in _BIT_DEPTHS if brightest < 2**depth)
+    if depth < 16 and brightest:
+        _log_bit_depth(depth)
+    largest = 2**depth - 1
     scaled: np.ndarray = (image.astype(np.uint32) * 255 + largest // 2) // largest
     return scaled.astype(np.uint8)
+
+
+@functools.cache
+def _log_bit_depth(depth: int) -> None:
+    """Log once for each depth that images are read as if they had it."""
+    _log.warning("images of 16 bits whose brightest pixel is below %d are read as images of %d bits", 2**depth, depth)
 
 
 def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) -> np.ndarray | None:
@@ -396,20 +415,31 @@ def _decode_with_opencv(data: np.ndarray, reduction: int = 1, flags: int = 0) ->
         raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
 
 
-def _check_jpeg_end(data: np.ndarray) -> None:
-    """``ValueError`` if a JPEG file is cut off: OpenCV fills what is missing with grey. Copies may end with zeros.
+def _lacks_jpeg_end(data: np.ndarray) -> bool:
+    """Whether no end follows the last code of a scan; it may also be in a film of a motion photo, behind the end."""
+    content = data.tobytes()
+    return is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]
 
-    A scan without an end after it may also be in the film of a motion photo, behind the image; so Pillow decodes it.
+
+def _with_jpeg_end(data: np.ndarray) -> np.ndarray:
+    """A JPEG file that lacks its end, with it; ``ValueError`` if it lacks data of the picture, too.
+
+    Some cameras do not write the end. Decoders fill missing pixels with grey and report no error. So different data are
+    appended: pixels that depend on them are missing. Pillow decodes them, because OpenCV prints what it finds wrong.
     """
     content = data.tobytes()
-    if _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]:
-        try:
-            image = open_with_pillow(io.BytesIO(content.rstrip(b"\0")))
-            if image is None:
-                raise ValueError("Pillow cannot open it")
-            image.load()
-        except Exception as error:
-            raise ValueError("is cut off: data of the picture are missing; copy it or download it again") from error
+    picture = content.rstrip(b"\0")
+    if picture.endswith(b"\xff"):  # with a zero a byte of the picture, without one the first half of the end
+        picture = content[: len(picture) + 1] if len(content) > len(picture) else picture[:-1]
+    try:
+        files = (io.BytesIO(picture + _JPEG_PADDING * padding + _JPEG_END) for padding in (b"", b"\x55", b"\xaa"))
+        first, *others = (np.asarray(open_with_pillow(file)) for file in files)
+        is_complete = first.ndim > 1 and all(np.array_equal(first, other) for other in others)
+    except Exception:
+        is_complete = False
+    if not is_complete:
+        raise ValueError("is cut off: data of the picture are missing; copy it or download it again")
+    return np.frombuffer(picture + _JPEG_END, np.uint8)
 
 
 def _decode_heif(data: np.ndarray) -> np.ndarray:
@@ -504,16 +534,18 @@ def _pil_to_bgr(image: Image.Image) -> np.ndarray:
 
 def _array_to_bgr(image: np.ndarray, channels: ChannelOrder) -> np.ndarray:
     if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
-        raise DataError(
-            f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}; if its channels "
-            "come first, give image.transpose(1, 2, 0); give several images as predictor.stream(images)"
-        )
+        remedy = ""
+        if image.ndim == 3 and image.shape[0] in (1, 3, 4):
+            remedy = "; its channels come first: give image.transpose(1, 2, 0), of a tensor image.permute(1, 2, 0)"
+        if image.ndim == 4:
+            remedy = "; give several images as predictor.stream(images), each of these dimensions"
+        raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}{remedy}")
     image = image.astype(image.dtype.newbyteorder("="), copy=False)
     if image.dtype not in (np.uint8, np.uint16):
-        raise DataError(
-            f'an image must be of type uint8 or uint16, not {image.dtype}; give image.astype("uint8"), of 0 to 255: '
-            "first multiply numbers of 0 to 1 by 255"
-        )
+        remedy = 'image.astype("uint8")'
+        if image.dtype == bool or (image.dtype.kind == "f" and 0 <= np.min(image) <= np.max(image) <= 1):
+            remedy = '(image * 255).astype("uint8")'
+        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; give {remedy}, of 0 to 255")
     if image.ndim == 3:
         image = image[..., :3] if channels == "bgr" else image[..., 2::-1]
     if image.dtype == np.uint16:

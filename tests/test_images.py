@@ -106,9 +106,9 @@ def test_an_input_without_images_is_an_error(tmp_path: Path, item: str, message:
         find_images([str(tmp_path / item)])
 
 
-def test_a_folder_with_images_in_its_subfolders_alone_says_how_to_search_them(tmp_path: Path) -> None:
+def test_a_folder_with_images_in_its_subfolders_alone_names_one(tmp_path: Path) -> None:
     touch(tmp_path / "set" / "images" / "new", "1.png")
-    with pytest.raises(DataError, match="1 in subfolders.*recursive=True"):
+    with pytest.raises(DataError, match="only in its subfolders, such as .*set/images/new; .*recursive=True"):
         find_images([str(tmp_path / "set")])
 
 
@@ -144,7 +144,10 @@ def test_pil_images_paths_and_rgb_arrays_become_bgr(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".png", ".tif", ".ppm"])
 @pytest.mark.parametrize("depth", [8, 10, 12, 16])
-def test_numbers_of_fewer_bits_in_16_use_the_whole_range(suffix: str, depth: int) -> None:
+def test_numbers_of_fewer_bits_in_16_use_the_whole_range(
+    caplog: pytest.LogCaptureFixture, suffix: str, depth: int
+) -> None:
+    """The warning is logged once for each depth by a process, so that not every test sees it."""
     expected = np.arange(256, dtype=np.uint8).reshape(16, 16, 1).repeat(3, axis=2)
     deep = np.round(expected * ((2**depth - 1) / 255)).astype(np.uint16)
     with_alpha = np.dstack([deep, np.full((16, 16), 65535, np.uint16)])
@@ -152,6 +155,9 @@ def test_numbers_of_fewer_bits_in_16_use_the_whole_range(suffix: str, depth: int
     images = (to_bgr(deep), to_bgr(deep.astype(">u2")), to_bgr(with_alpha), to_bgr(deep[..., 0]), decode_image(data))
     for image in (*images, decode_checked_image(data, 16, 16)):
         np.testing.assert_allclose(image.astype(int), expected, atol=1)
+    for message in caplog.messages:
+        assert message.startswith(f"images of 16 bits whose brightest pixel is below {2**depth} are read as images of")
+        assert depth < 16
 
 
 @pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "CMYK", "YCbCr", "HSV"])
@@ -169,7 +175,9 @@ def test_pil_images_of_every_mode_keep_their_colours(mode: str) -> None:
 @pytest.mark.parametrize(
     "image, message",
     [
-        (np.zeros((4, 6, 3), np.float32), "not float32; .*by 255"),
+        (np.zeros((4, 6, 3), np.float32), r"not float32; give \(image \* 255\).astype"),
+        (np.full((4, 6, 3), 255.0), r"not float64; give image.astype"),
+        (np.full((4, 6, 3), 200), r"not int64; give image.astype"),
         (np.full((4, 6, 3), "a"), "not <U1"),
         (np.zeros((4, 6), bool), "not bool"),
         (np.zeros((2, 40, 60, 3), np.uint8), r"shape \(2, 40, 60, 3\); .*stream\(images\)"),
@@ -285,12 +293,22 @@ class TestDecoding:
         An interrupted copy may have the full length, filled with zeros, which are valid codes of grey pixels.
         """
         data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
-        for missing in (1, 6, 2000):
+        for missing in (3, 6, 100, 2000):
             for end in (b"", bytes(missing)):
                 for decode in (decode_image, check_image):
                     with pytest.raises(ValueError, match="is cut off"):
                         decode(as_array(data[:-missing] + end))
         assert capfd.readouterr() == ("", "")
+
+    @pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
+    @pytest.mark.parametrize("missing", [1, 2])
+    def test_a_jpeg_without_its_last_bytes_is_an_image(self, progressive: int, missing: int) -> None:
+        """As cameras write it that end a file after the last data of the picture."""
+        data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+        for end in (b"", bytes(missing), bytes(1000)):
+            cut = as_array(data[:-missing] + end)
+            np.testing.assert_array_equal(decode_image(cut), decode_image(as_array(data)))
+            assert check_image(cut).stored_size == NOISE.shape[:2]
 
     def test_bytes_after_the_end_of_a_jpeg_do_not_matter(self) -> None:
         """Motion photos have a film there, in which a code of JPEG may occur."""
