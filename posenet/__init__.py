@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from posenet.training.train import train as train
     from posenet.visualization.drawing import draw_people as draw_people
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 _MODULES = {
     "Augmentation": "posenet.data.augment",
     "FocalL2Loss": "posenet.training.loss",

@@ -233,6 +233,7 @@ def test_names_from_files_are_text(tmp_path: Path) -> None:
     page = Page(write_report(diagnosis, tmp_path, tmp_path, progress=False))
     assert [tag for tag, _ in page.elements].count("script") == 1
     assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", page.sources["script"])
+    assert "default-src 'none'" in page.text, "the page may connect to nothing"
     assert not {"img", "b"} & {tag for tag, _ in page.elements}
     assert set(page.attributes("a", "data-name")) == set(HOSTILE)
     assert "<title>AP" in page.text and "&lt;b&gt;results&lt;/b&gt;&amp;amp; ?.json" in page.text
