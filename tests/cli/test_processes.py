@@ -43,8 +43,6 @@ def no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("train-distributed --config missing.toml", "configuration missing.toml"),
         ("train-distributed --set data.train=missing.h5", "missing.h5 does not exist"),
         ("train-distributed --set data.train=a.h5 --weights missing.pth", "missing.pth is not a file"),
-        ("train-distributed --set data.train=a.h5 checkpoint.path=.", ". already contains a run"),
-        ("train-distributed --resume missing.pth", "missing.pth is not a file"),
         ("train-distributed missing.yaml", "missing.yaml does not exist"),
         ("train-distributed a.json --resume a.pth", "a run continues in its folder; leave out --resume"),
     ],

@@ -252,7 +252,7 @@ def test_an_error_of_the_users_function_ends_the_run_saved_and_names_it(
     (tmp_path / f"{module}.py").write_text(FAILING)
     monkeypatch.chdir(tmp_path)
     settings = f"data.transform={module}:spoil", "data.workers=2"
-    with limit_of_time(60), pytest.raises(ConfigError, match=rf"{module}:spoil .*image \d+.*LookupError") as raised:
+    with limit_of_time(60), pytest.raises(ConfigError, match=r"data.transform .*image \d+.*LookupError") as raised:
         train_tiny(stores, tmp_path / "run", *settings)
     assert f"{module}.py, line 8" in str(raised.value) and "\n" not in str(raised.value)
     assert last(tmp_path / "run")["progress"]["total_steps"] > 0
