@@ -404,7 +404,6 @@ def test_help_and_wrong_input_are_answered_without_pytorch(tmp_path: Path) -> No
         "train --set model.stack=2": 2,
         "train --set data.train=a.h5 --weights missing.pth": 2,
         "train --set data.train=a.h5 train.teacher=missing.pth": 2,
-        "train --resume missing.pth": 2,
         "train-parallel --config a.toml": 2,
         "train-distributed --nproc 2 --config a.toml": 2,
         "build-hdf5 --images folder --annotations missing.json --output x.h5": 2,
