@@ -170,7 +170,9 @@ class AnnotationFile:
     def _write_annotations(self) -> list[Entry]:
         people = self.people
         counts = [len(category.keypoints) for category in self.parsed_categories]
-        keypoints, boxes = people.keypoints.reshape(len(people.ids), -1).tolist(), people.boxes.tolist()
+        num_numbers = 3 * people.keypoints.shape[1]  # also of nobody
+        keypoints = people.keypoints.reshape(len(people.ids), num_numbers).tolist()
+        boxes = people.boxes.tolist()
         num_labelled, areas = self.num_labelled.tolist(), people.areas.tolist()
         entries = []
         for row, (entry, outline) in enumerate(zip(people.entries, people.outlines)):

@@ -227,13 +227,14 @@ def _complete_areas(people: People, sizes: np.ndarray, is_empty: Mask, said: Adj
     lacks = people.is_used & ~is_empty & ((people.areas == 0) | ((is_tiny | is_whole) & ~people.is_crowd))
     estimates = estimate_areas(people.boxes, boxes_around(people.keypoints[..., :2], people.keypoints[..., 2] > 0))
     from_outline = np.zeros(len(lacks), bool)
+    before = people.areas.copy()
     for row in np.flatnonzero(lacks).tolist():
         outline = people.outlines[row]
         area = _area_of_outline(outline, *sizes[row].tolist())
         is_box = isinstance(outline, list) and sum(map(len, outline)) <= 2 * RECTANGLE_CORNERS
         from_outline[row] = area > 0 and not (is_box and area > 0.95 * box_areas[row])
         people.areas[row] = area if from_outline[row] else estimates[row]
-    lacks &= ~people.is_crowd
+    lacks &= ~people.is_crowd & (people.areas != before)
     said.add_rows("derived", "outline-area", lacks & from_outline, people.ids)
     said.add_rows("derived", "box-area", lacks & ~from_outline, people.ids)
 

@@ -542,3 +542,22 @@ def test_any_damage_is_survived_and_the_normal_form_is_read_as_it_is(tmp_path: P
         assert json.dumps(again.document) == written, seed
         outcomes["read"] += 1
     assert min(outcomes[kind] for kind in ("no COCO file", "contradiction", "read")) >= 0.05 * len(seeds), outcomes
+
+
+def test_a_file_without_annotations_has_a_normal_form() -> None:
+    content = people_document()
+    content["annotations"] = []
+    assert read(content).document["annotations"] == []
+
+
+def test_the_area_of_an_outline_that_is_the_box_is_computed_once() -> None:
+    content = people_document()
+    entry = content["annotations"][0]
+    x, y, width, height = entry["bbox"] = [4, 4, 12, 12]
+    right, bottom, places = x + width, y + height, range(0, 12, 2)
+    outline = [(x + d, y) for d in places] + [(right, y + d) for d in places]
+    outline += [(right - d, bottom) for d in places] + [(x, bottom - d) for d in places]
+    entry |= {"area": 0, "segmentation": [[float(value) for point in outline for value in point]]}
+    first = read(content)
+    assert "outline-area" in {one.code for one in first.adjustments}
+    assert "outline-area" not in {one.code for one in read(json.loads(json.dumps(first.document))).adjustments}
