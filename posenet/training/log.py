@@ -16,26 +16,31 @@ from typing import Any
 import cv2
 import numpy as np
 
+from posenet.checkpoints.folder import LOCK_FILE
 from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.extensions import load_extension
 from posenet.files import write_atomically
 from posenet.messages import MessageFormatter, to_single_line
 from posenet.settings import Config, LogConfig, config_to_toml
 from posenet.settings.experiments import SETTINGS_FILE
-from posenet.visualization.curves import (
-    LOG_FILE,
-    has_matplotlib,
-    write_curves,
-)
+from posenet.visualization.curves import CURVES_FILE, LOG_FILE, has_matplotlib, write_curves
 
 TEXT_LOG = "log.txt"
 DRAWINGS_FOLDER = "pictures"
-SETTINGS_START = "# All settings of a run"
 SAMPLES_FILE = "samples.jpg"
-"""Some training samples as the network gets them; see ``train.draw_samples``."""
+"""Some training samples as the network gets them; see ``train._draw_samples``."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
+
+
+def refuse_files_of_others(folder: Path) -> None:
+    """Raise ``DataError`` if a folder that no run has used has a file under a name that a run writes."""
+    if (folder / LOCK_FILE).exists():
+        return
+    for name in (TEXT_LOG, LOG_FILE, CURVES_FILE, SAMPLES_FILE, SETTINGS_FILE):
+        if (folder / name).is_file():
+            raise DataError(f"{folder / name} was not written by a run; move it, or set checkpoint.path=DIR")
 
 
 class TrainingCallback:
@@ -194,11 +199,8 @@ class SettingsFile(TrainingCallback):
     """Writes all settings to ``settings.toml``, which is an experiment file."""
 
     def on_start(self, config: Config, folder: Path) -> None:
-        path = folder / SETTINGS_FILE
-        if path.exists() and not path.read_bytes().startswith(SETTINGS_START.encode()):
-            raise DataError(f"{path} was not written by posenet; move it, or choose another folder")
-        start = f"{SETTINGS_START}; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
-        write_atomically(path, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
+        start = "# All settings of a run; to compare it with another one: posenet config FOLDER OTHER_FOLDER\n\n"
+        write_atomically(folder / SETTINGS_FILE, (start + config_to_toml(config)).encode("utf-8", "surrogateescape"))
 
 
 class MeasurementLog(TrainingCallback):

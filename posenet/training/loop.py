@@ -16,6 +16,7 @@ from posenet.data.dataset import Batch
 from posenet.devices.signals import StopRequested
 from posenet.errors import PosenetError, TrainingError
 from posenet.messages import pluralize
+from posenet.training.bad_steps import MAX_SKIPS
 from posenet.training.batches import errors_of_data, log_unreadable, too_many_unreadable
 from posenet.training.freezing import set_train_mode
 from posenet.training.optimizer import learning_rate, set_lr
@@ -191,12 +192,12 @@ class TrainingLoop:
         if found is None:
             run.runtime.raise_on_all(
                 TrainingError(
-                    "too many steps in a row were skipped before the first checkpoint; lower "
+                    f"{MAX_SKIPS} steps in a row were skipped before the first checkpoint; lower "
                     "optim.lr or raise optim.warmup_epochs"
                 )
             )
         path, state = found
-        _log.warning("Too many steps skipped in a row: returning to %s", path)
+        _log.warning("%d steps skipped in a row: returning to %s", MAX_SKIPS, path)
         restore_weights(run, path, state)
         run.bad_steps.restore_history(state["guard"])
 
@@ -274,6 +275,12 @@ class TrainingLoop:
         return 0 < self.run.config.train.patience <= self.progress.stale
 
     def _result(self, finished: bool = False, stopped: bool = False, stopped_early: bool = False) -> TrainingResult:
-        folder, progress = self.run.folder.path, self.progress
-        position = progress.epoch, progress.total_steps, progress.best_score
-        return TrainingResult(folder, finished, *position, stopped, stopped_early)
+        return TrainingResult(
+            folder=self.run.folder.path,
+            finished=finished,
+            epochs=self.progress.epoch,
+            steps=self.progress.total_steps,
+            best=self.progress.best_score,
+            stopped=stopped,
+            stopped_early=stopped_early,
+        )

@@ -33,7 +33,14 @@ from posenet.settings import Config, TrainConfig
 from posenet.settings.heights import advise_on_height
 from posenet.training import from_annotations
 from posenet.training.find_annotations import are_annotations
-from posenet.training.log import SAMPLES_FILE, CallbackList, TextLog, TrainingCallback, callbacks_of_run
+from posenet.training.log import (
+    SAMPLES_FILE,
+    CallbackList,
+    TextLog,
+    TrainingCallback,
+    callbacks_of_run,
+    refuse_files_of_others,
+)
 from posenet.training.loop import TrainingLoop, TrainingResult
 from posenet.training.report import Report, advise_on_devices, advise_on_network, describe_lr, describe_run
 from posenet.training.resume import config_of_run, find_checkpoint, is_last, restore_run
@@ -165,6 +172,7 @@ def _train_on_stores(
         # The settings, with those of the checkpoint, which rank 0 looks for. Nobody else writes into the folder from
         # here on.
         folder = runtime.run_on_all(lambda: folder_of_run(experiment, pairs, resume))
+        runtime.run_on_main(lambda: refuse_files_of_others(folder))
         runtime.run_on_main(lambda: at_end.enter_context(run_lock(folder)))
         restarted = is_restarted(os.environ)
         checkpoint = runtime.broadcast_object(runtime.run_on_main(lambda: find_checkpoint(folder, resume, restarted)))

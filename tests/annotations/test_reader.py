@@ -39,15 +39,6 @@ from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.oriented_images import oriented_image
 
 
-@pytest.fixture
-def real(coco_sample: Path) -> Document:
-    """150 images of COCO."""
-    content: Document = json.loads(
-        (coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text()
-    )
-    return content
-
-
 def test_a_file_in_the_normal_form_is_not_changed() -> None:
     file = read(people_document())
     assert not file.adjustments and file.document == people_document()

@@ -300,7 +300,7 @@ def test_an_explosion_is_the_same_error_on_all_ranks(stores: Stores, tmp_path: P
     errors = errors_in_processes(
         2, tmp_path / "results", lambda runtime: train_tiny(stores, folder, *settings, runtime=runtime)
     )
-    assert errors[0].startswith("TrainingError: too many steps in a row were skipped before the first checkpoint")
+    assert errors[0].startswith("TrainingError: 10 steps in a row were skipped before the first checkpoint")
     assert errors[1] == "OtherRankError: rank 0 has failed and reports why"
     assert not (folder / "last.pth").exists()
 

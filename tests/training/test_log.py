@@ -141,11 +141,12 @@ def test_without_tensorboard_a_line_names_its_package_if_it_was_asked_for(
     assert packages == (["tensorboard"] if asked_for is True else [])
 
 
-def test_an_experiment_in_the_place_of_the_settings_of_a_run_is_not_replaced(stores: Stores, tmp_path: Path) -> None:
-    (tmp_path / "settings.toml").write_bytes(b"mine")
-    with pytest.raises(DataError, match="settings.toml"):
+@pytest.mark.parametrize("name", ["log.txt", "log.jsonl", "curves.png", "samples.jpg", "settings.toml"])
+def test_a_file_of_others_under_a_name_of_a_run_is_kept(stores: Stores, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"mine")
+    with pytest.raises(DataError, match=name):
         train_tiny(stores, tmp_path, max_steps=1)
-    assert (tmp_path / "settings.toml").read_bytes() == b"mine" and not list(tmp_path.glob("*.pth"))
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"mine"]
 
 
 def test_curves_are_drawn_also_without_a_validation(

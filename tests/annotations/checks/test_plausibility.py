@@ -28,15 +28,6 @@ from tests.helpers.changed_annotations import (
 from tests.helpers.drawn_data import document, person, write_annotations
 
 
-@pytest.fixture
-def real(coco_sample: Path) -> Document:
-    """150 images of COCO."""
-    content: Document = json.loads(
-        (coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text()
-    )
-    return content
-
-
 def scaled(keypoints: float = 1, boxes: float = 1, sizes: float = 1) -> Change:
     """Multiplies the coordinates of all annotations, and the sizes of all images."""
 
