@@ -114,8 +114,8 @@ def train(
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     sources = {"images": images, "val": val, "val_images": val_images}
 
-    def prepare_data() -> tuple[from_annotations.PreparedData, bool, Experiment, list[str]] | None:
-        """The stores of annotations, whether their run continues, its experiment and its overrides."""
+    def prepare_data() -> from_annotations.PreparedData | None:
+        """The stores of annotations; None of an experiment, which has stores."""
         if not are_annotations(config):
             return None
         if not isinstance(resume, bool):
@@ -123,22 +123,28 @@ def train(
         data = from_annotations.prepare(config, pairs, experiment=experiment, **sources)
         if prepare:
             from_annotations.show_labels(data, "the same call without prepare=True")
-            return data, False, None, []
+        return data
+
+    def choose_experiment() -> tuple[Experiment, list[str]]:
+        """The experiment of the run on the data, and its overrides."""
+        assert data is not None
         has_accelerator = select_device(data.settings.train.device).type != "cpu"
-        return data, data.is_started, *from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
+        return from_annotations.choose_experiment(data, pairs, experiment, has_accelerator)
 
     with runtime.explain_errors():
-        prepared = runtime.broadcast_object(runtime.run_on_main(prepare_data))
-    if prepared is None:
+        data = runtime.broadcast_object(runtime.run_on_main(prepare_data))
+    if data is None:
         if prepare or any(value is not None for value in (*sources.values(), experiment)):
             raise ConfigError(
                 "images, val, val_images, experiment and prepare belong to annotations; give these as first argument"
             )
         return _train_on_stores(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime)
-    data, is_started, chosen, pairs = prepared
     if prepare:
         return TrainingResult(data.folder, finished=False, epochs=0, steps=0, best={})
-    result = _train_on_stores(chosen, pairs, is_started, warmup, max_steps, callbacks, progress, runtime, False)
+    with runtime.explain_errors():
+        chosen, pairs = runtime.broadcast_object(runtime.run_on_main(choose_experiment))
+    resume = data.is_started
+    result = _train_on_stores(chosen, pairs, resume, warmup, max_steps, callbacks, progress, runtime, says_next=False)
     if runtime.is_main and (result.finished or result.stopped_early):
         from_annotations.conclude(data, progress)
     return result
