@@ -191,6 +191,12 @@ def read_header(path: str | Path) -> ImageHeader:
         return _parse_opened_header(file) or parse_header(np.frombuffer(file.read(), np.uint8))
 
 
+def read_oriented_header(path: str | Path) -> ImageHeader | None:
+    """Read the header of a file whose format may have an EXIF orientation; None of others, which are not decoded."""
+    with _data_errors(path), open_input(path) as file:
+        return _parse_opened_header(file)
+
+
 @contextlib.contextmanager
 def _data_errors(path: str | Path) -> Iterator[None]:
     """Turn the errors of reading and decoding a file into ``DataError``."""
@@ -278,11 +284,17 @@ def _exif_orientation(image: Image.Image) -> int:
     return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
 
 
-def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
-    """``DataError`` if an image of (height, width) ``size`` cannot be the annotated one, resized to whole pixels."""
+def has_proportions(size: tuple[int, int], annotated_size: tuple[int, int]) -> bool:
+    """Whether an image of (height, width) ``size`` can be the annotated one, resized to whole pixels."""
     (height, width), (annotated_height, annotated_width) = size, annotated_size
     difference = abs(width * annotated_height - height * annotated_width)
-    if difference > max(width + height, annotated_width + annotated_height):
+    return difference <= max(width + height, annotated_width + annotated_height)
+
+
+def check_proportions(path: str | Path, size: tuple[int, int], annotated_size: tuple[int, int]) -> None:
+    """``DataError`` unless an image of (height, width) ``size`` can be the annotated one, resized to whole pixels."""
+    (height, width), (annotated_height, annotated_width) = size, annotated_size
+    if not has_proportions(size, annotated_size):
         raise DataError(
             f"{path} is {width} x {height} pixels, annotated as {annotated_width} x {annotated_height}; it may be "
             "resized, but not cropped or turned: give the folder of the annotated images"

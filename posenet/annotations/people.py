@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 _TEST_SET_CODES = ("image-id", "category-id", "file-name", "image-size", "no-such-category")
 """The contradictions that matter in files without names of keypoints, as those of test sets."""
 _LOGGED = ("keypoint-order", "exif-turned", "exif-swapped", "exif-by-setting")
-"""The adjustments that change what results are compared with."""
+"""The adjustments that change what results are compared with, beside what is left out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ def read_split(
         path, skeleton, folder=folder, exif_frame=exif_frame, compares_files=False, required=["images"]
     )
     for adjustment in file.adjustments:
-        if adjustment.code in _LOGGED:
+        if adjustment.code in _LOGGED or adjustment.kind == "left out":
             _log.warning("%s: %s", path, adjustment)
     names_keypoints = any(category.keypoints for category in file.parsed_categories)
     file.adjustments.refuse(path, None if names_keypoints else _TEST_SET_CODES)

@@ -33,11 +33,18 @@ from posenet.annotations.coco import (
 from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.image_files import ImageFiles
 from posenet.annotations.outlines import MAX_SIDE
-from posenet.annotations.people_reader import find_copies, read_people
+from posenet.annotations.people_reader import FAR_OUTSIDE, find_copies, read_people
 from posenet.annotations.upright import MIRRORING, find_frame, turn_people
 from posenet.devices.cpu import usable_cores
 from posenet.errors import ConfigError, DataError
-from posenet.images import ImageHeader, check_image, check_proportions, read_header, read_image_file
+from posenet.images import (
+    ImageHeader,
+    check_image,
+    check_proportions,
+    read_header,
+    read_image_file,
+    read_oriented_header,
+)
 from posenet.messages import truncate_for_message
 from posenet.progress_bar import progress_bar
 from posenet.settings import DataConfig, ExifFrame
@@ -85,13 +92,15 @@ def read_annotation_file(
         raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
     sections = select_sections(document, path, required)
     said = Adjustments(drop)
-    images = _Images(sections["images"], None if folder is None else Path(folder), exif_frame, said)
+    annotated = {canonical_id(entry.get("image_id")) for entry in sections["annotations"]}
+    images = _Images(sections["images"], annotated, None if folder is None else Path(folder), exif_frame, said)
     if opens_images:
         images.open_files()
     categories = read_categories(sections["categories"], sections["annotations"], skeleton, said)
     entries = [*sections["annotations"], *images.take_ignored_regions(categories)]
+    images.swap_sizes(entries, categories)
     people = read_people(entries, images.row_of, images.is_kept, images.sizes, categories, said)
-    images.turn_upright(people)
+    people = images.turn_upright(people)
     people = images.merge_copies(people, opens=folder is not None and compares_files)
     images.leave_out_emptied(entries, people)
     kept = np.flatnonzero(images.is_kept).tolist()
@@ -120,8 +129,16 @@ def read_annotation_file(
 class _Images:
     """The images of a document. Those that are left out, or merged into another one, stay in the columns of N rows."""
 
-    def __init__(self, entries: list[Entry], folder: Path | None, exif_frame: ExifFrame, said: Adjustments) -> None:
+    def __init__(
+        self,
+        entries: list[Entry],
+        annotated: Collection[object],
+        folder: Path | None,
+        exif_frame: ExifFrame,
+        said: Adjustments,
+    ) -> None:
         self.entries = entries
+        self.annotated = annotated
         self.folder = folder
         self.exif_frame = exif_frame
         self.said = said
@@ -196,16 +213,21 @@ class _Images:
         is_mirrored = self.is_stored.copy()
         rows = [] if self.folder is None else np.flatnonzero(self.is_kept).tolist()
         workers = usable_cores()
-        headers = map_in_threads(self._read_header, rows, workers=workers, ahead=64 * workers)
+        headers = map_in_threads(self._read_oriented_header, rows, workers=workers, ahead=64 * workers)
         for row, header in zip(rows, headers):
             if header is None or header.orientation == 1:
                 continue
             self.oriented[row] = header
-            if self.entries[row].get("exif_frame") != "displayed":  # as in the normal form
-                size = (int(self.sizes[row, 0]), int(self.sizes[row, 1]))
-                frame, by_setting[row] = find_frame(header, size, self.exif_frame)
-                self.is_stored[row] = frame == "stored"
-                is_mirrored[row] = self.is_stored[row] and header.orientation in MIRRORING
+            if self.entries[row].get("exif_frame") == "displayed":  # as in the normal form
+                continue
+            size = (int(self.sizes[row, 0]), int(self.sizes[row, 1]))
+            frame, is_open = find_frame(header, size, self.exif_frame)
+            is_annotated = canonical_id(self.entries[row].get("id")) in self.annotated
+            by_setting[row] = is_open and is_annotated
+            self.is_stored[row] = frame == "stored"
+            is_mirrored[row] = self.is_stored[row] and is_annotated and header.orientation in MIRRORING
+            # What only the setting decides, and leaves as it is, may be decided otherwise later.
+            if not is_open or self.is_stored[row]:
                 self.entries[row] = self.entries[row] | {"exif_frame": "displayed"}
         self.said.add_rows("warning", "exif-by-setting", by_setting, self.names)
         self._leave_out("exif-mirrored", is_mirrored, self.names)
@@ -214,6 +236,12 @@ class _Images:
     def _read_header(self, row: int) -> ImageHeader | None:
         try:
             return None if self.folder is None else read_header(self.folder / self.names[row])
+        except (DataError, ValueError):
+            return None
+
+    def _read_oriented_header(self, row: int) -> ImageHeader | None:
+        try:
+            return None if self.folder is None else read_oriented_header(self.folder / self.names[row])
         except (DataError, ValueError):
             return None
 
@@ -270,26 +298,46 @@ class _Images:
         if places:
             self.said.add("derived", "ignored-regions", places)
 
-    def turn_upright(self, people: People) -> None:
-        """Turn annotations of the stored pixels; or only their size, if the keypoints fit only the displayed image."""
-        limits = self.sizes[people.image_rows][:, None, ::-1]
-        is_labelled = people.keypoints[..., 2] > 0
-        points = people.keypoints[..., :2]
-        fits, fits_turned = (
-            ((points >= -1) & (points <= sides + 1)).all(axis=2).all(axis=1, where=is_labelled)
-            for sides in (limits, limits[..., ::-1])
+    def swap_sizes(self, entries: list[Entry], categories: Categories) -> None:
+        """Swap height and width of the images whose keypoints fit only the displayed image, though the size is that of
+        the stored pixels: keypoints in it, and some far outside the stored pixels."""
+        turns = np.array(
+            [row in self.oriented and self.oriented[row].orientation >= 5 for row in range(len(self.names))]
         )
+        candidates = self.is_stored & self.is_kept & turns.astype(bool)
+        if not candidates.any():
+            return
+        # Read once in a square that holds both frames, so that no keypoint is outside.
+        squares = self.sizes.max(axis=1, keepdims=True).repeat(2, axis=1)
+        people = read_people(entries, self.row_of, candidates, squares, categories, Adjustments(drop=True))
+        is_labelled = people.keypoints[..., 2] > 0
+        sizes = self.sizes[people.image_rows][:, None, ::-1]
+        points = people.keypoints[..., :2]
+        is_far = (points > sizes + FAR_OUTSIDE * sizes.max(axis=2, keepdims=True)).any(axis=2) & is_labelled
+        fits_turned = ((points >= -1) & (points <= sizes[..., ::-1] + 1)).all(axis=2) | ~is_labelled
         is_swapped = np.zeros(len(self.names), bool)
-        for row in np.flatnonzero(self.is_stored & self.is_kept).tolist():
+        for row in np.flatnonzero(candidates).tolist():
+            rows = people.image_rows == row
+            is_swapped[row] = is_far[rows].any() and fits_turned[rows].all()
+        self.sizes[is_swapped] = self.sizes[is_swapped][:, ::-1]
+        self.is_stored &= ~is_swapped
+        self.said.add_rows("derived", "exif-swapped", is_swapped, self.names)
+
+    def turn_upright(self, people: People) -> People:
+        """Turn the annotations of the stored pixels. Those of categories that are not read are left out there."""
+        is_turned = self.is_stored & self.is_kept
+        for row in np.flatnonzero(is_turned).tolist():
             orientation = self.oriented[row].orientation
             height, width = self.sizes[row].tolist()
             rows = np.flatnonzero(people.image_rows == row)
-            is_swapped[row] = orientation >= 5 and not fits[rows].all() and fits_turned[rows].all()
-            if not is_swapped[row]:
+            if len(rows):
                 turn_people(people, rows, orientation, (height, width))
             self.sizes[row] = (width, height) if orientation >= 5 else (height, width)
-        self.said.add_rows("derived", "exif-swapped", is_swapped, self.names)
-        self.said.add_rows("derived", "exif-turned", self.is_stored & self.is_kept & ~is_swapped, self.names)
+        has_people = np.isin(np.arange(len(self.names)), people.image_rows)
+        self.said.add_rows("derived", "exif-turned", is_turned & has_people, self.names)
+        is_unread = is_turned[people.image_rows] & ~people.is_used
+        self.said.add_rows("left out", "exif-other", is_unread, people.ids)
+        return people.select(~is_unread)
 
     def merge_copies(self, people: People, opens: bool) -> People:
         """Give the first of several copies of an image the people of all; copies with the same people stay as they are.

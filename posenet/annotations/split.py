@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 from posenet.annotations.copies import groups_of_copies
 from posenet.annotations.reader import read_annotation_file
 from posenet.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 
 def split_annotations(
@@ -25,6 +28,9 @@ def split_annotations(
         raise DataError(f"the shares {' '.join(f'{share:g}' for share in shares)} are not above 0 with a sum of 1")
     file = read_annotation_file(path, folder=images)
     file.adjustments.refuse(path)
+    for adjustment in file.adjustments:
+        if adjustment.kind == "left out":
+            _log.warning("%s: %s", path, adjustment)
     paths = {image.id: Path(images or "", image.file_name) for image in file.images}
     groups = [[image_id] for image_id in paths] if images is None else groups_of_copies(paths)
     ends = np.cumsum(shares) * len(file.images)
@@ -36,7 +42,8 @@ def split_annotations(
         num_done += len(groups[index])
     if not all(parts):
         raise DataError(f"{path} has too few images ({len(file.images)}) for {len(parts)} parts; choose other shares")
-    return [reduce_document(file.document, part) for part in parts]
+    document = file.document
+    return [reduce_document(document, part) for part in parts]
 
 
 def reduce_document(document: Mapping[str, Any], ids: Iterable[int]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from posenet.annotations.coco import People
 from posenet.annotations.outlines import Outline, decode_mask, encode_mask
-from posenet.images import ImageHeader, apply_orientation
+from posenet.images import ImageHeader, apply_orientation, has_proportions
 from posenet.settings import ExifFrame
 
 MIRRORING = (2, 4, 5, 7)
@@ -16,12 +16,14 @@ MIRRORING = (2, 4, 5, 7)
 def find_frame(header: ImageHeader, size: tuple[int, int], exif_frame: ExifFrame) -> tuple[ExifFrame, bool]:
     """The frame of an image that is annotated as (height, width) ``size``, and whether ``exif_frame`` decides it.
 
-    Orientations 5 to 8 swap height and width, and then the size tells. For others, for square images and for a size of
-    neither frame, ``exif_frame`` decides.
+    Orientations 5 to 8 swap height and width, and then the size tells, or the proportions of an image that was resized.
+    For others, for square images and for proportions of neither frame, ``exif_frame`` decides.
     """
-    sizes = header.stored_size, header.displayed_size
-    if sizes[0] != sizes[1] and size in sizes:
-        return ("stored" if size == sizes[0] else "displayed"), False
+    stored, displayed = header.stored_size, header.displayed_size
+    if stored != displayed and size in (stored, displayed):
+        return ("stored" if size == stored else "displayed"), False
+    if has_proportions(stored, size) != has_proportions(displayed, size):
+        return ("stored" if has_proportions(stored, size) else "displayed"), False
     return exif_frame, True
 
 

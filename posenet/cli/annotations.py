@@ -111,8 +111,9 @@ def _fix(args: argparse.Namespace) -> None:
     check_outputs([args.output], inputs, overwrite=args.overwrite)
     file = _read(args, args.drop)
     _report(args, file.adjustments)
-    write_output(args.output, json.dumps(file.document))
-    print_message(f"wrote {args.output}: {describe_counts(file.document)}")
+    document = file.document
+    write_output(args.output, json.dumps(document))
+    print_message(f"wrote {args.output}: {describe_counts(document)}")
 
 
 def _read(args: argparse.Namespace, drop: bool) -> AnnotationFile:
@@ -169,9 +170,10 @@ def _import(args: argparse.Namespace) -> None:
 
 def _write_imported(output: Path, file: AnnotationFile, folder: Path, notes: tuple[str, ...]) -> None:
     """Write the normal form of an import, and say what it took."""
-    write_output(output, json.dumps(file.document))
+    document = file.document
+    write_output(output, json.dumps(document))
     messages = message_stream(output)
-    for line in (describe_counts(file.document), *notes, *file.adjustments.sorted()):
+    for line in (describe_counts(document), *notes, *file.adjustments.sorted()):
         print_message(line, file=messages)
     if is_standard_output(output):
         return

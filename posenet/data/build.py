@@ -287,7 +287,9 @@ def _shrink(file: _ImageFile, max_side: int, areas: np.ndarray) -> _ImageFile:
     longer = max(file.size)
     if not 0 < max_side < longer:
         return file
-    zoom = max([max_side / longer, *np.sqrt(CLEAR_AREA / areas).tolist()])
+    # Who is clear stays so, and who is small can still be trained on.
+    smallest = np.where(areas >= CLEAR_AREA, CLEAR_AREA, MIN_AREA)
+    zoom = max([max_side / longer, *np.sqrt(smallest / areas).tolist()])
     if zoom >= 1:
         return file
     height, width = (max(1, round(side * zoom)) for side in file.size)

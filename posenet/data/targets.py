@@ -74,6 +74,8 @@ class TargetRenderer(nn.Module):
             (N, C, h, w) float32 in [0, 1]: the maps of the body parts and of the keypoints; the person mask, eroded by
             3 x 3 cells; and the maximum over the keypoint maps.
         """
+        if joints.ndim != 4 or joints.shape[2:] != (self.skeleton.num_keypoints, 3):
+            raise ValueError(f"joints must be (N, P, {self.skeleton.num_keypoints}, 3), not {tuple(joints.shape)}")
         joints = joints.float()
         person_mask = person_mask.float()
         height, width = person_mask.shape[1:]

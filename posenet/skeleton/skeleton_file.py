@@ -68,7 +68,8 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         if not table.get(key) and not (key == "parts" and len(table["keypoints"]) == 1):
             raise ValueError(f"{key} is missing or empty")
     for key, (kinds, text) in _KINDS.items():
-        if key in table and not isinstance(table[key], kinds):
+        is_bool = key in table and isinstance(table[key], bool)  # which is an int, too
+        if key in table and (not isinstance(table[key], kinds) or is_bool != (kinds is bool)):
             raise ValueError(f"{key} must be {text}, not {table[key]!r}")
     file_names = _parse_names(table.get("file_names", table["keypoints"]), "file_names")
     table = {key: value if key == "category" else _replace_names(value) for key, value in table.items()}

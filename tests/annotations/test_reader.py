@@ -420,6 +420,60 @@ class TestImages:
         assert (file.images[0].height, file.images[0].width) == drawn.sizes["displayed"]
         assert found(file)["exif-swapped"] == ("derived", ["a.jpg"])
 
+    def test_a_keypoint_a_little_outside_the_stored_pixels_does_not_swap_their_size(self, tmp_path: Path) -> None:
+        file = read(self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60), 16, 165), folder=tmp_path)
+        assert file.people.boxes[0].tolist() == [80, 20, 60, 50]
+        assert "exif-turned" in kinds(file) and "exif-swapped" not in kinds(file)
+
+    def test_sizes_are_swapped_before_outlines_and_areas_are_read(self, tmp_path: Path) -> None:
+        content = self.annotated_as_stored(tmp_path, 6, (20, 20, 60, 200))
+        content["annotations"][0] |= {"area": 0, "segmentation": [[20, 20, 80, 20, 80, 220]]}
+        file = read(content, folder=tmp_path)
+        assert "exif-swapped" in kinds(file) and file.people.boxes[0].tolist() == [20, 20, 60, 200]
+        assert file.people.areas[0] == pytest.approx(60 * 200 / 2, rel=0.03)
+
+    def test_annotations_that_are_not_read_are_left_out_where_others_are_turned(self, tmp_path: Path) -> None:
+        content = self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60))
+        content["categories"].append({"id": 2, "name": "cat", "keypoints": ["tail"], "skeleton": []})
+        content["annotations"].append(person(2, 1, (90, 20, 30, 30)) | {"category_id": 2, "keypoints": [100, 30, 2]})
+        file = read(content, folder=tmp_path, skeleton=COCO)
+        assert found(file)["exif-other"] == ("left out", ["2"]) and len(file.document["annotations"]) == 1
+
+    def test_what_only_the_setting_decides_can_be_decided_otherwise_later(self, tmp_path: Path) -> None:
+        content = self.annotated_as_stored(tmp_path, 3, (20, 20, 50, 60))
+        first = read(content, folder=tmp_path)
+        later = read(first.document, folder=tmp_path, exif_frame="stored")
+        assert first.people.boxes[0].tolist() == [20, 20, 50, 60]
+        assert later.people.boxes[0].tolist() == [240 - 70, 160 - 80, 50, 60]
+        again = read(later.document, folder=tmp_path, exif_frame="stored")
+        assert again.people.boxes[0].tolist() == later.people.boxes[0].tolist()
+
+    def test_mirrored_images_of_nobody_stay(self, tmp_path: Path) -> None:
+        content = self.annotated_as_stored(tmp_path, 7, (20, 20, 50, 60))
+        content["annotations"] = []
+        file = read(content, folder=tmp_path)
+        assert [(image.height, image.width) for image in file.images] == [(240, 160)] and not kinds(file)
+
+    def test_proportions_tell_the_frame_of_a_resized_image(self, tmp_path: Path) -> None:
+        content = self.annotated_as_stored(tmp_path, 6, (20, 20, 50, 60))
+        content["images"][0].update(height=80, width=120)
+        file = read(content, folder=tmp_path, opens_images=True)
+        assert (file.images[0].height, file.images[0].width) == (120, 80) and "exif-turned" in kinds(file)
+
+    @staticmethod
+    def annotated_as_stored(
+        folder: Path, orientation: int, box: tuple[float, ...], keypoint: int = 0, y: float | None = None
+    ) -> Document:
+        """An image whose stored pixels, 160 x 240, are annotated with a person; one keypoint may be elsewhere."""
+        drawn = oriented_image(orientation)
+        (folder / "a.jpg").write_bytes(drawn.data)
+        content = document([1], [person(1, 1, box)])
+        height, width = drawn.sizes["stored"]
+        content["images"][0].update(file_name="a.jpg", height=height, width=width)
+        if y is not None:
+            content["annotations"][0]["keypoints"][3 * keypoint + 1] = y
+        return content
+
     def test_files_are_opened_and_single_ones_left_out(self, tmp_path: Path) -> None:
         folder, annotations = write_chairs(tmp_path, "images", 14, seed=1)
         content = json.loads(annotations.read_text())

@@ -47,6 +47,11 @@ def test_an_existing_store_is_replaced_only_on_request(path: Path, records: list
     link.symlink_to(path.name)
     write_store(link, records[:1], overwrite=True)
     assert link.is_symlink() and Store(path).num_images == 1
+    notes = path.with_name("notes.txt")
+    notes.write_text("mine")
+    with pytest.raises(DataError, match="notes.txt is not an HDF5 file"):
+        write_store(notes, records[:1], overwrite=True)
+    assert notes.read_text() == "mine"
 
 
 def test_outputs_that_are_no_store_are_errors(tmp_path: Path, records: list[Record]) -> None:

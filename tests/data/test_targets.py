@@ -198,3 +198,9 @@ def test_many_people_are_rendered_in_groups_of_bounded_size(monkeypatch: pytest.
     assert group_sizes == [3, 2]  # three people of the 18 keypoints fit
     torch.testing.assert_close(parts, expected[0])
     assert torch.equal(keypoints, expected[1])
+
+
+def test_joints_of_another_skeleton_are_refused() -> None:
+    renderer = TargetRenderer.from_config(load_config("tiny"))
+    with pytest.raises(ValueError, match=r"\(N, P, 18, 3\), not \(1, 2, 133, 3\)"):
+        renderer(torch.zeros(1, 2, 133, 3), torch.zeros(1, 32, 32))

@@ -105,6 +105,7 @@ def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:
         ('[["L_ear", "R_ear"]]', '[["L_ear", "R_ear", "nose"]]', "left_right must be a list of 2 names"),
         ('[["L_ear", "R_ear"]]', '"L_ear"', "left_right must be a list"),
         ("\nparts", "\nsigmas = 3\nparts", "sigmas must be a table"),
+        ("\nparts", "\ncategory_id = true\nparts", "category_id must be a whole number"),
         ("\nparts", "\nsigmas = {nose = -0.1}\nparts", "sigmas must be positive"),
         ("\nparts", "\nsigmas = {tail = 0.1}\nparts", "sigmas names tail"),
         ("\nparts", "\nlayout = {nose = [0, 1]}\nparts", "layout names other keypoints"),
